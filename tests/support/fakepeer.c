@@ -466,6 +466,7 @@ void fakepeer_start(struct fakepeer *self)
     pthread_mutex_init(&self->mutex, NULL);
     self->window_items[0] = self->window_items[1] = self->window_bytes = UINT64_C(1) << 40;
     self->heartbeat_ms = 50;
+    self->key_count = UINT64_C(1) << 36;
     rng_system(&self->instance, sizeof self->instance);
     self->expiry_ms = 2000;
     self->context = zmq_ctx_new();

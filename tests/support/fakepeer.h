@@ -31,7 +31,7 @@ struct fakepeer {
     uint64_t window_items[FAKEPEER_TABLES], window_bytes;
     uint64_t keep_bytes; /* asks the client to release unused credit beyond it */
     uint32_t heartbeat_ms, expiry_ms;
-    uint64_t key_count;         /* keys of a session; 0: HELLO does not say */
+    uint64_t key_count;         /* keys of a session */
     const rp_column *signature; /* of table 0; its shape includes the steps */
     uint32_t n_signature;
     uint32_t shard;    /* with shards: the number of this one */

@@ -1,5 +1,5 @@
 /* See part.h. */
-#include "agent/client/sampler/part.h"
+#include "agent/client/sampler/sampler.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -12,54 +12,57 @@
 
 #define MOST_COUNT (UINT64_C(1) << 48)
 #define MOST_MASS 1e300
-/* A longer time until the stream ends has no end. */
-#define MOST_MS (INT64_MAX / NS_PER_MS / 4)
 
-/* ---- hub ---- */
+/* ---- the sampler, as its parts see it ---- */
 
-void hub_init(struct hub *self, const rp_sampler_options *options, void (*free)(struct hub *self))
-{
-    pthread_mutexattr_t attr;
-    int64_t end_ms = options->end_after_ms;
-    *self = (struct hub){.refs = 1, .free = free, .options = *options};
-    self->flexible = options->fill == RP_FILL_AT_ONCE;
-    self->whole = options->fill == RP_FILL_WHOLE;
-    self->idle_ns = end_ms == 0 || end_ms > MOST_MS ? INT64_MAX : end_ms < 0 ? 0 : end_ms * NS_PER_MS;
-    pthread_mutexattr_init(&attr);
-    pthread_mutexattr_settype(&attr,
-                              PTHREAD_MUTEX_ADAPTIVE_NP); /* many threads hold it, each for less than a wake-up takes */
-    pthread_mutex_init(&self->lock, &attr);
-    pthread_mutexattr_destroy(&attr);
-    conn_cond_init(&self->work);
-    conn_cond_init(&self->ready);
-}
-
-void hub_fini(struct hub *self)
-{
-    pthread_mutex_destroy(&self->lock);
-    pthread_cond_destroy(&self->work);
-    pthread_cond_destroy(&self->ready);
-}
-
-void hub_ref(struct hub *self)
+void sampler_ref(struct rp_sampler *self)
 {
     __atomic_add_fetch(&self->refs, 1, __ATOMIC_RELAXED);
 }
 
-void hub_unref(struct hub *self)
+void sampler_unref(struct rp_sampler *self)
 {
-    if (__atomic_sub_fetch(&self->refs, 1, __ATOMIC_ACQ_REL) == 0)
-        self->free(self);
+    if (__atomic_sub_fetch(&self->refs, 1, __ATOMIC_ACQ_REL) != 0)
+        return;
+    for (uint32_t p = 0; p < self->n_parts; p++)
+        part_fini(&self->parts[p]);
+    for (uint32_t i = 0; self->plans && i < self->capacity; i++) {
+        batch_list_release(&self->plans[i].batches);
+        free(self->plans[i].of_group);
+        free(self->plans[i].need);
+        free(self->plans[i].share);
+        free(self->plans[i].copies);
+        batch_join_drop(&self->plans[i].join);
+    }
+    batch_pool_unref(&self->pool);
+    pthread_mutex_destroy(&self->lock);
+    pthread_cond_destroy(&self->work);
+    pthread_cond_destroy(&self->ready);
+    free(self->parts);
+    free(self->groups);
+    free(self->plans);
+    free(self->room);
+    free(self->counts);
+    free(self->sizes);
+    free(self->pieces.rows);
+    free(self);
 }
 
-void hub_wake(struct hub *self)
+void sampler_wake(struct rp_sampler *self)
 {
     self->news = true;
     pthread_cond_signal(self->inlined ? &self->ready : &self->work);
 }
 
+void sampler_time_out(struct rp_sampler *self, const char *why)
+{
+    snprintf(self->end_text, sizeof self->end_text, "nothing could be sampled from table '%s' for %lld ms: %s",
+             self->parts[0].table, (long long)(self->idle_ns / NS_PER_MS), why);
+    self->stop = true;
+}
+
 /* Tells the caller of an error, unless it has not taken the last one. */
-static void hub_fail(struct hub *self, rp_status status, const char *text)
+static void sampler_fail(struct rp_sampler *self, rp_status status, const char *text)
 {
     if (self->error.status != RP_OK)
         return;
@@ -134,12 +137,12 @@ void pick_list_free(struct pick_list *list)
 
 /* ---- life ---- */
 
-bool part_init(struct part *self, struct hub *hub, struct conn *conn, const char *table, struct batch_pool *pool,
-               const struct batch_options *options)
+bool part_init(struct part *self, struct rp_sampler *sampler, struct conn *conn, const char *table,
+               struct batch_pool *pool, const struct batch_options *options)
 {
-    *self = (struct part){.hub = hub, .conn = conn, .table = strdup(table), .connected = true};
-    self->whole = hub->whole;
-    self->flexible = hub->flexible;
+    *self = (struct part){.sampler = sampler, .conn = conn, .table = strdup(table), .connected = true};
+    self->whole = sampler->whole;
+    self->flexible = sampler->flexible;
     self->decoder = pool ? batch_decoder_new(pool, options) : NULL;
     self->copies_end = &self->copies;
     pthread_cond_init(&self->work, NULL);
@@ -181,7 +184,7 @@ static void set_state(struct part *self, double mass, uint64_t room, uint64_t si
 /* Tells the caller what is wrong with a table. */
 static bool refuse(struct part *self, rp_status status, const char *text)
 {
-    hub_fail(self->hub, status, text);
+    sampler_fail(self->sampler, status, text);
     self->retry_ns = conn_now() + RETRY_NS;
     return false;
 }
@@ -201,8 +204,8 @@ static bool check_deal(struct part *self)
     static const char *const ways[] = {"has a ratio of samples to inserts", "has no ratio", "is a queue"};
     const struct group *group = self->group;
     const struct part *other = known_other(self);
-    uint32_t batch = self->hub->options.batch_size;
-    char text[sizeof self->hub->error.text];
+    uint32_t batch = self->sampler->options.batch_size;
+    char text[sizeof self->sampler->error.text];
     if (self->deal > DEAL_QUEUE) {
         snprintf(text, sizeof text, "the broker does not say how table '%s' is sampled over shards", self->table);
         return refuse(self, RP_BAD_MESSAGE, text);
@@ -266,7 +269,7 @@ static void note_error(struct part *self, rp_status status, const rp_error *erro
     }
     self->retry_ns = conn_now() + RETRY_NS;
     if (status != RP_CANCELLED && status != RP_UNAVAILABLE)
-        hub_fail(self->hub, status, error->text);
+        sampler_fail(self->sampler, status, error->text);
 }
 
 /* ---- permits ---- */
@@ -275,10 +278,10 @@ static void on_permit(void *ctx, struct conn_reply *reply)
 {
     struct permit *permit = ctx;
     struct part *part = permit->part;
-    struct hub *hub = part->hub;
+    struct rp_sampler *sampler = part->sampler;
     rp_error error = {0};
     rp_status status = conn_reply_status(reply, &error);
-    pthread_mutex_lock(&hub->lock);
+    pthread_mutex_lock(&sampler->lock);
     if (part->permit == permit)
         part->permit = NULL;
     part->group->out -= permit->count;
@@ -290,18 +293,18 @@ static void on_permit(void *ctx, struct conn_reply *reply)
         part->why[0] = '\0'; /* it waits no more */
     if (status == RP_OK && permit->most && !granted)
         part->retry_ns = conn_now() + RETRY_NS; /* it neither grants nor waits */
-    if (status != RP_OK && !hub->stopping)
+    if (status != RP_OK && !sampler->stopping)
         note_error(part, status, &error);
-    hub_wake(hub);
-    pthread_mutex_unlock(&hub->lock);
+    sampler_wake(sampler);
+    pthread_mutex_unlock(&sampler->lock);
     conn_reply_destroy(&reply);
     free(permit);
-    hub_unref(hub);
+    sampler_unref(sampler);
 }
 
 bool part_permit(struct part *self, uint32_t count, int64_t timeout_ms, uint32_t wanted, const struct group_sum *lacks)
 {
-    struct hub *hub = self->hub;
+    struct rp_sampler *sampler = self->sampler;
     struct permit *permit = malloc(sizeof *permit);
     if (!permit)
         return false; /* asked for again at the next step */
@@ -310,8 +313,8 @@ bool part_permit(struct part *self, uint32_t count, int64_t timeout_ms, uint32_t
     self->room -= at_most(self->room, count); /* until it tells */
     self->permit = permit;
     self->group->out += count;
-    hub_ref(hub);
-    pthread_mutex_unlock(&hub->lock);
+    sampler_ref(sampler);
+    pthread_mutex_unlock(&sampler->lock);
     Replay__Permit body = REPLAY__PERMIT__INIT;
     body.table = self->table;
     body.count = count;
@@ -323,7 +326,7 @@ bool part_permit(struct part *self, uint32_t count, int64_t timeout_ms, uint32_t
     body.min_size = wanted ? lacks->min_size : 0;
     struct conn_message message = {.field = REPLAY__REQUEST__BODY_PERMIT, .body = &body.base, .timeout_ms = -1};
     uint64_t id = conn_send(self->conn, &message, on_permit, permit);
-    pthread_mutex_lock(&hub->lock);
+    pthread_mutex_lock(&sampler->lock);
     if (self->permit == permit) /* it may have been answered and freed meanwhile */
         permit->id = id;
     return true;
@@ -335,42 +338,42 @@ static void on_pick(void *ctx, struct conn_reply *reply)
 {
     struct pick *pick = ctx;
     struct part *part = pick->part;
-    struct hub *hub = part->hub;
-    pthread_mutex_lock(&hub->lock);
+    struct rp_sampler *sampler = part->sampler;
+    pthread_mutex_lock(&sampler->lock);
     bool wanted = pick_move(pick, EVENT_REPLY) == PICK_ARRIVED;
     if (wanted) {
         pick->reply = reply;
-        if (hub->decodes)
-            hub_wake(hub);
+        if (sampler->decodes)
+            sampler_wake(sampler);
         else
             pthread_cond_signal(&part->work);
     } else if (reply->answered) {
         part->away = false;
-        hub_wake(hub);
+        sampler_wake(sampler);
     }
-    pthread_mutex_unlock(&hub->lock);
+    pthread_mutex_unlock(&sampler->lock);
     if (!wanted) {
         conn_reply_destroy(&reply);
         pick_free(pick);
     }
-    hub_unref(hub);
+    sampler_unref(sampler);
 }
 
-bool part_ask(struct part *self, uint32_t count, int64_t now_ns, int64_t timeout_ms, void *whole)
+bool part_ask(struct part *self, uint32_t count, int64_t now_ns, int64_t timeout_ms, struct plan *whole)
 {
-    struct hub *hub = self->hub;
+    struct rp_sampler *sampler = self->sampler;
     struct pick *pick = malloc(sizeof *pick);
     if (!pick)
         return false;
     *pick = (struct pick){.part = self, .count = count, .sure = self->size > 0, .asked_ns = now_ns, .whole = whole};
     list_add(&self->asked, pick);
     self->outstanding += count;
-    hub_ref(hub);
-    pthread_mutex_unlock(&hub->lock);
+    sampler_ref(sampler);
+    pthread_mutex_unlock(&sampler->lock);
     Replay__Sample body = REPLAY__SAMPLE__INIT;
     body.table = self->table;
     body.count = count;
-    body.distinct = hub->options.distinct != 0;
+    body.distinct = sampler->options.distinct != 0;
     body.flexible = self->flexible;
     body.whole = self->whole;
     body.paid = self->paid;
@@ -380,7 +383,7 @@ bool part_ask(struct part *self, uint32_t count, int64_t now_ns, int64_t timeout
     }
     struct conn_message message = {.field = REPLAY__REQUEST__BODY_SAMPLE, .body = &body.base, .timeout_ms = -1};
     uint64_t id = conn_send(self->conn, &message, on_pick, pick);
-    pthread_mutex_lock(&hub->lock);
+    pthread_mutex_lock(&sampler->lock);
     for (struct pick *at = self->asked.first; at; at = at->next)
         if (at == pick) /* it may have been decoded and freed meanwhile */
             pick->id = id;
@@ -408,7 +411,7 @@ void part_forget(struct part *self)
 /* Cancels the picks that are in flight: with `recall` their items are still welcome. */
 static void cancel_picks(struct part *self, bool recall)
 {
-    struct hub *hub = self->hub;
+    struct rp_sampler *sampler = self->sampler;
     for (struct pick *pick = self->asked.first; pick;) {
         uint64_t id = pick->id;
         if (!id || !is_in_flight(pick) || (recall && pick->state == PICK_RECALLED)) {
@@ -419,9 +422,9 @@ static void cancel_picks(struct part *self, bool recall)
             pick_move(pick, EVENT_RECALL);
         else
             drop(self, pick);
-        pthread_mutex_unlock(&hub->lock);
+        pthread_mutex_unlock(&sampler->lock);
         conn_cancel(self->conn, id);
-        pthread_mutex_lock(&hub->lock);
+        pthread_mutex_lock(&sampler->lock);
         pick = self->asked.first; /* the list may have changed */
     }
 }
@@ -448,9 +451,9 @@ void part_cancel(struct part *self)
     cancel_picks(self, false);
     if (!permit)
         return;
-    pthread_mutex_unlock(&self->hub->lock);
+    pthread_mutex_unlock(&self->sampler->lock);
     conn_cancel(self->conn, permit);
-    pthread_mutex_lock(&self->hub->lock);
+    pthread_mutex_lock(&self->sampler->lock);
 }
 
 /* ---- picks: decoding ---- */
@@ -485,7 +488,7 @@ static void keep_rows(struct part *self, struct pick *pick, rp_batch **batches, 
     self->rows += n;
     if (n)
         self->why[0] = '\0';
-    bool less = self->hub->options.distinct || (!self->paid && self->flexible && n);
+    bool less = self->sampler->options.distinct || (!self->paid && self->flexible && n);
     if (status == RP_OK && less && wanted && self->group->deal != DEAL_QUEUE)
         self->excused += pick->count - n;
     if (status == RP_OK && n == 0 && wanted)
@@ -494,11 +497,44 @@ static void keep_rows(struct part *self, struct pick *pick, rp_batch **batches, 
         list_add(&self->done, pick);
 }
 
+/* Gives the plan of a sampler alone all of the reply to its request. */
+static void take_whole(struct rp_sampler *self, struct pick *pick, rp_batch **batches, rp_status status,
+                       const rp_error *error)
+{
+    struct part *part = pick->part;
+    struct plan *plan = pick->whole;
+    uint64_t n = batch_list_items(*batches);
+    plan->state = PLAN_READY;
+    plan->error.status = RP_OK;
+    self->asked -= plan->count;
+    if (n) {
+        plan->batches = *batches;
+        self->got += n;
+        self->last_ns = self->decoded_ns;
+        part->why[0] = '\0';
+    } else if (status == RP_OK) {
+        batch_list_release(batches);
+        part->retry_ns = self->decoded_ns + RETRY_NS;
+        if (self->options.on_demand)
+            err_set(&plan->error, RP_BAD_MESSAGE, "0 items came for a request of %u", plan->count);
+    } else if (status == RP_CANCELLED || (status == RP_DEADLINE_EXCEEDED && pick->reply->answered)) {
+        snprintf(part->why, sizeof part->why, "%s", error->text);
+        self->wanted = false;       /* a call makes one request */
+        if (status == RP_CANCELLED) /* by this side, or by a broker that shuts down: the next one may be there soon */
+            part->retry_ns = self->decoded_ns + RETRY_NS;
+        else if (!self->stop && self->decoded_ns >= plans_end_ns(self)) /* and no other request got items meanwhile */
+            sampler_time_out(self, error->text);
+    } else {
+        plan->error = *error;
+    }
+    pthread_cond_signal(&self->ready);
+}
+
 /* Returns the first pick whose reply can be decoded; a reply that is taken whole only after those before it. */
 static struct pick *next_arrived(const struct part *self)
 {
     struct pick *pick = self->asked.first;
-    while (pick && is_in_flight(pick) && !self->hub->take)
+    while (pick && is_in_flight(pick) && !self->sampler->alone)
         pick = pick->next;
     return pick && !is_in_flight(pick) ? pick : NULL;
 }
@@ -516,23 +552,23 @@ static rp_status decode(struct part *self, const struct pick *pick, rp_batch **b
 
 bool part_decode(struct part *self, bool *whole)
 {
-    struct hub *hub = self->hub;
+    struct rp_sampler *sampler = self->sampler;
     struct pick *pick = next_arrived(self);
-    if (!pick || hub->stalled || hub->stopping)
+    if (!pick || sampler->stalled || sampler->stopping)
         return false;
     rp_batch *batches = NULL;
     rp_error error = {0};
-    pthread_mutex_unlock(&hub->lock);
+    pthread_mutex_unlock(&sampler->lock);
     int64_t start = conn_now(), traced = trace_now(conn_trace(self->conn));
     rp_status status = decode(self, pick, &batches, &error);
     trace_add_since(conn_trace(self->conn), "decode", NULL, traced, pick->count);
-    pthread_mutex_lock(&hub->lock);
-    hub->decoded_ns = conn_now();
-    hub->decode_ns += (uint64_t)(hub->decoded_ns - start);
+    pthread_mutex_lock(&sampler->lock);
+    sampler->decoded_ns = conn_now();
+    sampler->stats.decode_ns += (uint64_t)(sampler->decoded_ns - start);
     if (status == RP_NO_MEMORY && pick->reply->answered && pick->reply->status == RP_OK) {
-        hub->stalled = true; /* its items may exist nowhere else */
-        hub->error = error;
-        pthread_cond_signal(&hub->ready);
+        sampler->stalled = true; /* its items may exist nowhere else */
+        sampler->error = error;
+        pthread_cond_signal(&sampler->ready);
         return false;
     }
     *whole = pick->state == PICK_UNWANTED || (status == RP_OK && batch_list_items(batches) == pick->count);
@@ -540,18 +576,18 @@ bool part_decode(struct part *self, bool *whole)
         self->outstanding -= pick->count;
     list_remove(&self->asked, pick);
     pick_move(pick, EVENT_USED);
-    if (hub->take)
-        hub->take(hub, pick, &batches, status, &error);
+    if (sampler->alone)
+        take_whole(sampler, pick, &batches, status, &error);
     else
         keep_rows(self, pick, &batches, status, &error);
     struct conn_reply *over = pick->batches && pick->batches->in_reply.step ? NULL : pick->reply;
     pick->reply = over ? NULL : pick->reply;
     bool empty = !pick->batches;
-    pthread_mutex_unlock(&hub->lock); /* a large message is not freed at once */
+    pthread_mutex_unlock(&sampler->lock); /* a large message is not freed at once */
     conn_reply_destroy(&over);
     if (empty)
         pick_free(pick);
-    pthread_mutex_lock(&hub->lock);
+    pthread_mutex_lock(&sampler->lock);
     return true;
 }
 
@@ -579,13 +615,13 @@ bool part_is_late(const struct part *self, int64_t limit_ns)
 static void on_why(void *ctx, struct conn_reply *reply)
 {
     struct part *self = ctx;
-    struct hub *hub = self->hub;
+    struct rp_sampler *sampler = self->sampler;
     Replay__Reply *wire = NULL;
     if (reply->status == RP_OK)
         conn_reply_read(reply, &wire, NULL);
     char us[64]; /* with keys a broker shows another number, which it alone knows */
     snprintf(us, sizeof us, "client %016llx", (unsigned long long)conn_client_id(self->conn));
-    pthread_mutex_lock(&hub->lock);
+    pthread_mutex_lock(&sampler->lock);
     self->why_asked = false;
     if (wire)
         self->why[0] = '\0'; /* it may wait no more */
@@ -597,10 +633,10 @@ static void on_why(void *ctx, struct conn_reply *reply)
         if (ours && strcmp(wait->table, self->table) == 0)
             snprintf(self->why, sizeof self->why, "%s", wait->text);
     }
-    pthread_mutex_unlock(&hub->lock);
+    pthread_mutex_unlock(&sampler->lock);
     conn_reply_unpacked_free(wire);
     conn_reply_destroy(&reply);
-    hub_unref(hub);
+    sampler_unref(sampler);
 }
 
 void part_ask_why(struct part *self)
@@ -608,11 +644,11 @@ void part_ask_why(struct part *self)
     if (self->why_asked || self->away)
         return;
     self->why_asked = true;
-    hub_ref(self->hub);
-    pthread_mutex_unlock(&self->hub->lock);
+    sampler_ref(self->sampler);
+    pthread_mutex_unlock(&self->sampler->lock);
     struct conn_message message = {.field = REPLAY__REQUEST__BODY_WHY, .timeout_ms = 1000};
     conn_send(self->conn, &message, on_why, self);
-    pthread_mutex_lock(&self->hub->lock);
+    pthread_mutex_lock(&self->sampler->lock);
 }
 
 /* ---- rows ---- */

@@ -1,5 +1,5 @@
 /* See plan.h. */
-#include "agent/client/sampler/plan.h"
+#include "agent/client/sampler/sampler.h"
 
 #include <math.h>
 #include <stdarg.h>
@@ -90,14 +90,14 @@ static bool is_dealt(enum deal deal)
  * once. */
 static bool is_fresh(const struct part *self)
 {
-    return self->hub->options.distinct && self->known && self->deal != DEAL_QUEUE;
+    return self->sampler->options.distinct && self->known && self->deal != DEAL_QUEUE;
 }
 
 /* Returns the rows that no plan needs and that exist nowhere else; for distinct batches, those of one pick. */
 static uint64_t part_spare(const struct part *self)
 {
     uint64_t spare = self->removes && self->rows > self->needed ? self->rows - self->needed : 0;
-    uint32_t first = spare && self->hub->options.distinct ? part_first_rows(self) : UINT32_MAX;
+    uint32_t first = spare && self->sampler->options.distinct ? part_first_rows(self) : UINT32_MAX;
     return spare < first ? spare : first;
 }
 
@@ -169,7 +169,7 @@ static bool group_sum(const struct rp_sampler *self, const struct group *group, 
 static bool has_enough(const struct rp_sampler *self, const struct group *group, const struct group_sum *sum,
                        uint32_t want)
 {
-    bool enough = !self->hub.options.distinct || self->hub.flexible || sum->size >= want;
+    bool enough = !self->options.distinct || self->flexible || sum->size >= want;
     return sum->mass > 0 && enough && (group->deal != DEAL_MASS || sum->size >= sum->min_size);
 }
 
@@ -225,20 +225,12 @@ static bool group_pays(struct rp_sampler *self, const struct plan *plan, uint32_
     if (!is_dealt(group->deal) || want == 0)
         return true;
     uint64_t spare = group_spare(self, group);
-    bool enough = spare >= want || (spare && (self->hub.flexible || self->hub.options.distinct));
+    bool enough = spare >= want || (spare && (self->flexible || self->options.distinct));
     if (!enough && !group_has_items(self, group, want))
         return false;
     if (group->deal == DEAL_MASS || group->stock >= want)
         return true;
-    return front && self->hub.flexible && group->stock > 0 && is_starved(self, group);
-}
-
-/* A plan that all groups can pay now takes the permits that there are. */
-static void take_permits(struct rp_sampler *self, struct plan *plan, uint32_t g)
-{
-    const struct group *group = &self->groups[g];
-    if (group->deal == DEAL_PERMITS && group->stock < plan->of_group[g])
-        plan_shrink(self, plan, g, plan->of_group[g] - (uint32_t)group->stock);
+    return front && self->flexible && group->stock > 0 && is_starved(self, group);
 }
 
 /* Adds `share`, divided as the parts of a group weigh now, to their shares in a plan. False: no part can give items. */
@@ -265,7 +257,7 @@ static uint32_t draw_parts(struct rp_sampler *self, struct plan *plan, const str
         weights[i] = part_weight(&self->parts[group->first + i]);
         self->sizes[i] = self->parts[group->first + i].size;
     }
-    if (self->hub.options.distinct)
+    if (self->options.distinct)
         drawn = shares_draw_distinct(&self->rng, weights, self->sizes, group->n, count, counts);
     else if (shares_draw(&self->rng, weights, group->n, count, counts, self->room))
         drawn = count;
@@ -297,7 +289,7 @@ static void pay_group(struct rp_sampler *self, struct plan *plan, uint32_t g)
     uint32_t want = plan->of_group[g], count = want;
     uint64_t all = group_spare(self, group);
     uint32_t spare = all < want ? (uint32_t)all : want;
-    if (spare && (self->hub.options.distinct || (is_dealt(group->deal) && !group_has_items(self, group, want))))
+    if (spare && (self->options.distinct || (is_dealt(group->deal) && !group_has_items(self, group, want))))
         count = spare; /* there are no others, or they could be the same: spare rows are of an earlier batch */
     take_spare(self, plan, group, spare, group->share / count);
     uint32_t rest = count - spare, drawn = rest;
@@ -354,7 +346,7 @@ void plans_pay(struct rp_sampler *self)
         return;
     for (uint64_t at = self->build; at < self->tail; at++) {
         struct plan *plan = plan_at(self, at);
-        if (self->hub.options.distinct && at > self->build)
+        if (self->options.distinct && at > self->build)
             return; /* the items of one request are distinct, and no others: a batch at a time */
         if (plan->state != PLAN_DRAWN)
             continue;
@@ -363,8 +355,11 @@ void plans_pay(struct rp_sampler *self)
         for (uint32_t g = 0; g < self->n_groups; g++)
             if (!group_pays(self, plan, g, at == self->build))
                 return;
-        for (uint32_t g = 0; g < self->n_groups; g++)
-            take_permits(self, plan, g);
+        for (uint32_t g = 0; g < self->n_groups; g++) { /* the plan does with the permits that there are */
+            const struct group *group = &self->groups[g];
+            if (group->deal == DEAL_PERMITS && group->stock < plan->of_group[g])
+                plan_shrink(self, plan, g, plan->of_group[g] - (uint32_t)group->stock);
+        }
         pay(self, plan);
     }
 }
@@ -429,10 +424,10 @@ static uint64_t group_rows(const struct rp_sampler *self, const struct group *gr
 static uint64_t offer_drawn(const struct rp_sampler *self, const struct group *group, uint32_t want)
 {
     uint64_t spare = group_spare(self, group), paid = self->ending && spare > group->stock ? spare : group->stock;
-    uint64_t have = group_has_items(self, group, self->hub.whole ? want : 0) ? want : spare;
+    uint64_t have = group_has_items(self, group, self->whole ? want : 0) ? want : spare;
     if (group->deal == DEAL_PERMITS && have > paid)
         have = paid;
-    return self->hub.whole && have < want ? 0 : have;
+    return self->whole && have < want ? 0 : have;
 }
 
 /* Returns how many items a plan gets from a group if it waits no longer. */
@@ -459,37 +454,6 @@ bool plan_has_some(const struct rp_sampler *self, const struct plan *plan)
     return true;
 }
 
-/* The plan waits for the limiter, or for items: it gets what there is. */
-static void hurry_drawn(struct rp_sampler *self, struct plan *plan)
-{
-    for (uint32_t g = 0; g < self->n_groups; g++) {
-        bool asked = self->groups[g].deal == DEAL_QUEUE || self->groups[g].deal == DEAL_PLAIN;
-        uint32_t have = asked ? plan->of_group[g] : plan_offer(self, plan, g);
-        if (plan->of_group[g] > have)
-            plan_shrink(self, plan, g, plan->of_group[g] - have);
-    }
-    pay(self, plan);
-}
-
-/* The plan gets what its parts have given. */
-static void hurry_paid(struct rp_sampler *self, struct plan *plan, bool asked)
-{
-    for (uint32_t p = 0; p < self->n_parts; p++) {
-        struct part *part = &self->parts[p];
-        bool waits = part->group->deal == DEAL_PLAIN || asked; /* others were not asked yet */
-        if (waits && plan->need[p] > part->rows) {
-            excuse(self, plan, part, plan->need[p] - (uint32_t)part->rows);
-            if (is_fresh(part) && !part->removes)
-                part_forget(part);
-        }
-    }
-    for (uint32_t g = 0; g < self->n_groups; g++) {
-        uint64_t rows = group_rows(self, &self->groups[g]);
-        if (self->groups[g].deal == DEAL_QUEUE && plan->of_group[g] > rows)
-            plan_shrink(self, plan, g, plan->of_group[g] - (uint32_t)rows);
-    }
-}
-
 /* Returns the number of groups that a plan wants items from. */
 static uint32_t groups_wanted(const struct rp_sampler *self, const struct plan *plan)
 {
@@ -503,23 +467,31 @@ bool plans_hurry(struct rp_sampler *self)
 {
     struct plan *plan = plan_at(self, self->build);
     uint32_t wanted = groups_wanted(self, plan);
-    bool asked = plan->state == PLAN_PAID;
-    if (!asked)
-        hurry_drawn(self, plan);
-    hurry_paid(self, plan, asked);
-    return groups_wanted(self, plan) == wanted && !(self->hub.whole && plan->missing);
-}
-
-bool plans_hurry_call(struct rp_sampler *self)
-{
-    const struct plan *plan = plan_at(self, self->build);
-    if (self->build == self->tail)
-        return true;
-    plans_hurry(self);
-    if (plan->count > plan->missing && !(self->hub.whole && plan->missing))
-        return true;
-    plans_drop(self); /* what a whole batch lacks is waited for, and its items are kept */
-    return false;
+    bool paid = plan->state == PLAN_PAID;
+    for (uint32_t g = 0; g < self->n_groups && !paid;
+         g++) { /* it waits for the limiter, or for items: it gets what there is */
+        bool asked = self->groups[g].deal == DEAL_QUEUE || self->groups[g].deal == DEAL_PLAIN;
+        uint32_t have = asked ? plan->of_group[g] : plan_offer(self, plan, g);
+        if (plan->of_group[g] > have)
+            plan_shrink(self, plan, g, plan->of_group[g] - have);
+    }
+    if (!paid)
+        pay(self, plan);
+    for (uint32_t p = 0; p < self->n_parts; p++) { /* and then what its parts have given */
+        struct part *part = &self->parts[p];
+        bool waits = part->group->deal == DEAL_PLAIN || paid; /* others were not asked yet */
+        if (waits && plan->need[p] > part->rows) {
+            excuse(self, plan, part, plan->need[p] - (uint32_t)part->rows);
+            if (is_fresh(part) && !part->removes)
+                part_forget(part);
+        }
+    }
+    for (uint32_t g = 0; g < self->n_groups; g++) {
+        uint64_t rows = group_rows(self, &self->groups[g]);
+        if (self->groups[g].deal == DEAL_QUEUE && plan->of_group[g] > rows)
+            plan_shrink(self, plan, g, plan->of_group[g] - (uint32_t)rows);
+    }
+    return groups_wanted(self, plan) == wanted && !(self->whole && plan->missing);
 }
 
 void plans_drop(struct rp_sampler *self)
@@ -542,14 +514,9 @@ void plans_drop(struct rp_sampler *self)
 
 /* ---- how many plans there are ---- */
 
-int64_t plans_end_ns(const struct rp_sampler *self)
-{
-    return self->hub.idle_ns == INT64_MAX ? INT64_MAX : self->last_ns + self->hub.idle_ns;
-}
-
 int64_t plans_timeout_ms(const struct rp_sampler *self, int64_t timeout_ms)
 {
-    int64_t end = self->hub.options.on_demand ? self->deadline_ns : plans_end_ns(self);
+    int64_t end = self->options.on_demand ? self->deadline_ns : plans_end_ns(self);
     int64_t left = conn_left_ms(end);
     return left >= 0 && (timeout_ms < 0 || left < timeout_ms) ? left : timeout_ms;
 }
@@ -570,20 +537,19 @@ static uint64_t late_items(const struct rp_sampler *self)
 /* Returns how many items the next batch has; 0: no batch now. */
 static uint32_t next_count(const struct rp_sampler *self)
 {
-    uint64_t max = self->hub.options.max_samples, planned = self->got + self->asked + (max ? late_items(self) : 0);
-    if (self->hub.stopping || (self->stop && !self->ending) || self->tail - self->head >= self->window)
+    uint64_t max = self->options.max_samples, planned = self->got + self->asked + (max ? late_items(self) : 0);
+    if (self->stopping || (self->stop && !self->ending) || self->tail - self->head >= self->window)
         return 0;
-    bool one = self->hub.options.on_demand || self->ending; /* plan at a time */
-    if ((self->hub.options.on_demand && !self->wanted) || (one && self->build < self->tail))
+    bool one = self->options.on_demand || self->ending; /* plan at a time */
+    if ((self->options.on_demand && !self->wanted) || (one && self->build < self->tail))
         return 0;
     if (self->ending) { /* what is left */
         uint64_t left = plans_left(self);
-        return left < self->hub.options.batch_size ? (uint32_t)left : self->hub.options.batch_size;
+        return left < self->options.batch_size ? (uint32_t)left : self->options.batch_size;
     }
     if (max && planned >= max)
         return 0;
-    return !max || max - planned > self->hub.options.batch_size ? self->hub.options.batch_size
-                                                                : (uint32_t)(max - planned);
+    return !max || max - planned > self->options.batch_size ? self->options.batch_size : (uint32_t)(max - planned);
 }
 
 /* Draws how many items of a plan each group gives; if the stream ends, those that are left. */
@@ -613,7 +579,7 @@ static struct plan *draw(struct rp_sampler *self, uint32_t count, int64_t now_ns
         return plan;
     }
     plan->state = PLAN_DRAWN;
-    plan->count = self->ending ? self->hub.options.batch_size : count;
+    plan->count = self->ending ? self->options.batch_size : count;
     plan->missing = plan->count - count;
     plan->drawn_ns = now_ns;
     plan->waited_ns = 0;
@@ -621,13 +587,6 @@ static struct plan *draw(struct rp_sampler *self, uint32_t count, int64_t now_ns
     memset(plan->share, 0, self->n_parts * sizeof *plan->share);
     draw_groups(self, plan, count);
     return plan;
-}
-
-static uint32_t least_window(const struct rp_sampler *self)
-{
-    uint32_t ahead = LEAST_AHEAD * self->widest, wanted = self->hub.options.in_flight;
-    ahead = ahead > wanted ? ahead : wanted;
-    return ahead < self->capacity ? ahead : self->capacity;
 }
 
 /* A burst asks each part for about a batch or more, and several bursts are under way at once: while one is picked, another is sent,
@@ -650,18 +609,9 @@ static uint32_t payable(const struct rp_sampler *self, const struct group *group
     double width = 0;
     for (uint32_t p = group->first; p < group->first + group->n; p++)
         width += self->parts[p].buffer;
-    double batches = width / 2 / (self->hub.options.batch_size * group->share);
+    double batches = width / 2 / (self->options.batch_size * group->share);
     bool bound = group->deal == DEAL_PERMITS && width > 0; /* 0: the limiters have not both bounds */
     return !bound || !(batches < self->capacity) ? self->capacity : (uint32_t)batches;
-}
-
-/* Sets how many plans there may be at most: the more the smaller they are, but no more than the limiters could pay for. */
-static void set_most(struct rp_sampler *self, uint64_t batch_bytes)
-{
-    uint64_t most = batch_bytes ? AHEAD_BYTES / batch_bytes : self->capacity;
-    for (uint32_t g = 0; g < self->n_groups; g++)
-        most = payable(self, &self->groups[g]) < most ? payable(self, &self->groups[g]) : most;
-    self->most = most < self->capacity ? (uint32_t)most : self->capacity;
 }
 
 void plans_note_wait(struct rp_sampler *self)
@@ -677,7 +627,10 @@ void plans_note_wait(struct rp_sampler *self)
 /* Lets more batches be under way while the caller waits for them, and fewer while it never does. */
 static void set_window(struct rp_sampler *self)
 {
-    uint32_t least = least_window(self), most = self->most > least ? self->most : least;
+    uint32_t ahead = LEAST_AHEAD * self->widest, wanted = self->options.in_flight,
+             least = ahead > wanted ? ahead : wanted;
+    least = least < self->capacity ? least : self->capacity;
+    uint32_t most = self->most > least ? self->most : least;
     if (2 * self->waits > burst_size(self))
         self->window += (self->window + 3) / 4;
     else if (self->waits == 0)
@@ -690,7 +643,7 @@ void plans_draw(struct rp_sampler *self, int64_t now_ns)
 {
     if (!plans_due(self))
         return;
-    if (!self->hub.options.on_demand)
+    if (!self->options.on_demand)
         set_window(self);
     if (self->build == self->tail)
         self->last_ns = now_ns; /* a stream without requests has not waited */
@@ -726,48 +679,6 @@ void plans_ask(struct rp_sampler *self)
     self->sending = false;
     if (self->ending)
         part_recall(part); /* another thread has ended the stream meanwhile */
-}
-
-/* An empty reply at its deadline ends the stream, unless another request got items meanwhile. */
-static void note_deadline(struct rp_sampler *self, const char *why)
-{
-    if (self->stop || self->hub.decoded_ns < plans_end_ns(self))
-        return;
-    snprintf(self->end_text, sizeof self->end_text, "nothing could be sampled from table '%s' for %lld ms: %s",
-             self->parts[0].table, (long long)(self->hub.idle_ns / NS_PER_MS), why);
-    self->stop = true;
-}
-
-void plans_take(struct hub *hub, struct pick *pick, rp_batch **batches, rp_status status, const rp_error *error)
-{
-    struct rp_sampler *self = (struct rp_sampler *)hub;
-    struct part *part = pick->part;
-    struct plan *plan = pick->whole;
-    uint64_t n = batch_list_items(*batches);
-    plan->state = PLAN_READY;
-    plan->error.status = RP_OK;
-    self->asked -= plan->count;
-    if (n) {
-        plan->batches = *batches;
-        self->got += n;
-        self->last_ns = hub->decoded_ns;
-        part->why[0] = '\0';
-    } else if (status == RP_OK) {
-        batch_list_release(batches);
-        part->retry_ns = hub->decoded_ns + RETRY_NS;
-        if (hub->options.on_demand)
-            err_set(&plan->error, RP_BAD_MESSAGE, "0 items came for a request of %u", plan->count);
-    } else if (status == RP_CANCELLED || (status == RP_DEADLINE_EXCEEDED && pick->reply->answered)) {
-        snprintf(part->why, sizeof part->why, "%s", error->text);
-        self->wanted = false;       /* a call makes one request */
-        if (status == RP_CANCELLED) /* by this side, or by a broker that shuts down: the next one may be there soon */
-            part->retry_ns = hub->decoded_ns + RETRY_NS;
-        else
-            note_deadline(self, error->text);
-    } else {
-        plan->error = *error;
-    }
-    pthread_cond_signal(&hub->ready);
 }
 
 /* ---- what a batch waits for ---- */
@@ -835,7 +746,7 @@ static void explain_limiter(const struct rp_sampler *self, const struct group *g
 static void explain_group(const struct rp_sampler *self, const struct group *group, char *out, size_t size)
 {
     const struct plan *plan = self->build < self->tail ? plan_at(self, self->build) : NULL;
-    uint64_t room = group->stock, want = plan ? plan->of_group[group - self->groups] : self->hub.options.batch_size;
+    uint64_t room = group->stock, want = plan ? plan->of_group[group - self->groups] : self->options.batch_size;
     const char *table = self->parts[group->first].table, *where = "";
     struct group_sum sum;
     group_sum(self, group, &sum);
@@ -867,7 +778,7 @@ static void explain_group(const struct rp_sampler *self, const struct group *gro
                 (unsigned long long)want);
         add(out, size, "; ");
         return;
-    } else if (self->hub.options.distinct && sum.size < want && group->deal != DEAL_PLAIN) {
+    } else if (self->options.distinct && sum.size < want && group->deal != DEAL_PLAIN) {
         add(out, size, "table '%s' has %llu items%s, and a batch of %llu is without replacement; ", table,
             (unsigned long long)sum.size, where, (unsigned long long)want);
     }
@@ -888,18 +799,11 @@ void plans_explain(const struct rp_sampler *self, char *out, size_t size)
 
 /* ---- batches whose items are there ---- */
 
-static bool parts_have(const struct rp_sampler *self, const struct plan *plan)
+static bool is_complete(const struct rp_sampler *self, const struct plan *plan)
 {
     for (uint32_t p = 0; p < self->n_parts; p++)
         if (plan->need[p] > self->parts[p].rows)
             return false;
-    return true;
-}
-
-static bool is_complete(const struct rp_sampler *self, const struct plan *plan)
-{
-    if (!parts_have(self, plan))
-        return false;
     for (uint32_t g = 0; g < self->n_groups; g++)
         if (self->groups[g].deal == DEAL_QUEUE && group_rows(self, &self->groups[g]) < plan->of_group[g])
             return false;
@@ -924,10 +828,10 @@ static void exchange(struct rp_sampler *self, struct plan *plan, uint32_t p, uin
 /* Items that nobody gives now are replaced by rows of the same group that are there: no row waits for a later plan. */
 static void gather(struct rp_sampler *self, struct plan *plan)
 {
-    for (uint32_t p = 0; p < self->n_parts && !self->hub.options.distinct; p++) {
+    for (uint32_t p = 0; p < self->n_parts && !self->options.distinct; p++) {
         const struct part *part = &self->parts[p];
         const struct group *group = part->group;
-        bool owes = self->hub.options.max_samples && part->outstanding; /* with others there would be too many */
+        bool owes = self->options.max_samples && part->outstanding; /* with others there would be too many */
         if (plan->need[p] <= part->rows || part_comes(part) || owes)
             continue;
         for (uint32_t q = group->first; q < group->first + group->n && plan->need[p] > part->rows; q++)
@@ -948,7 +852,7 @@ static void take_what_is_there(struct rp_sampler *self, const struct plan *plan)
 bool plans_wait_no_more(const struct rp_sampler *self)
 {
     struct plan *plan = plan_at(self, self->build);
-    return self->build < self->tail && plan->state == PLAN_PAID && (self->hub.flexible || is_complete(self, plan));
+    return self->build < self->tail && plan->state == PLAN_PAID && (self->flexible || is_complete(self, plan));
 }
 
 /* Lets the parts of a queue give its items, the fullest first, so that none of them grows old. */
@@ -968,6 +872,8 @@ static void deal_queue(struct rp_sampler *self, struct plan *plan, const struct 
     }
 }
 
+/* Fills in what batches say of the whole, and sets how many plans there may be at most: more if batches are small, never more than the
+ * limiters can grant. */
 static void finish_batches(struct rp_sampler *self, struct plan *plan)
 {
     uint64_t size = 0, bytes = 0;
@@ -985,21 +891,25 @@ static void finish_batches(struct rp_sampler *self, struct plan *plan)
         else if (!batch->text[0] && plan->missing)
             plans_explain(self, batch->text, sizeof batch->text);
     }
-    if (!self->hub.options.on_demand)
-        set_most(self, bytes);
+    if (self->options.on_demand)
+        return;
+    uint64_t most = bytes ? AHEAD_BYTES / bytes : self->capacity;
+    for (uint32_t g = 0; g < self->n_groups; g++)
+        most = payable(self, &self->groups[g]) < most ? payable(self, &self->groups[g]) : most;
+    self->most = most < self->capacity ? (uint32_t)most : self->capacity;
 }
 
 /* All parts have copied their rows: completes the batch. Takes the lock. */
 static void plan_finish(struct rp_sampler *self, struct plan *plan)
 {
     rp_batch *batches = plan->join ? batch_join_finish(&plan->join) : NULL;
-    pthread_mutex_lock(&self->hub.lock);
+    pthread_mutex_lock(&self->lock);
     plan->batches = batches;
     if (batches)
         finish_batches(self, plan);
     plan->state = PLAN_READY;
-    pthread_mutex_unlock(&self->hub.lock);
-    pthread_cond_signal(&self->hub.ready);
+    pthread_mutex_unlock(&self->lock);
+    pthread_cond_signal(&self->ready);
 }
 
 /* Gives back what was dealt out of queues: it is dealt again at the next try. */
@@ -1029,24 +939,14 @@ static rp_status prepare(struct rp_sampler *self, struct plan *plan)
             return err_set(&plan->error, RP_NO_MEMORY, "no memory to put a batch together");
         copy->n = pieces->n - copy->first;
     }
-    struct batch_join_options options = {.beta = self->hub.options.beta,
-                                         .max_bytes = self->hub.options.max_bytes,
+    struct batch_join_options options = {.beta = self->options.beta,
+                                         .max_bytes = self->options.max_bytes,
                                          .sources = self->n_sources > 1,
                                          .shards = self->n_shards > 1};
-    pthread_mutex_unlock(&self->hub.lock);
+    pthread_mutex_unlock(&self->lock);
     rp_status status = batch_join_new(self->pool, pieces->rows, pieces->n, &options, &plan->join, &plan->error);
-    pthread_mutex_lock(&self->hub.lock);
+    pthread_mutex_lock(&self->lock);
     return status;
-}
-
-/* Lets a part copy its next rows into the batch of a plan. */
-static void deal_part(struct part *self, struct copy *copy)
-{
-    self->needed -= copy->rows;
-    self->rows -= copy->rows;
-    self->dealt += copy->rows;
-    *self->copies_end = copy;
-    self->copies_end = &copy->next;
 }
 
 /* Lets all parts copy their rows into the front batch. False: no memory; the caller gets the error, and it is tried again. */
@@ -1054,17 +954,25 @@ static bool deal(struct rp_sampler *self, struct plan *plan)
 {
     plan->error.status = RP_OK;
     if (prepare(self, plan) == RP_NO_MEMORY) {
-        self->hub.error = plan->error;
-        self->hub.stalled = true;
+        self->error = plan->error;
+        self->stalled = true;
         take_back(self, plan);
         return false;
     }
     plan->left = 0;
     for (uint32_t p = 0; p < self->n_parts; p++)
         plan->left += plan->need[p] > 0;
-    for (uint32_t p = 0; p < self->n_parts; p++)
-        if (plan->need[p])
-            deal_part(&self->parts[p], &plan->copies[p]);
+    for (uint32_t p = 0; p < self->n_parts; p++) {
+        struct part *part = &self->parts[p];
+        struct copy *copy = &plan->copies[p];
+        if (!plan->need[p])
+            continue;
+        part->needed -= copy->rows;
+        part->rows -= copy->rows;
+        part->dealt += copy->rows;
+        *part->copies_end = copy;
+        part->copies_end = &copy->next;
+    }
     return true;
 }
 
@@ -1076,7 +984,7 @@ bool plans_copy(struct rp_sampler *self, struct part *part)
         return false;
     part->copies = NULL;
     part->copies_end = &part->copies;
-    pthread_mutex_unlock(&self->hub.lock);
+    pthread_mutex_unlock(&self->lock);
     while (copy) {
         struct plan *plan = copy->plan;
         for (uint32_t i = copy->first; i < copy->first + copy->n && plan->join; i++)
@@ -1087,24 +995,24 @@ bool plans_copy(struct rp_sampler *self, struct part *part)
             plan_finish(self, plan);
     }
     struct pick_list empty = {0};
-    pthread_mutex_lock(&self->hub.lock);
+    pthread_mutex_lock(&self->lock);
     part_consume(part, rows, &empty);
     if (!empty.first)
         return true;
-    pthread_mutex_unlock(&self->hub.lock); /* a large message is not freed at once */
+    pthread_mutex_unlock(&self->lock); /* a large message is not freed at once */
     pick_list_free(&empty);
-    pthread_mutex_lock(&self->hub.lock);
+    pthread_mutex_lock(&self->lock);
     return true;
 }
 
 void plans_build(struct rp_sampler *self)
 {
     bool dealt = false;
-    while (self->build < self->tail && !self->hub.stalled) {
+    while (self->build < self->tail && !self->stalled) {
         struct plan *plan = plan_at(self, self->build);
         if (plan->state == PLAN_PAID && !is_complete(self, plan)) {
             gather(self, plan);
-            if (self->hub.flexible)
+            if (self->flexible)
                 take_what_is_there(self, plan);
         }
         if (plan->state != PLAN_PAID || !is_complete(self, plan))
@@ -1119,8 +1027,8 @@ void plans_build(struct rp_sampler *self)
         self->asked -= plan->count - plan->missing;
         self->got += plan->join ? plan->count - plan->missing : 0;
         self->build++;
-        self->hub.news = self->hub.news || self->build < self->tail; /* plans that wait for permits may be paid now */
-        for (uint32_t p = 0; p < self->n_parts && self->hub.inlined; p++)
+        self->news = self->news || self->build < self->tail; /* plans that wait for permits may be paid now */
+        for (uint32_t p = 0; p < self->n_parts && self->inlined; p++)
             while (plans_copy(self, &self->parts[p]))
                 ;
     }
@@ -1133,5 +1041,5 @@ void plans_build(struct rp_sampler *self)
     for (uint32_t p = 0; p < self->n_parts; p++) /* once for all batches: waking a thread costs more than a copy */
         if (self->parts[p].copies)
             pthread_cond_signal(&self->parts[p].work);
-    pthread_cond_signal(&self->hub.ready);
+    pthread_cond_signal(&self->ready);
 }

@@ -1,4 +1,4 @@
-/* The sampler: options, life and threads, what the thread that plans does, and the caller's side. See plan.h for how it works.
+/* The sampler: options, life and threads, what the thread that plans does, and the caller's side. See sampler.h for how it works.
  *
  * The room agent/client/sampler takes batches of items out of a table and sends priorities and deletions back. part.c is a table at
  * one broker, plan.c makes batches of what the parts give, batch.h decodes and joins, changes.c changes items by key. The room uses conn
@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "agent/client/conn/client.h"
-#include "agent/client/sampler/plan.h"
+#include "agent/client/sampler/sampler.h"
 #include "proto/base/error.h"
 #include "proto/base/trace.h"
 
@@ -18,6 +18,8 @@
 #define SAMPLER_DEFAULT_IN_FLIGHT 4u
 #define DEFAULT_MAX_BYTES (UINT64_C(4) << 30)
 #define MOST_BYTES (UINT64_MAX / 4) /* sums with it do not overflow */
+/* A longer time until the stream ends has no end. */
+#define MOST_MS (INT64_MAX / NS_PER_MS / 4)
 #define MAX_SOURCES 64u
 #define MAX_IN_FLIGHT 1024u
 /* How long a new sampler waits for what brokers say about its tables: for the first of each group, and then for the others. */
@@ -94,16 +96,16 @@ static rp_status read_options(struct conn *conn, const char *table, const rp_sam
 /* True if requests may be made that wait inside a broker. */
 static bool is_open(const rp_sampler *self)
 {
-    return (!self->hub.options.on_demand || self->wanted) && !self->late && !self->ending;
+    return (!self->options.on_demand || self->wanted) && !self->late && !self->ending;
 }
 
 /* Asks the connections; released meanwhile. */
 static void look_at_connections(rp_sampler *self, int64_t now_ns)
 {
-    pthread_mutex_unlock(&self->hub.lock);
+    pthread_mutex_unlock(&self->lock);
     for (uint32_t p = 0; p < self->n_parts; p++) /* only this thread uses `connected` */
         self->parts[p].connected = conn_is_up(self->parts[p].conn);
-    pthread_mutex_lock(&self->hub.lock);
+    pthread_mutex_lock(&self->lock);
     for (uint32_t p = 0; p < self->n_parts; p++) {
         struct part *part = &self->parts[p];
         if (part->connected)
@@ -155,8 +157,8 @@ static uint64_t permits_missing(rp_sampler *self, uint32_t g)
 {
     struct group *group = &self->groups[g];
     uint64_t want = plans_want(self, g, PLAN_DRAWN), have = group->stock + group->out;
-    uint64_t max = self->hub.options.max_samples, planned = self->got + self->asked;
-    double ahead = self->hub.options.on_demand ? 0 : (double)self->window / 2 * self->hub.options.batch_size;
+    uint64_t max = self->options.max_samples, planned = self->got + self->asked;
+    double ahead = self->options.on_demand ? 0 : (double)self->window / 2 * self->options.batch_size;
     if (max)
         ahead = planned >= max ? 0 : ahead < (double)(max - planned) ? ahead : (double)(max - planned);
     if (self->ending)
@@ -200,9 +202,9 @@ static void get_permits(rp_sampler *self, uint32_t g, int64_t now_ns)
 static void ask(rp_sampler *self, struct part *part, uint64_t count, int64_t now_ns)
 {
     /* The broker's largest; a whole request gets no more than the caller expects at once. */
-    uint32_t most = part->whole ? self->hub.options.batch_size : part->most;
+    uint32_t most = part->whole ? self->options.batch_size : part->most;
     int64_t timeout_ms = plans_timeout_ms(self, part->group->deal == DEAL_QUEUE ? CHOOSE_MS : -1);
-    while (count && !self->hub.stopping) {
+    while (count && !self->stopping) {
         uint32_t n = count < most ? (uint32_t)count : most;
         part_ask(part, n, now_ns, timeout_ms, NULL); /* without memory it is asked for again at the next step */
         count -= n;
@@ -213,9 +215,9 @@ static void ask(rp_sampler *self, struct part *part, uint64_t count, int64_t now
  * could give the same again. */
 static void give_up(rp_sampler *self, struct part *part, uint64_t count)
 {
-    uint64_t come = self->hub.options.max_samples && part->away && part_is_last(part) ? part->outstanding : 0;
+    uint64_t come = self->options.max_samples && part->away && part_is_last(part) ? part->outstanding : 0;
     count -= come < count ? come : count; /* with others there would be too many when they come */
-    if (!self->hub.options.distinct)
+    if (!self->options.distinct)
         plans_redraw(self, part, count);
     else if (has_other(self, part))
         plans_excuse(self, part, count);
@@ -252,9 +254,9 @@ static void ask_queue(rp_sampler *self, uint32_t g, int64_t now_ns)
     uint64_t want = plans_want(self, g, PLAN_PAID), have = 0;
     uint32_t idle = 0, turn = self->turn++;
     for (uint32_t p = group->first; p < group->first + group->n; p++)
-        have += self->parts[p].rows + (self->hub.options.max_samples
-                                           ? self->parts[p].outstanding /* others would be too many */
-                                           : part_expected(&self->parts[p]));
+        have +=
+            self->parts[p].rows + (self->options.max_samples ? self->parts[p].outstanding /* others would be too many */
+                                                             : part_expected(&self->parts[p]));
     for (uint32_t p = group->first; p < group->first + group->n && want > have; p++) {
         struct part *part = &self->parts[p];
         if (!is_idle(part, now_ns) || part->size == 0)
@@ -306,25 +308,15 @@ static bool is_quiet(const rp_sampler *self)
 static void end_stream(rp_sampler *self)
 {
     self->stop = self->ending = true;
-    if (self->hub.whole)
+    if (self->whole)
         plans_drop(self);
     for (uint32_t p = 0; p < self->n_parts; p++) {
         part_abandon(&self->parts[p]);
         if (self->parts[p].group->deal == DEAL_PLAIN)
             part_recall(&self->parts[p]);
     }
-    hub_wake(&self->hub);
-    pthread_cond_signal(&self->hub.ready);
-}
-
-/* A source has given nothing for the time that the options allow. */
-static void time_out(rp_sampler *self)
-{
-    char why[256];
-    plans_explain(self, why, sizeof why);
-    snprintf(self->end_text, sizeof self->end_text, "nothing could be sampled from table '%s' for %lld ms: %s",
-             self->parts[0].table, (long long)(self->hub.idle_ns / NS_PER_MS), why);
-    end_stream(self);
+    sampler_wake(self);
+    pthread_cond_signal(&self->ready);
 }
 
 /* True if items are on their way that exist nowhere else, at parts that are away or at parts that are there. */
@@ -343,23 +335,20 @@ static bool is_owed(const rp_sampler *self, bool away)
  * that ends gives the items that it has got, and does not end while a part owes items that exist nowhere else: as with one broker. */
 static void look_at_end(rp_sampler *self, int64_t now_ns)
 {
-    bool ends = self->hub.idle_ns != INT64_MAX;
-    int64_t over = now_ns - self->last_ns - (ends ? self->hub.idle_ns : 0);
-    if (self->build == self->tail || self->hub.stalled || (!self->ending && (!ends || over < 0)))
+    bool ends = self->idle_ns != INT64_MAX;
+    int64_t over = now_ns - self->last_ns - (ends ? self->idle_ns : 0);
+    if (self->build == self->tail || self->stalled || (!self->ending && (!ends || over < 0)))
         return;
     self->late = !is_owed(self, true) || plan_has_some(self, plan_at(self, self->build));
-    if (!self->late || self->hub.news || (!is_quiet(self) && (over < SILENT_NS || is_owed(self, false))))
+    if (!self->late || self->news || (!is_quiet(self) && (over < SILENT_NS || is_owed(self, false))))
         return;
-    if (!plans_hurry(self) && !self->ending)
-        time_out(self);
-    self->hub.news = true;
-}
-
-/* Returns the time of the next step while plans wait. */
-static int64_t next_step(const rp_sampler *self, int64_t now_ns)
-{
-    int64_t end = plans_end_ns(self), next = now_ns + CHOOSE_MS * NS_PER_MS;
-    return end > now_ns && end < next ? end : next;
+    if (!plans_hurry(self) && !self->ending) {
+        char why[256];
+        plans_explain(self, why, sizeof why);
+        sampler_time_out(self, why);
+        end_stream(self);
+    }
+    self->news = true;
 }
 
 /* Makes one step of the thread that plans; returns the time of the next. Released meanwhile. */
@@ -367,11 +356,11 @@ static int64_t make_step(rp_sampler *self)
 {
     int64_t now = self->alone ? 0 : conn_now(); /* then it is not used */
     bool whole, decoded = false;
-    self->hub.news = false;
+    self->news = false;
     self->steps++;
     if (!self->alone)
         look_at_connections(self, now);
-    for (uint32_t p = 0; p < self->n_parts && self->hub.decodes; p++)
+    for (uint32_t p = 0; p < self->n_parts && self->decodes; p++)
         while (part_decode(&self->parts[p], &whole))
             decoded = true;
     if (self->stop && !self->ending)
@@ -380,7 +369,7 @@ static int64_t make_step(rp_sampler *self)
         plans_ask(self);
         return self->parts[0].retry_ns && !self->ending ? self->parts[0].retry_ns : INT64_MAX;
     }
-    self->hub.news = self->hub.news || decoded;
+    self->news = self->news || decoded;
     look_at_parts(self, now);
     plans_draw(self, now);
     for (uint32_t g = 0; g < self->n_groups; g++)
@@ -392,9 +381,10 @@ static int64_t make_step(rp_sampler *self)
     ask_picks(self, now);
     plans_build(self);
     look_at_end(self, now);
-    if (self->hub.news)
+    if (self->news)
         return now;
-    return self->build < self->tail ? next_step(self, now) : INT64_MAX;
+    int64_t end = plans_end_ns(self), next = now + CHOOSE_MS * NS_PER_MS;
+    return self->build == self->tail ? INT64_MAX : end > now && end < next ? end : next;
 }
 
 /* ---- threads ---- */
@@ -402,35 +392,35 @@ static int64_t make_step(rp_sampler *self)
 static void *plan_main(void *arg)
 {
     rp_sampler *self = arg;
-    pthread_mutex_lock(&self->hub.lock);
-    while (!self->hub.stopping) {
+    pthread_mutex_lock(&self->lock);
+    while (!self->stopping) {
         int64_t wake = make_step(self);
-        if (!self->hub.stopping && !self->hub.news)
-            conn_cond_wait(&self->hub.work, &self->hub.lock, wake);
+        if (!self->stopping && !self->news)
+            conn_cond_wait(&self->work, &self->lock, wake);
     }
-    pthread_mutex_unlock(&self->hub.lock);
-    hub_unref(&self->hub);
+    pthread_mutex_unlock(&self->lock);
+    sampler_unref(self);
     return NULL;
 }
 
 static void *part_main(void *arg)
 {
     struct part *part = arg;
-    rp_sampler *self = (rp_sampler *)part->hub;
+    rp_sampler *self = part->sampler;
     bool whole;
-    pthread_mutex_lock(&self->hub.lock);
-    while (!self->hub.stopping) {
+    pthread_mutex_lock(&self->lock);
+    while (!self->stopping) {
         if (plans_copy(self, part))
             continue;
         if (!part_decode(part, &whole)) {
-            if (!self->hub.stopping)
-                pthread_cond_wait(&part->work, &self->hub.lock);
+            if (!self->stopping)
+                pthread_cond_wait(&part->work, &self->lock);
         } else if (!whole || self->build == self->tail || plans_wait_no_more(self)) {
-            hub_wake(&self->hub); /* otherwise there is nothing to do about it before other parts have answered */
+            sampler_wake(self); /* otherwise there is nothing to do about it before other parts have answered */
         }
     }
-    pthread_mutex_unlock(&self->hub.lock);
-    hub_unref(&self->hub);
+    pthread_mutex_unlock(&self->lock);
+    sampler_unref(self);
     return NULL;
 }
 
@@ -440,19 +430,19 @@ static bool start_thread(rp_sampler *self, pthread_t *thread, void *(*main)(void
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    hub_ref(&self->hub);
+    sampler_ref(self);
     bool started = pthread_create(thread, NULL, main, arg) == 0;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (started)
         pthread_setname_np(*thread, main == plan_main ? "sampler" : "part");
     else
-        hub_unref(&self->hub); /* the owner's reference is left */
+        sampler_unref(self); /* the owner's reference is left */
     return started;
 }
 
 static bool start_threads(rp_sampler *self)
 {
-    if (self->hub.inlined)
+    if (self->inlined)
         return true;
     self->started = start_thread(self, &self->thread, plan_main, self);
     for (uint32_t p = 0; p < self->n_parts && self->started && !self->alone; p++) {
@@ -464,31 +454,6 @@ static bool start_threads(rp_sampler *self)
     return self->started;
 }
 
-static void sampler_free(struct hub *hub)
-{
-    rp_sampler *self = (rp_sampler *)hub;
-    for (uint32_t p = 0; p < self->n_parts; p++)
-        part_fini(&self->parts[p]);
-    for (uint32_t i = 0; self->plans && i < self->capacity; i++) {
-        batch_list_release(&self->plans[i].batches);
-        free(self->plans[i].of_group);
-        free(self->plans[i].need);
-        free(self->plans[i].share);
-        free(self->plans[i].copies);
-        batch_join_drop(&self->plans[i].join);
-    }
-    batch_pool_unref(&self->pool);
-    hub_fini(hub);
-    free(self->parts);
-    free(self->groups);
-    free(self->plans);
-    free(self->room);
-    free(self->counts);
-    free(self->sizes);
-    free(self->pieces.rows);
-    free(self);
-}
-
 void rp_sampler_destroy(rp_sampler **sampler)
 {
     rp_sampler *self = sampler ? *sampler : NULL;
@@ -497,54 +462,41 @@ void rp_sampler_destroy(rp_sampler **sampler)
     *sampler = NULL;
     if (self->n_parts && conn_is_foreign(conn_of(self)))
         return; /* its threads and locks are those of the parent */
-    pthread_mutex_lock(&self->hub.lock);
-    self->hub.stopping = true;
-    pthread_cond_broadcast(&self->hub.work);
+    pthread_mutex_lock(&self->lock);
+    self->stopping = true;
+    pthread_cond_broadcast(&self->work);
     for (uint32_t p = 0; p < self->n_parts; p++)
         pthread_cond_signal(&self->parts[p].work);
-    pthread_mutex_unlock(&self->hub.lock);
+    pthread_mutex_unlock(&self->lock);
     if (self->started)
         pthread_join(self->thread, NULL);
     for (uint32_t p = 0; p < self->n_parts; p++)
         if (self->parts[p].started)
             pthread_join(self->parts[p].thread, NULL);
-    pthread_mutex_lock(&self->hub.lock);
+    pthread_mutex_lock(&self->lock);
     for (uint32_t p = 0; p < self->n_parts; p++)
         part_cancel(&self->parts[p]);
-    pthread_mutex_unlock(&self->hub.lock);
-    hub_unref(&self->hub);
+    pthread_mutex_unlock(&self->lock);
+    sampler_unref(self);
 }
 
 /* ---- parts and groups ---- */
-
-static uint32_t count_parts(const rp_source *sources, uint32_t n)
-{
-    uint32_t parts = 0;
-    for (uint32_t i = 0; i < n; i++)
-        parts += client_shards(sources[i].client);
-    return parts;
-}
-
-/* Returns the largest memory of a reply: it has items of several batches, each of which may have max_bytes. */
-static uint64_t reply_bytes(const rp_sampler_options *options, uint32_t most_items)
-{
-    uint64_t batches = most_items / options->batch_size + 2;
-    return options->max_bytes < MOST_BYTES / batches ? options->max_bytes * batches : MOST_BYTES;
-}
 
 static bool add_part(rp_sampler *self, const rp_source *source, uint32_t number, uint32_t shard)
 {
     struct part *part = &self->parts[self->n_parts++];
     struct group *group = &self->groups[self->n_groups - 1];
     struct conn *conn = client_shard(source->client, shard);
-    struct batch_options options = {.beta = self->hub.options.beta, .max_bytes = self->hub.options.max_bytes};
+    struct batch_options options = {.beta = self->options.beta, .max_bytes = self->options.max_bytes};
     struct conn_hello *hello = conn_hello_ref(conn);
     uint32_t most = hello->says->max_batch;
     conn_hello_unref(&hello);
-    if (!self->alone) /* weights are computed for the whole batch */
-        options = (struct batch_options){.max_bytes = reply_bytes(&self->hub.options, most)};
+    if (!self->alone) { /* weights are computed for the whole batch, and a reply has items of several */
+        uint64_t batches = most / self->options.batch_size + 2, each = self->options.max_bytes;
+        options = (struct batch_options){.max_bytes = each < MOST_BYTES / batches ? each * batches : MOST_BYTES};
+    }
     struct batch_pool *pool = self->alone ? batch_pool_ref(self->pool) : batch_pool_new(MOST_AHEAD);
-    bool made = part_init(part, &self->hub, conn, source->table, pool, &options);
+    bool made = part_init(part, self, conn, source->table, pool, &options);
     batch_pool_unref(&pool);
     if (made && !self->alone && !conn_is_inside(conn))
         batch_decoder_leave_items(part->decoder); /* they are copied once, into their batch */
@@ -627,28 +579,28 @@ static int64_t learn_until(const rp_sampler *self, int64_t start_ns, int64_t now
         open = open || self->parts[p].permit;
     *known_ns = known && *known_ns == 0 ? now_ns : *known_ns;
     int64_t until = known ? *known_ns + LEARN_MORE_NS : start_ns + LEARN_NS;
-    return open && self->hub.error.status == RP_OK && now_ns < until ? until : 0;
+    return open && self->error.status == RP_OK && now_ns < until ? until : 0;
 }
 
 /* Asks all parts how they are sampled, so that what cannot work is refused now. Parts that do not answer are asked again later. */
 static rp_status learn(rp_sampler *self, rp_error *err)
 {
-    pthread_cond_t *planner = self->hub.inlined ? &self->hub.ready : &self->hub.work;
+    pthread_cond_t *planner = self->inlined ? &self->ready : &self->work;
     int64_t start = conn_now(), known_ns = 0, until;
     rp_status status = RP_OK;
     for (uint32_t p = 0; p < self->n_parts; p++)
         self->parts[p].connected = conn_is_up(self->parts[p].conn);
-    pthread_mutex_lock(&self->hub.lock);
+    pthread_mutex_lock(&self->lock);
     for (uint32_t p = 0; p < self->n_parts; p++) {
         if (self->parts[p].connected) /* also plain ones: whether they remove items, and whether they are queues */
             part_permit(&self->parts[p], 0, 0, 0, NULL);
     }
     while (status == RP_OK && (until = learn_until(self, start, conn_now(), &known_ns)) > 0)
-        if (!conn_wait(conn_of(self), planner, &self->hub.lock, until) && conn_is_stopped())
+        if (!conn_wait(conn_of(self), planner, &self->lock, until) && conn_is_stopped())
             status = conn_stopped(err);
-    if (status == RP_OK && self->hub.error.status != RP_OK)
-        status = err_set(err, (rp_status)self->hub.error.status, "%s", self->hub.error.text);
-    pthread_mutex_unlock(&self->hub.lock);
+    if (status == RP_OK && self->error.status != RP_OK)
+        status = err_set(err, (rp_status)self->error.status, "%s", self->error.text);
+    pthread_mutex_unlock(&self->lock);
     return status;
 }
 
@@ -669,20 +621,17 @@ static bool make_plans(rp_sampler *self)
     return self->plans != NULL;
 }
 
-static void seed(rp_sampler *self)
-{
-    uint64_t number = 1; /* runs in one process are repeatable */
-    if (!conn_is_hosted(conn_of(self)))
-        rng_system(&number, sizeof number);
-    rng_seed(&self->rng, number);
-}
-
 static bool make(rp_sampler *self, const rp_source *sources, uint32_t n)
 {
-    const rp_sampler_options *options = &self->hub.options;
-    uint32_t parts = count_parts(sources, n);
+    const rp_sampler_options *options = &self->options;
+    int64_t end_ms = options->end_after_ms;
+    self->flexible = options->fill == RP_FILL_AT_ONCE;
+    self->whole = options->fill == RP_FILL_WHOLE;
+    self->idle_ns = end_ms == 0 || end_ms > MOST_MS ? INT64_MAX : end_ms < 0 ? 0 : end_ms * NS_PER_MS;
+    uint32_t parts = 0;
+    for (uint32_t i = 0; i < n; i++)
+        parts += client_shards(sources[i].client);
     self->alone = parts == 1;
-    self->hub.take = self->alone ? plans_take : NULL;
     self->n_sources = n;
     uint32_t most = self->alone ? 1 : MOST_AHEAD * parts;
     self->pool = batch_pool_new(options->on_demand ? 3 : 2 + (options->in_flight > most ? options->in_flight : most));
@@ -699,9 +648,12 @@ static bool make(rp_sampler *self, const rp_source *sources, uint32_t n)
     uint32_t ahead = self->alone ? 1 : MOST_AHEAD * self->widest;
     self->capacity = options->on_demand ? 1 : options->in_flight > ahead ? options->in_flight : ahead;
     self->window = self->most = 1; /* raised before the first batch */
-    self->hub.inlined = options->on_demand || conn_is_hosted(conn_of(self));
-    self->hub.decodes = self->hub.inlined || self->alone;
-    seed(self);
+    self->inlined = options->on_demand || conn_is_hosted(conn_of(self));
+    self->decodes = self->inlined || self->alone;
+    uint64_t seed = 1; /* runs in one process are repeatable */
+    if (!conn_is_hosted(conn_of(self)))
+        rng_system(&seed, sizeof seed);
+    rng_seed(&self->rng, seed);
     return make_plans(self);
 }
 
@@ -710,7 +662,7 @@ static bool make(rp_sampler *self, const rp_source *sources, uint32_t n)
 static bool has_ended(const rp_sampler *self)
 {
     bool over = self->ending && !plans_left(self) && !is_owed(self, false) && !is_owed(self, true);
-    uint64_t max = self->hub.options.max_samples;
+    uint64_t max = self->options.max_samples;
     return self->head == self->tail && (over || (max && self->got >= max));
 }
 
@@ -723,15 +675,9 @@ static bool has_batch(rp_sampler *self)
             return false;
         if (plan->batches || plan->error.status != RP_OK)
             return true;
-        hub_wake(&self->hub); /* there is room for another plan */
+        sampler_wake(self); /* there is room for another plan */
     }
     return false;
-}
-
-static void ask_why(rp_sampler *self)
-{
-    for (uint32_t p = 0; p < self->n_parts; p++)
-        part_ask_why(&self->parts[p]);
 }
 
 /* Waits until there is something to take; false: the deadline has passed, or the caller has ended the wait. */
@@ -744,24 +690,24 @@ static bool wait_for_batch(rp_sampler *self, int64_t timeout_ms)
         ask_at = deadline - (early < ASK_WHY_NS ? early : ASK_WHY_NS);
     }
     for (;;) {
-        int64_t wake = self->hub.inlined ? make_step(self) : INT64_MAX;
-        if (has_batch(self) || self->hub.error.status != RP_OK || has_ended(self))
+        int64_t wake = self->inlined ? make_step(self) : INT64_MAX;
+        if (has_batch(self) || self->error.status != RP_OK || has_ended(self))
             return true;
         if (!waited)
             plans_note_wait(self);
         waited = true;
         int64_t now = conn_now();
-        if (now >= deadline || (self->alone && self->hub.options.on_demand && !self->wanted))
+        if (now >= deadline || (self->alone && self->options.on_demand && !self->wanted))
             return false;
         if (now >= ask_at) {
             ask_at = INT64_MAX;
-            ask_why(self);
+            for (uint32_t p = 0; p < self->n_parts; p++)
+                part_ask_why(&self->parts[p]);
             continue;
         }
         wake = wake < deadline ? wake : deadline;
-        if (wake > now && !(self->hub.inlined && self->hub.news) &&
-            !conn_wait(conn_of(self), &self->hub.ready, &self->hub.lock, ask_at < wake ? ask_at : wake) &&
-            conn_is_stopped())
+        if (wake > now && !(self->inlined && self->news) &&
+            !conn_wait(conn_of(self), &self->ready, &self->lock, ask_at < wake ? ask_at : wake) && conn_is_stopped())
             return false;
     }
 }
@@ -770,16 +716,27 @@ static bool wait_for_batch(rp_sampler *self, int64_t timeout_ms)
 static void await_reply(rp_sampler *self)
 {
     int64_t end = conn_now() + GRACE_ALONE_NS;
-    for (make_step(self); !is_quiet(self) && !self->hub.stalled; make_step(self)) {
-        pthread_mutex_unlock(&self->hub.lock);
+    for (make_step(self); !is_quiet(self) && !self->stalled; make_step(self)) {
+        pthread_mutex_unlock(&self->lock);
         bool up = conn_is_up(conn_of(self));
-        pthread_mutex_lock(&self->hub.lock);
+        pthread_mutex_lock(&self->lock);
         int64_t now = conn_now();
         if (now >= end || !up)
             part_recall(&self->parts[0]);
-        if (!self->hub.news)
-            conn_wait(conn_of(self), &self->hub.ready, &self->hub.lock, now + SAMPLER_LOOK_NS);
+        if (!self->news)
+            conn_wait(conn_of(self), &self->ready, &self->lock, now + SAMPLER_LOOK_NS);
     }
+}
+
+/* on_demand: the plan of the call waits no longer. False: there is nothing, and it was dropped. */
+static bool hurry_call(rp_sampler *self)
+{
+    const struct plan *plan = plan_at(self, self->build);
+    plans_hurry(self);
+    if (plan->count > plan->missing && !(self->whole && plan->missing))
+        return true;
+    plans_drop(self); /* what a whole batch lacks is waited for, and its items are kept */
+    return false;
 }
 
 /* on_demand: leaves nothing in flight. If the time is over, the batch does with what there is. */
@@ -795,16 +752,16 @@ static void settle(rp_sampler *self)
     }
     while (conn_now() < end) {
         int64_t wake = make_step(self);
-        if (self->hub.stalled)
+        if (self->stalled)
             return; /* no memory: the caller learns it now, and the next call goes on */
         bool quiet = is_quiet(self);
-        if (quiet && (has_batch(self) || self->build == self->tail || dropped || self->hub.error.status != RP_OK))
+        if (quiet && (has_batch(self) || self->build == self->tail || dropped || self->error.status != RP_OK))
             return;
-        if (quiet && !self->hub.news && hurries < 2) {
+        if (quiet && !self->news && hurries < 2) {
             hurries++;
-            dropped = !plans_hurry_call(self);
-        } else if (!self->hub.news)
-            conn_wait(conn_of(self), &self->hub.ready, &self->hub.lock, wake < end ? wake : end);
+            dropped = self->build < self->tail && !hurry_call(self);
+        } else if (!self->news)
+            conn_wait(conn_of(self), &self->ready, &self->lock, wake < end ? wake : end);
     }
     plans_drop(self);
     for (uint32_t p = 0; p < self->n_parts; p++)
@@ -824,19 +781,19 @@ static void settle_now(rp_sampler *self)
     }
     do
         make_step(self);
-    while (!is_quiet(self) && conn_now() < end && conn_wait(conn_of(self), &self->hub.ready, &self->hub.lock, end));
+    while (!is_quiet(self) && conn_now() < end && conn_wait(conn_of(self), &self->ready, &self->lock, end));
 }
 
 static rp_status give_error(rp_sampler *self, rp_error *err)
 {
-    rp_status status = err_set(err, (rp_status)self->hub.error.status, "%s", self->hub.error.text);
-    self->hub.error = (rp_error){0};
-    if (self->hub.stalled) {
-        self->hub.stalled = false;
+    rp_status status = err_set(err, (rp_status)self->error.status, "%s", self->error.text);
+    self->error = (rp_error){0};
+    if (self->stalled) {
+        self->stalled = false;
         for (uint32_t p = 0; p < self->n_parts; p++)
             pthread_cond_signal(&self->parts[p].work);
     }
-    hub_wake(&self->hub);
+    sampler_wake(self);
     return status;
 }
 
@@ -856,8 +813,8 @@ static rp_status give_batch(rp_sampler *self, rp_batch **batch, rp_error *err)
     self->head++;
     if (self->alone)
         plans_ask(self);
-    else if (self->hub.inlined || plans_due(self))
-        hub_wake(&self->hub);
+    else if (self->inlined || plans_due(self))
+        sampler_wake(self);
     return status;
 }
 
@@ -865,10 +822,10 @@ static rp_status timed_out(rp_sampler *self, int64_t timeout_ms, rp_error *err)
 {
     char why[256], link[256] = "";
     plans_explain(self, why, sizeof why);
-    pthread_mutex_unlock(&self->hub.lock);
+    pthread_mutex_unlock(&self->lock);
     if (self->alone)
         conn_describe(conn_of(self), link, sizeof link);
-    pthread_mutex_lock(&self->hub.lock);
+    pthread_mutex_lock(&self->lock);
     return err_set(err, RP_DEADLINE_EXCEEDED, "no batch from table '%s' within %lld ms: %s", self->parts[0].table,
                    (long long)timeout_ms, link[0] ? link : why);
 }
@@ -878,35 +835,35 @@ static rp_status ended(const rp_sampler *self, rp_error *err)
     if (self->ending)
         return err_set(err, RP_END_OF_STREAM, "%s", self->end_text);
     return err_set(err, RP_END_OF_STREAM, "all of the %llu samples asked for were given",
-                   (unsigned long long)self->hub.options.max_samples);
+                   (unsigned long long)self->options.max_samples);
 }
 
 /* Takes the lock. */
 static rp_status next(rp_sampler *self, rp_batch **batch, int64_t timeout_ms, rp_error *err)
 {
     rp_status status;
-    pthread_mutex_lock(&self->hub.lock);
+    pthread_mutex_lock(&self->lock);
     self->wanted = true;
     self->deadline_ns = conn_deadline(timeout_ms);
-    if (self->alone && self->hub.options.on_demand)
+    if (self->alone && self->options.on_demand)
         self->parts[0].retry_ns = 0; /* each call makes its request at once */
     bool got = wait_for_batch(self, timeout_ms), stopped = !got && conn_is_stopped();
-    if (self->hub.options.on_demand && stopped)
+    if (self->options.on_demand && stopped)
         settle_now(self);
-    else if (self->hub.options.on_demand && (!got || !is_quiet(self))) {
+    else if (self->options.on_demand && (!got || !is_quiet(self))) {
         settle(self);
-        got = got || has_batch(self) || self->hub.error.status != RP_OK;
+        got = got || has_batch(self) || self->error.status != RP_OK;
     }
     self->wanted = false;
     if (!got)
         status = stopped ? conn_stopped(err) : timed_out(self, timeout_ms, err);
     else if (has_batch(self))
         status = give_batch(self, batch, err);
-    else if (self->hub.error.status != RP_OK)
+    else if (self->error.status != RP_OK)
         status = give_error(self, err);
     else
         status = ended(self, err);
-    pthread_mutex_unlock(&self->hub.lock);
+    pthread_mutex_unlock(&self->lock);
     return status;
 }
 
@@ -938,16 +895,24 @@ rp_sampler *rp_sampler_new_mixed(const rp_source *sources, uint32_t n, const rp_
         err_set(err, RP_NO_MEMORY, "no memory for a sampler");
         return NULL;
     }
-    hub_init(&self->hub, &checked, sampler_free);
+    pthread_mutexattr_t attr; /* many threads hold the lock, each for less than a wake-up takes */
+    pthread_mutexattr_init(&attr);
+    pthread_mutexattr_settype(&attr, PTHREAD_MUTEX_ADAPTIVE_NP);
+    pthread_mutex_init(&self->lock, &attr);
+    pthread_mutexattr_destroy(&attr);
+    conn_cond_init(&self->work);
+    conn_cond_init(&self->ready);
+    self->refs = 1;
+    self->options = checked;
     bool made = make(self, sources, n);
     if (!made)
         err_set(err, RP_NO_MEMORY, "no memory for a sampler");
     if (made && (self->alone || learn(self, err) == RP_OK)) {
         self->last_ns = conn_now();
         if (self->alone) {
-            pthread_mutex_lock(&self->hub.lock);
+            pthread_mutex_lock(&self->lock);
             plans_ask(self);
-            pthread_mutex_unlock(&self->hub.lock);
+            pthread_mutex_unlock(&self->lock);
         }
         if (start_threads(self))
             return self;
@@ -973,26 +938,25 @@ rp_status rp_sampler_next(rp_sampler *sampler, rp_batch **batch, int64_t timeout
 rp_status rp_sampler_stop(rp_sampler *sampler, rp_error *err)
 {
     RP_TRY(conn_check_process(conn_of(sampler), err));
-    pthread_mutex_lock(&sampler->hub.lock);
+    pthread_mutex_lock(&sampler->lock);
     if (!sampler->stop) /* plans and requests belong to the thread that plans, which may be in the middle of one */
         snprintf(sampler->end_text, sizeof sampler->end_text, "the sampler was stopped");
     sampler->stop = true;
-    hub_wake(&sampler->hub);
-    pthread_mutex_unlock(&sampler->hub.lock);
+    sampler_wake(sampler);
+    pthread_mutex_unlock(&sampler->lock);
     return RP_OK;
 }
 
 rp_status rp_sampler_get_stats(rp_sampler *sampler, rp_sampler_stats *out)
 {
     RP_TRY(conn_check_process(conn_of(sampler), NULL));
-    pthread_mutex_lock(&sampler->hub.lock);
+    pthread_mutex_lock(&sampler->lock);
     rp_sampler_stats stats = sampler->stats;
-    stats.decode_ns = sampler->hub.decode_ns;
     for (uint64_t at = sampler->head; at < sampler->tail; at++) {
         const struct plan *plan = plan_at(sampler, at);
         stats.requested += plan->state != PLAN_READY;
         stats.ready += plan->state == PLAN_READY && plan->batches;
     }
-    pthread_mutex_unlock(&sampler->hub.lock);
+    pthread_mutex_unlock(&sampler->lock);
     return client_copy_out(out, &stats, sizeof stats, NULL);
 }

@@ -22,18 +22,13 @@ bool item_layouts_init(struct item_layouts *self, uint32_t n_tables)
     return self->buckets && self->last && self->newest;
 }
 
-static void item_layout_free(struct item_layout *self)
-{
-    free(self->wire);
-    free(self);
-}
-
 void item_layouts_fini(struct item_layouts *self)
 {
     for (uint32_t i = 0; self->buckets && i < ITEM_LAYOUT_BUCKETS; i++)
         for (struct item_layout *layout = self->buckets[i], *next; layout; layout = next) {
             next = layout->chain;
-            item_layout_free(layout);
+            free(layout->wire);
+            free(layout);
         }
     free(self->buckets);
     free(self->last);
@@ -95,12 +90,6 @@ static rp_status check_present(const struct step_stream *stream, uint32_t column
     return RP_OK;
 }
 
-/* Returns true if the table's signature fixes the number of steps, so that a slice "to the end" needs a count. */
-static bool has_fixed_steps(const Replay__TableSpec *spec, uint32_t field)
-{
-    return field < spec->n_signature && spec->signature[field]->n_shape > 0 && spec->signature[field]->shape[0] != 0;
-}
-
 /* Makes slice i relative to the item's first step, or to its end. */
 static rp_status normalise(struct item_layout_field *out, const struct item_slices *item, uint32_t i,
                            const struct slice_range *range, const struct item_steps *span, rp_error *err)
@@ -108,7 +97,10 @@ static rp_status normalise(struct item_layout_field *out, const struct item_slic
     const rp_slice *slice = &item->slices[i];
     const char *column = item->stream->columns[slice->column].name;
     uint64_t start = range->first - span->first, end = span->first + span->length;
-    bool to_end = slice->count == 0 && !slice->squeeze && !has_fixed_steps(item->table, i);
+    /* A slice "to the end" needs a count if the table's signature fixes the number of steps. */
+    const Replay__Column *want = i < item->table->n_signature ? item->table->signature[i] : NULL;
+    bool fixed = want && want->n_shape > 0 && want->shape[0] != 0;
+    bool to_end = slice->count == 0 && !slice->squeeze && !fixed;
     bool from_end = !to_end && start > 0 && range->last + 1 == end;
     if (range->count > UINT32_MAX || start > INT32_MAX || (from_end && end - range->first > INT32_MAX))
         return err_set(err, RP_INVALID_ARGUMENT, "an item of %u steps is too long for the slice of column '%s'",
@@ -305,7 +297,8 @@ static struct item_layout *item_layout_new(const struct item_layout_field *field
     }
     if (item_layout_encode(self, spec->name))
         return self;
-    item_layout_free(self);
+    free(self->wire);
+    free(self);
     return NULL;
 }
 

@@ -9,9 +9,6 @@
 #include "proto/base/log.h"
 #include "proto/base/trace.h"
 
-/* Number of keys of a session if the broker does not say it. */
-#define OLD_KEY_COUNT (UINT64_C(1) << 40)
-
 /* Messages that are sent in one wake-up before replies are read again. */
 #define MESSAGES_PER_TURN 64u
 
@@ -124,18 +121,12 @@ static void list_remove(struct message_list *list, struct message *message)
     list->count--;
 }
 
-static void message_free(struct message *self)
+static uint64_t message_bytes(const struct message *self)
 {
+    uint64_t bytes = 0;
     for (uint32_t i = 0; i < self->n_frames; i++)
-        zmq_msg_close(&self->frames[i]);
-    free(self);
-}
-
-static void outbox_keep(struct outbox *self, struct message *message)
-{
-    list_add(&self->kept, message);
-    if (!self->cursor)
-        self->cursor = message;
+        bytes += zmq_msg_size(&self->frames[i]);
+    return bytes;
 }
 
 static void outbox_unlive(struct outbox *self, struct message *message)
@@ -145,7 +136,9 @@ static void outbox_unlive(struct outbox *self, struct message *message)
     if (self->cursor == message)
         self->cursor = message->next;
     list_remove(message->session == self->serial ? &self->kept : &self->stored, message);
-    message_free(message);
+    for (uint32_t i = 0; i < message->n_frames; i++)
+        zmq_msg_close(&message->frames[i]);
+    free(message);
 }
 
 static void chunk_check(struct outbox *self, struct step_chunk *chunk)
@@ -166,23 +159,24 @@ void outbox_evict(struct outbox *self, struct step_chunk *chunk)
     }
 }
 
+/* Returns the steps from the start of the item's first chunk to its end. */
+static uint64_t item_end(const struct queued_item *item)
+{
+    return (uint64_t)item->offset + item->length;
+}
+
 static void item_ref(const struct queued_item *item)
 {
-    uint64_t left = (uint64_t)item->offset + item->length;
-    for (struct step_chunk *chunk = item->chunk;; chunk = chunk->next) {
+    uint64_t left = item_end(item);
+    for (struct step_chunk *chunk = item->chunk; chunk; chunk = step_chunk_after(chunk, &left))
         chunk->refs++;
-        if (left <= chunk->length)
-            return;
-        left -= chunk->length;
-    }
 }
 
 static void item_unref(struct outbox *self, const struct queued_item *item)
 {
-    uint64_t left = (uint64_t)item->offset + item->length;
+    uint64_t left = item_end(item);
     for (struct step_chunk *chunk = item->chunk, *next; chunk; chunk = next) {
-        next = left > chunk->length ? chunk->next : NULL; /* next of the last chunk belongs to the writer */
-        left -= chunk->length;
+        next = step_chunk_after(chunk, &left); /* next of the last chunk belongs to the writer */
         chunk->refs--;
         chunk_check(self, chunk);
     }
@@ -223,18 +217,6 @@ struct outbox_scratch {
     uint8_t *block_codec;
     struct pb_writer layouts; /* the same, encoded */
 };
-
-static void outbox_scratch_destroy(struct outbox_scratch **self)
-{
-    if (!*self)
-        return;
-    free((*self)->key);
-    free((*self)->chunks);
-    free((*self)->block_size);
-    pb_writer_fini(&(*self)->layouts);
-    free(*self);
-    *self = NULL;
-}
 
 static struct outbox_scratch *outbox_scratch_new(uint32_t n)
 {
@@ -300,16 +282,12 @@ static bool is_sent(const struct outbox *self, const struct step_chunk *chunk)
 static size_t item_cost(const struct outbox *self, const struct queued_item *item, uint32_t *n_chunks)
 {
     size_t bytes = HEADER_ITEM + HEADER_RUN;
-    uint64_t left = (uint64_t)item->offset + item->length;
-    for (const struct step_chunk *chunk = item->chunk;; chunk = chunk->next) {
+    uint64_t left = item_end(item);
+    for (const struct step_chunk *chunk = item->chunk; chunk; chunk = step_chunk_after(chunk, &left))
         if (!is_sent(self, chunk) && chunk->picked != self->builds) {
             bytes += chunk->size + HEADER_CHUNK + (size_t)HEADER_BLOCK * self->n_columns;
             (*n_chunks)++;
         }
-        if (left <= chunk->length)
-            break;
-        left -= chunk->length;
-    }
     if (item->layout->session != self->serial)
         bytes += item->layout->wire_size;
     return bytes;
@@ -318,18 +296,15 @@ static size_t item_cost(const struct outbox *self, const struct queued_item *ite
 static void pick_chunks(struct outbox *self, const struct queued_item *item)
 {
     struct outbox_scratch *s = self->scratch;
-    uint64_t left = (uint64_t)item->offset + item->length;
-    for (struct step_chunk *chunk = item->chunk;; chunk = chunk->next) {
-        if (!is_sent(self, chunk) && chunk->picked != self->builds) {
-            chunk->picked = self->builds;
-            uint32_t at = s->n_chunks++;
-            for (; at > 0 && s->chunks[at - 1]->number > chunk->number; at--)
-                s->chunks[at] = s->chunks[at - 1];
-            s->chunks[at] = chunk;
-        }
-        if (left <= chunk->length)
-            return;
-        left -= chunk->length;
+    uint64_t left = item_end(item);
+    for (struct step_chunk *chunk = item->chunk; chunk; chunk = step_chunk_after(chunk, &left)) {
+        if (is_sent(self, chunk) || chunk->picked == self->builds)
+            continue;
+        chunk->picked = self->builds;
+        uint32_t at = s->n_chunks++;
+        for (; at > 0 && s->chunks[at - 1]->number > chunk->number; at--)
+            s->chunks[at] = s->chunks[at - 1];
+        s->chunks[at] = chunk;
     }
 }
 
@@ -451,16 +426,6 @@ static void move_chunk(struct outbox *self, struct step_chunk *chunk, struct mes
         outbox_unlive(self, before);
 }
 
-static uint32_t count_packed(const struct outbox_scratch *s, size_t *bytes)
-{
-    uint32_t packed = 0;
-    *bytes = 0;
-    while (packed < s->n_chunks &&
-           (s->chunks[packed]->size < OUTBOX_OWN_FRAME || s->n_chunks - packed > OUTBOX_MAX_FRAMES))
-        *bytes += s->chunks[packed++]->size;
-    return packed;
-}
-
 static void describe_chunks(struct outbox_scratch *s, uint32_t n_columns)
 {
     for (uint32_t i = 0; i < s->n_chunks; i++) {
@@ -516,11 +481,7 @@ static bool header_frame(struct outbox *self, zmq_msg_t *frame, uint32_t packed)
         .item_offset = s->offset,
         .item_length = s->length,
     };
-    /* An upper bound, so that the buffer does not grow while it is written. */
     struct pb_writer out = {0};
-    if (pb_reserve(&out, HEADER_BASE + s->n_items * HEADER_ITEM + s->n_runs * HEADER_RUN + s->layouts.size +
-                             s->n_chunks * (HEADER_CHUNK + (size_t)HEADER_BLOCK * self->n_columns)))
-        out.size = 0;
     wire_write_ingest(&out, &in);
     if (!out.failed && zmq_msg_init_data(frame, out.data, out.size, free_header, NULL) == 0)
         return true;
@@ -540,22 +501,6 @@ static struct chunk_arena *find_run(const struct outbox_scratch *s, uint32_t pac
     return arena;
 }
 
-static bool packed_frame(const struct outbox_scratch *s, zmq_msg_t *frame, uint32_t packed, size_t bytes)
-{
-    struct chunk_arena *arena = find_run(s, packed);
-    if (!arena)
-        return zmq_msg_init_size(frame, bytes) == 0;
-    return zmq_msg_init_data(frame, s->chunks[0]->data, bytes, chunk_arena_put_hint, arena) == 0;
-}
-
-static void undo_frames(zmq_msg_t *frames, uint32_t n)
-{
-    undoing = true;
-    for (uint32_t i = 0; i < n; i++)
-        zmq_msg_close(&frames[i]);
-    undoing = false;
-}
-
 /* Makes the header, the frames of chunks that have their own, and last the packed frame. False: no memory, and no frames. */
 static bool make_frames(struct outbox *self, zmq_msg_t *frames, uint32_t packed, size_t packed_bytes)
 {
@@ -566,9 +511,18 @@ static bool make_frames(struct outbox *self, zmq_msg_t *frames, uint32_t packed,
         return false;
     while (n < n_own && own_frame(&own[n], s->chunks[packed + n]))
         n++;
-    if (n == n_own && (packed == 0 || packed_frame(s, &frames[1], packed, packed_bytes)))
+    bool ok = n == n_own;
+    struct chunk_arena *arena = ok && packed > 0 ? find_run(s, packed) : NULL;
+    if (arena)
+        ok = zmq_msg_init_data(&frames[1], s->chunks[0]->data, packed_bytes, chunk_arena_put_hint, arena) == 0;
+    else if (ok && packed > 0)
+        ok = zmq_msg_init_size(&frames[1], packed_bytes) == 0;
+    if (ok)
         return true;
-    undo_frames(own, n);
+    undoing = true;
+    while (n > 0)
+        zmq_msg_close(&own[--n]);
+    undoing = false;
     zmq_msg_close(&frames[0]);
     return false;
 }
@@ -668,8 +622,11 @@ static uint32_t outbox_build(struct outbox *self, struct outbox_table *table)
     pick(self, table);
     if (s->n_items == 0)
         return 0;
-    size_t packed_bytes;
-    uint32_t packed = count_packed(s, &packed_bytes);
+    size_t packed_bytes = 0;
+    uint32_t packed = 0; /* chunks in one frame; large ones have a frame each */
+    while (packed < s->n_chunks &&
+           (s->chunks[packed]->size < OUTBOX_OWN_FRAME || s->n_chunks - packed > OUTBOX_MAX_FRAMES))
+        packed_bytes += s->chunks[packed++]->size;
     if (!in_range(self, table)) {
         unpick(self);
         return 0;
@@ -688,14 +645,13 @@ static uint32_t outbox_build(struct outbox *self, struct outbox_table *table)
     for (uint32_t i = 0; i < s->n_items; i++)
         outbox_item(table, table->sent + i)->message = message;
     table->sent += s->n_items;
-    for (uint32_t i = 0; i < message->n_frames; i++) {
-        self->sent_bytes += zmq_msg_size(&message->frames[i]);
-        self->counts.bytes += zmq_msg_size(&message->frames[i]);
-    }
+    self->sent_bytes += message_bytes(message);
+    self->counts.bytes += message_bytes(message);
     self->counts.messages++;
     self->counts.sent += s->n_items;
     self->last_number++;
-    outbox_keep(self, message);
+    list_add(&self->kept, message);
+    self->cursor = self->cursor ? self->cursor : message;
     outbox_unlive(self, message);
     step_chunk_chain_put(&self->done);
     return s->n_items;
@@ -795,11 +751,27 @@ void outbox_fini(struct outbox *self)
     }
     step_chunk_chain_put(&self->done);
     free(self->tables);
-    outbox_scratch_destroy(&self->scratch);
+    if (self->scratch) {
+        free(self->scratch->key);
+        free(self->scratch->chunks);
+        free(self->scratch->block_size);
+        pb_writer_fini(&self->scratch->layouts);
+        free(self->scratch);
+    }
     *self = (struct outbox){0};
 }
 
 /* ---- sending */
+
+/* Tells the application that an item of table t is not accepted, or may not be. */
+static void reject(struct outbox *self, uint32_t t, rp_status status, uint64_t key, const char *text)
+{
+    rp_rejection rejection = {.status = status, .key = key};
+    if (t < self->n_tables)
+        snprintf(rejection.table, sizeof rejection.table, "%s", self->hello->says->tables[t]->name);
+    snprintf(rejection.text, sizeof rejection.text, "%s", text);
+    handoff_reject(self->handoff, &rejection);
+}
 
 /* Rejects the unsent items of a table that the broker no longer has. */
 static void reject_unknown(struct outbox *self, uint32_t t)
@@ -808,10 +780,7 @@ static void reject_unknown(struct outbox *self, uint32_t t)
     uint64_t n = 0;
     for (; table->sent < table->tail; table->sent++, n++) {
         struct queued_item *item = outbox_item(table, table->sent);
-        rp_rejection rejection = {.status = RP_NOT_FOUND, .key = item->key};
-        snprintf(rejection.table, sizeof rejection.table, "%s", self->hello->says->tables[t]->name);
-        snprintf(rejection.text, sizeof rejection.text, "the broker was restarted without this table");
-        handoff_reject(self->handoff, &rejection);
+        reject(self, t, RP_NOT_FOUND, item->key, "the broker was restarted without this table");
         item_unref(self, item);
     }
     table->base = table->resolved = table->sent;
@@ -953,10 +922,11 @@ uint64_t outbox_oldest(const struct outbox *self)
     return oldest <= self->received ? oldest : self->received + 1; /* empty messages can always be sent again */
 }
 
-/* Updates the ids of tables: they can change when the broker restarts with another configuration. */
-static void map_tables(struct outbox *self, const Replay__HelloReply *hello)
+void outbox_open(struct outbox *self, const Replay__HelloReply *hello)
 {
-    for (uint32_t t = 0; t < self->n_tables; t++) {
+    bool fresh = self->serial == 0 || memcmp(hello->session.data, self->session, WIRE_SESSION_BYTES) != 0;
+    for (uint32_t t = 0; t < self->n_tables;
+         t++) { /* a broker that restarts with another configuration has other ids */
         self->tables[t].known = false;
         for (size_t i = 0; i < hello->n_tables; i++)
             if (strcmp(hello->tables[i]->name, self->hello->says->tables[t]->name) == 0) {
@@ -964,26 +934,11 @@ static void map_tables(struct outbox *self, const Replay__HelloReply *hello)
                 self->tables[t].id = hello->tables[i]->id;
             }
     }
-}
-
-/* A broker that restarted from an older state has counted fewer bytes than were sent, and would never allow enough. Counts the
- * bytes that it has counted, and those of the messages that are sent again. */
-static void count_again(struct outbox *self, uint64_t returned_bytes)
-{
-    self->sent_bytes = returned_bytes;
-    for (const struct message *message = self->cursor; message; message = message->next)
-        for (uint32_t i = 0; i < message->n_frames; i++)
-            self->sent_bytes += zmq_msg_size(&message->frames[i]);
-}
-
-void outbox_open(struct outbox *self, const uint8_t *session, uint32_t epoch, const Replay__HelloReply *hello)
-{
-    bool fresh = self->serial == 0 || memcmp(session, self->session, WIRE_SESSION_BYTES) != 0;
-    map_tables(self, hello);
     if (hello->max_message_bytes)
         self->max_message_bytes = hello->max_message_bytes;
-    memcpy(self->session, session, WIRE_SESSION_BYTES);
-    self->epoch = epoch;
+    memcpy(self->session, hello->session.data, WIRE_SESSION_BYTES);
+    self->epoch = hello->epoch;
+    self->ordinal = hello->ordinal;
     self->allowed_bytes = self->released_bytes = 0; /* both start at 0 in each epoch */
     if (fresh) {
         self->serial++;
@@ -1004,9 +959,14 @@ void outbox_open(struct outbox *self, const uint8_t *session, uint32_t epoch, co
     self->cursor = self->kept.first;
     while (self->cursor && self->cursor->number < self->wire_next)
         self->cursor = self->cursor->next;
-    atomic_store(&self->handoff->key_count, hello->key_count ? hello->key_count : OLD_KEY_COUNT);
-    if (hello->lost_messages && hello->credit)
-        count_again(self, hello->credit->returned_bytes);
+    atomic_store(&self->handoff->key_count, hello->key_count);
+    /* A broker that restarted from an older state has counted fewer bytes than were sent, and would never allow enough. Count the bytes
+     * that it has counted, and those of the messages that are sent again. */
+    if (hello->lost_messages && hello->credit) {
+        self->sent_bytes = hello->credit->returned_bytes;
+        for (const struct message *message = self->cursor; message; message = message->next)
+            self->sent_bytes += message_bytes(message);
+    }
     atomic_store(&self->handoff->key_base, hello->key_base);
     if (fresh)
         atomic_store(&self->handoff->renew, false);
@@ -1023,13 +983,9 @@ bool outbox_is_settled(const struct outbox *self)
 static void report_doubt(struct outbox *self, uint32_t t)
 {
     struct outbox_table *table = &self->tables[t];
-    for (uint64_t i = table->resolved; i < table->sent; i++) {
-        rp_rejection rejection = {.status = RP_IN_DOUBT, .key = outbox_item(table, i)->key};
-        snprintf(rejection.table, sizeof rejection.table, "%s", self->hello->says->tables[t]->name);
-        snprintf(rejection.text, sizeof rejection.text,
-                 "sent in a session that the broker no longer knows: it may or may not be in the table");
-        handoff_reject(self->handoff, &rejection);
-    }
+    for (uint64_t i = table->resolved; i < table->sent; i++)
+        reject(self, t, RP_IN_DOUBT, outbox_item(table, i)->key,
+               "sent in a session that the broker no longer knows: it may or may not be in the table");
     self->counts.in_doubt += table->sent - table->resolved;
     resolve_to(self, table, table->sent);
 }
@@ -1086,41 +1042,15 @@ void outbox_forget(struct outbox *self, bool left)
 
 static void take_rejection(struct outbox *self, const Replay__Rejection *wire)
 {
-    rp_rejection rejection = {.status = (int32_t)wire->status, .key = wire->key};
-    for (uint32_t t = 0; t < self->n_tables; t++) {
-        struct outbox_table *table = &self->tables[t];
-        if (table->id != wire->table)
-            continue;
-        /* The item was in doubt, is in the table, and was sent again: not a rejection. */
-        if (wire->status == RP_ALREADY_EXISTS && table->base + wire->item <= table->again) {
-            self->counts.rejected--;
-            return;
-        }
-        snprintf(rejection.table, sizeof rejection.table, "%s", self->hello->says->tables[t]->name);
-    }
-    snprintf(rejection.text, sizeof rejection.text, "%s", wire->text);
-    handoff_reject(self->handoff, &rejection);
-}
-
-static void take_rejections(struct outbox *self, const Replay__Credit *credit)
-{
-    for (size_t i = 0; i < credit->n_rejections; i++) {
-        uint64_t number = credit->first_rejection + i + 1;
-        if (number <= self->rejections_seen)
-            continue;
-        self->rejections_seen = number;
-        take_rejection(self, credit->rejections[i]);
-    }
-}
-
-static void take_totals(struct outbox *self, struct outbox_table *table, uint64_t allowed, uint64_t rejected)
-{
-    if (table->base + allowed > table->allowed)
-        table->allowed = table->base + allowed;
-    if (rejected > table->rejected) {
-        self->counts.rejected += rejected - table->rejected;
-        table->rejected = rejected;
-    }
+    uint32_t t = 0;
+    while (t < self->n_tables && self->tables[t].id != wire->table)
+        t++;
+    /* The item was in doubt, is in the table, and was sent again: not a rejection. */
+    if (t < self->n_tables && wire->status == RP_ALREADY_EXISTS &&
+        self->tables[t].base + wire->item <= self->tables[t].again)
+        self->counts.rejected--;
+    else
+        reject(self, t, (rp_status)wire->status, wire->key, wire->text);
 }
 
 void outbox_credit(struct outbox *self, const Replay__Credit *credit)
@@ -1141,13 +1071,22 @@ void outbox_credit(struct outbox *self, const Replay__Credit *credit)
                 struct outbox_table *table = &self->tables[t];
                 if (table->id != credit->table[i] || !table->known)
                     continue;
-                if (pass == 0)
-                    take_totals(self, table, credit->allowed[i], credit->rejected[i]);
-                else
+                if (pass == 1) {
                     resolve_to(self, table, table->base + credit->resolved[i]);
+                    continue;
+                }
+                if (table->base + credit->allowed[i] > table->allowed)
+                    table->allowed = table->base + credit->allowed[i];
+                if (credit->rejected[i] > table->rejected) {
+                    self->counts.rejected += credit->rejected[i] - table->rejected;
+                    table->rejected = credit->rejected[i];
+                }
             }
-        if (pass == 0)
-            take_rejections(self, credit);
+        for (size_t i = 0; i < credit->n_rejections; i++)
+            if (credit->first_rejection + i + 1 > self->rejections_seen) {
+                self->rejections_seen = credit->first_rejection + i + 1;
+                take_rejection(self, credit->rejections[i]);
+            }
     }
     step_chunk_chain_put(&self->done);
     outbox_publish(self);

@@ -222,7 +222,7 @@ enum outbox_more {
 enum outbox_more outbox_send(struct outbox *self, struct way push, int64_t now_ns, bool urgent);
 
 /* Starts or resumes a session: continues with the first message that the broker has not received. */
-void outbox_open(struct outbox *self, const uint8_t *session, uint32_t epoch, const Replay__HelloReply *hello);
+void outbox_open(struct outbox *self, const Replay__HelloReply *hello);
 /* Ends the session. left: the writer has ended it, and nothing is unresolved. Otherwise the broker no longer knows it, and its
  * unresolved items are in doubt or are sent again. */
 void outbox_forget(struct outbox *self, bool left);

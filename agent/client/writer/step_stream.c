@@ -256,17 +256,6 @@ static void evict_oldest(struct step_stream *self)
     self->evicted = chunk;
 }
 
-static void evict(struct step_stream *self)
-{
-    uint64_t reach = step_stream_reach(self);
-    while (self->oldest < self->next) {
-        struct step_chunk *chunk = self->ring[self->oldest & self->ring_mask];
-        if (chunk == self->open || chunk->step + chunk->length > reach)
-            return;
-        evict_oldest(self);
-    }
-}
-
 struct step_chunk *step_stream_find(const struct step_stream *self, uint64_t step)
 {
     uint64_t low = self->oldest, high = self->next - 1;
@@ -297,22 +286,16 @@ bool step_stream_is_absent(const struct step_stream *self, uint32_t column, uint
     return chunk->absent && chunk->absent[(step - chunk->step) * self->n_columns + column];
 }
 
-/* Returns true if a column has no value in the whole chunk. */
-static bool chunk_lacks(const struct step_stream *self, const struct step_chunk *chunk, uint32_t column)
-{
-    for (uint32_t row = 0; row < chunk->length; row++)
-        if (!chunk->absent[(size_t)row * self->n_columns + column])
-            return false;
-    return true;
-}
-
 static rp_status block_encode(struct step_stream *self, struct step_chunk *chunk, uint32_t i, uint8_t *out,
                               rp_error *err)
 {
     struct step_column *column = &self->columns[i];
     uint8_t *codec = &step_chunk_codecs(chunk, self->n_columns)[i];
+    bool lacks = chunk->absent != NULL; /* the column has no value in the whole chunk */
+    for (uint32_t row = 0; row < chunk->length && lacks; row++)
+        lacks = chunk->absent[(size_t)row * self->n_columns + i];
     /* An item that needs the column in another chunk may still span this one: the block holds zeros, which compress well. */
-    int32_t wanted = chunk->absent && chunk_lacks(self, chunk, i) ? RP_CODEC_LZ4 : column->codec;
+    int32_t wanted = lacks ? RP_CODEC_LZ4 : column->codec;
     struct codec_shape shape = {column->elem_bytes, column->is_integer, column->row_bytes, chunk->length, column->rank};
     size_t size = 0;
     RP_TRY(codec_encode(&column->scratch, wanted, &shape, chunk->data + column->offset, out, &size, codec, err));
@@ -442,7 +425,13 @@ static inline void take_step(struct step_stream *self)
     self->steps++;
     if (++self->open->length == self->chunk_length)
         self->open = NULL;
-    evict(self);
+    uint64_t reach = step_stream_reach(self);
+    while (self->oldest < self->next) { /* chunks leave the window */
+        const struct step_chunk *chunk = self->ring[self->oldest & self->ring_mask];
+        if (chunk == self->open || chunk->step + chunk->length > reach)
+            return;
+        evict_oldest(self);
+    }
 }
 
 rp_status step_stream_append(struct step_stream *self, const void *const *values, rp_error *err)
@@ -495,19 +484,18 @@ rp_status step_stream_cut(struct step_stream *self, rp_error *err)
     return RP_OK;
 }
 
-rp_status step_stream_end_episode(struct step_stream *self, rp_error *err)
-{
-    RP_TRY(step_stream_cut(self, err));
-    while (self->oldest < self->next)
-        evict_oldest(self);
-    if (step_stream_length(self) > 0)
-        self->episode++;
-    self->episode_start = self->steps;
-    return RP_OK;
-}
-
 void step_stream_abandon(struct step_stream *self)
 {
     while (self->oldest < self->next)
         evict_oldest(self);
+}
+
+rp_status step_stream_end_episode(struct step_stream *self, rp_error *err)
+{
+    RP_TRY(step_stream_cut(self, err));
+    step_stream_abandon(self);
+    if (step_stream_length(self) > 0)
+        self->episode++;
+    self->episode_start = self->steps;
+    return RP_OK;
 }

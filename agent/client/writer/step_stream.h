@@ -86,6 +86,14 @@ static inline void step_chunk_prefetch(const struct step_chunk *self)
     __builtin_prefetch((const void *)((uintptr_t)self + offsetof(struct step_chunk, arena)), 1);
 }
 
+/* Returns the next chunk of an item that has `left` steps from the start of this one on; NULL: the item ends here. */
+static inline struct step_chunk *step_chunk_after(const struct step_chunk *self, uint64_t *left)
+{
+    bool more = *left > self->length;
+    *left -= more ? self->length : 0;
+    return more ? self->next : NULL;
+}
+
 static inline uint8_t *step_chunk_codecs(struct step_chunk *self, uint32_t n_columns)
 {
     return (uint8_t *)(self->block_size + n_columns);
@@ -143,11 +151,6 @@ static inline uint64_t step_stream_reach(const struct step_stream *self)
 {
     uint64_t length = step_stream_length(self);
     return self->steps - (length < self->keep_alive ? length : self->keep_alive);
-}
-/* Returns the number of the oldest chunk in the window. */
-static inline uint64_t step_stream_mark(const struct step_stream *self)
-{
-    return self->oldest;
 }
 /* Returns the chunk after this one, which must be in the window, for an item that spans both. */
 static inline struct step_chunk *step_stream_next(const struct step_stream *self, struct step_chunk *chunk)

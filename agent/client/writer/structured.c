@@ -28,11 +28,6 @@ static int order_whole(bool negative, uint64_t size, double number)
     return negative ? -order : order;
 }
 
-static int order_signed(int64_t value, double number)
-{
-    return order_whole(value < 0, value < 0 ? 0 - (uint64_t)value : (uint64_t)value, number);
-}
-
 static bool order_is(int order, uint64_t compare)
 {
     switch (compare) {
@@ -58,40 +53,28 @@ static bool float_holds(double value, const rp_condition *condition)
     return order_is((value > condition->number) - (value < condition->number), condition->a);
 }
 
-#define READ(type)                                                                                                     \
-    type value;                                                                                                        \
-    memcpy(&value, data, sizeof value)
-
-/* Tells how a value of a column of whole numbers, or of bool, stands to a number. */
-static int order_of(const struct step_column *column, const void *data, double number)
-{
-    uint64_t value = 0;
-    memcpy(&value, data, column->elem_bytes); /* little-endian */
-    bool is_signed = column->dtype >= RP_DTYPE_INT8 && column->dtype <= RP_DTYPE_INT64;
-    uint32_t unused = 64 - 8 * column->elem_bytes;
-    return is_signed ? order_signed((int64_t)(value << unused) >> unused, number) : order_whole(false, value, number);
-}
-
 static bool condition_value_holds(const rp_condition *condition, const struct step_stream *stream)
 {
+    const struct step_column *column = &stream->columns[condition->column];
     const void *data = step_stream_current(stream, condition->column);
     if (!data)
         return false;
-    int32_t dtype = stream->columns[condition->column].dtype;
-    if (dtype == RP_DTYPE_FLOAT32) {
-        READ(float);
+    if (column->dtype == RP_DTYPE_FLOAT32) {
+        float value;
+        memcpy(&value, data, sizeof value);
         return float_holds((double)value, condition);
     }
-    if (dtype == RP_DTYPE_FLOAT64) {
-        READ(double);
+    if (column->dtype == RP_DTYPE_FLOAT64) {
+        double value;
+        memcpy(&value, data, sizeof value);
         return float_holds(value, condition);
     }
-    return order_is(order_of(&stream->columns[condition->column], data, condition->number), condition->a);
-}
-
-static bool condition_steps_hold(const rp_condition *condition, uint64_t steps)
-{
-    return order_is(order_whole(false, steps, condition->number), condition->a);
+    uint64_t whole = 0;
+    memcpy(&whole, data, column->elem_bytes); /* little-endian */
+    uint32_t unused = 64 - 8 * column->elem_bytes;
+    bool is_signed = column->dtype >= RP_DTYPE_INT8 && column->dtype <= RP_DTYPE_INT64;
+    int64_t value = is_signed ? (int64_t)(whole << unused) >> unused : 0;
+    return order_is(order_whole(value < 0, value < 0 ? 0 - (uint64_t)value : whole, condition->number), condition->a);
 }
 
 /* ---- checking */
@@ -170,7 +153,7 @@ static bool holds(const struct pattern *pattern, const rp_condition *condition, 
     case RP_WHEN_EVERY:
         return !pattern->made || steps - pattern->last_step >= condition->a;
     case RP_WHEN_STEPS:
-        return condition_steps_hold(condition, steps);
+        return order_is(order_whole(false, steps, condition->number), condition->a);
     default:
         return true; /* the caller has checked at_end and values_hold */
     }

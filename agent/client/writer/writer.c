@@ -105,12 +105,6 @@ static struct step_chunk *take_evicted(struct shard *self)
     return evicted;
 }
 
-static void shard_hand_evicted(struct shard *self)
-{
-    if (self->stream.evicted)
-        push(self, &(struct queued_item){.chunk = NULL}, take_evicted(self));
-}
-
 static rp_status need_chunk(struct shard *self, struct step_chunk *chunk, rp_error *err)
 {
     if (chunk != self->stream.open && !chunk->encoded) {
@@ -476,13 +470,11 @@ static rp_status need_chunks(struct shard *self, struct step_chunk *first, uint6
 static rp_status encode_chunks(struct shard *self, struct step_chunk *first, uint64_t steps, bool *complete,
                                rp_error *err)
 {
-    for (struct step_chunk *chunk = first;; chunk = chunk->next) {
+    for (struct step_chunk *chunk = first; chunk; chunk = step_chunk_after(chunk, &steps)) {
         RP_TRY(need_chunk(self, chunk, err));
         *complete = chunk != self->stream.open;
-        if (steps <= chunk->length)
-            return RP_OK;
-        steps -= chunk->length;
     }
+    return RP_OK;
 }
 
 /* Returns the slices as an item of this shard; table is an index. */
@@ -500,7 +492,7 @@ static rp_status make_item(struct shard *self, struct item_layout *layout, const
                                .layout = layout,
                                .priority = priority,
                                .policy = self->policy,
-                               .mark = step_stream_mark(&self->stream),
+                               .mark = self->stream.oldest,
                                .offset = (uint32_t)(span->first - chunk->step),
                                .length = span->length};
     bool complete = true;
@@ -563,18 +555,6 @@ rp_status rp_writer_check_item(rp_writer *writer, const char *table, const rp_sl
     return item_layouts_check(&shard->layouts, &item, err);
 }
 
-/* Gives the layout of the newest steps of all columns, and remembers it for the next item. */
-static rp_status find_newest(struct shard *self, uint32_t table, uint32_t steps, struct item_layout **layout,
-                             struct item_steps *span, rp_error *err)
-{
-    for (uint32_t i = 0; i < self->stream.n_columns; i++)
-        self->all[i] = (rp_slice){.column = i, .start = -(int64_t)steps};
-    struct item_slices item = shard_slices(self, table, self->all, self->stream.n_columns);
-    RP_TRY(item_layouts_get(&self->layouts, &item, table, layout, span, err));
-    self->layouts.newest[table] = (struct item_newest){*layout, steps};
-    return RP_OK;
-}
-
 rp_status rp_writer_item_last(rp_writer *writer, const char *table, double priority, uint32_t steps, int64_t timeout_ms,
                               uint64_t *key, rp_error *err)
 {
@@ -585,8 +565,13 @@ rp_status rp_writer_item_last(rp_writer *writer, const char *table, double prior
         return err_set(err, RP_INVALID_ARGUMENT, "an item has at least one step");
     RP_TRY(begin_item(shard, table, priority, timeout_ms, &index, err));
     struct item_layout *layout = item_layouts_newest(&shard->layouts, &shard->stream, index, steps, &span);
-    if (!layout)
-        RP_TRY(find_newest(shard, index, steps, &layout, &span, err));
+    if (!layout) {
+        for (uint32_t i = 0; i < shard->stream.n_columns; i++)
+            shard->all[i] = (rp_slice){.column = i, .start = -(int64_t)steps};
+        struct item_slices item = shard_slices(shard, index, shard->all, shard->stream.n_columns);
+        RP_TRY(item_layouts_get(&shard->layouts, &item, index, &layout, &span, err));
+        shard->layouts.newest[index] = (struct item_newest){layout, steps}; /* for the next item */
+    }
     return make_item(shard, layout, &span, priority, key, err);
 }
 
@@ -599,26 +584,21 @@ void rp_writer_set_policy(rp_writer *writer, uint64_t version)
 /* ---- patterns */
 
 /* Runs the checks of an item on a full window, so that mistakes show now and not at the first item. */
-static rp_status check_pattern(struct shard *self, uint32_t table, const rp_pattern *in, rp_error *err)
+static rp_status shard_add_pattern(struct shard *self, const rp_pattern *in, rp_error *err)
 {
+    uint32_t table;
     struct step_stream full = self->stream;
     struct item_layout *layout;
     struct item_steps span;
+    RP_TRY(shard_check_process(self, err));
+    RP_TRY(shard_table(self, in->table, &table, err));
+    RP_TRY(shard_check_priority(in->priority, err));
     full.episode_start = 0;
     full.steps = full.keep_alive;
     full.absent_step = 0;
     RP_TRY(structured_check(in, &full, err));
     struct item_slices item = {&full, self->hello->says->tables[table], in->slices, in->n_slices};
-    return item_layouts_get(&self->layouts, &item, table, &layout, &span, err);
-}
-
-static rp_status shard_add_pattern(struct shard *self, const rp_pattern *in, rp_error *err)
-{
-    uint32_t table;
-    RP_TRY(shard_check_process(self, err));
-    RP_TRY(shard_table(self, in->table, &table, err));
-    RP_TRY(shard_check_priority(in->priority, err));
-    RP_TRY(check_pattern(self, table, in, err));
+    RP_TRY(item_layouts_get(&self->layouts, &item, table, &layout, &span, err));
     return structured_add(&self->structured, in, table, err);
 }
 
@@ -793,7 +773,8 @@ static rp_status shard_end_episode(struct shard *writer, int32_t mode, int64_t t
         RP_TRY(step_stream_end_episode(stream, err));
         structured_reset(&writer->structured);
     }
-    shard_hand_evicted(writer);
+    if (stream->evicted)
+        push(writer, &(struct queued_item){.chunk = NULL}, take_evicted(writer));
     return shards_flush(&writer, 1, &(struct shard_flush){mode == RP_END_GO ? UINT64_MAX : 0, timeout_ms, deadline},
                         err);
 }
@@ -951,7 +932,6 @@ static void drop_reply(void *ctx, struct conn_reply *reply)
     conn_reply_destroy(&reply);
 }
 
-#define BYE_FIELD 18
 #define BYE_MS 2000
 
 /* Frees a shard. If all items are confirmed, says BYE before, and waits for the answer until the deadline, but not long: if it is not
@@ -967,12 +947,8 @@ static void shard_destroy(struct shard *self, int64_t deadline_ns)
     self->attached = false;
     if (settled && conn_is_up(self->conn)) {
         int64_t left_ms = conn_left_ms(deadline_ns);
-        Replay__Bye body = REPLAY__BYE__INIT;
-        body.session = (ProtobufCBinaryData){WIRE_SESSION_BYTES, self->session.id};
-        body.last_number = self->session.outbox.last_number;
-        body.has_timeout_ms_case = REPLAY__BYE__HAS_TIMEOUT_MS_TIMEOUT_MS;
-        body.timeout_ms = BYE_MS / 2;
-        struct conn_message message = {.field = BYE_FIELD, .body = &body.base, .timeout_ms = BYE_MS};
+        Replay__Bye body;
+        struct conn_message message = writer_session_bye(&self->session, &body, BYE_MS);
         if (left_ms > 0 && left_ms < BYE_MS)
             message.timeout_ms = left_ms;
         if (left_ms == 0)

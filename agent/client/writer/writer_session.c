@@ -10,9 +10,6 @@
 #include "proto/base/error.h"
 #include "proto/base/log.h"
 
-#define FIELD_HELLO 16
-#define FIELD_HEARTBEAT 17
-#define FIELD_BYE 18
 #define BYE_TIMEOUT_MS 5000
 #define HELLO_TIMEOUT_MS 5000
 #define RETRY_NS (500 * NS_PER_MS)
@@ -20,11 +17,6 @@
 #define EXPLAIN_FIRST_NS (20 * NS_PER_MS)
 #define EXPLAIN_NS (250 * NS_PER_MS)
 #define STUCK_HEARTBEATS 3
-
-static struct writer_session *writer_session_of(struct conn_part *part)
-{
-    return (struct writer_session *)part;
-}
 
 /* ---- HELLO */
 
@@ -39,9 +31,10 @@ static void say_hello(struct writer_session *self)
     body.columns = self->columns;
     body.oldest_number = outbox_oldest(&self->outbox);
     if (self->has_id)
-        body.session = (ProtobufCBinaryData){WIRE_SESSION_BYTES, self->id};
+        body.session = (ProtobufCBinaryData){WIRE_SESSION_BYTES, self->outbox.session};
     self->state = SESSION_ASKING;
-    struct conn_message message = {.field = FIELD_HELLO, .body = &body.base, .timeout_ms = HELLO_TIMEOUT_MS};
+    struct conn_message message = {
+        .field = REPLAY__REQUEST__BODY_HELLO, .body = &body.base, .timeout_ms = HELLO_TIMEOUT_MS};
     if (!conn_send_once(self->conn, &self->part, &message, on_hello)) {
         self->state = SESSION_WAITING;
         self->retry_ns = conn_now() + RETRY_NS;
@@ -86,10 +79,7 @@ static void take_credit(struct writer_session *self, const Replay__Credit *credi
 static void hello_accepted(struct writer_session *self, const Replay__HelloReply *hello)
 {
     bool again = self->has_id;
-    memcpy(self->id, hello->session.data, WIRE_SESSION_BYTES);
     self->has_id = true;
-    self->epoch = hello->epoch;
-    self->ordinal = self->outbox.ordinal = hello->ordinal;
     self->heartbeat_ns = (int64_t)(hello->heartbeat_ms ? hello->heartbeat_ms : 1000) * NS_PER_MS;
     self->expiry_ns = (int64_t)(hello->expiry_ms ? hello->expiry_ms : 10000) * NS_PER_MS;
     int64_t now = conn_now();
@@ -100,14 +90,14 @@ static void hello_accepted(struct writer_session *self, const Replay__HelloReply
     self->flight_number = 0;
     self->flight_ns = 0;
     open_push(self);
-    outbox_open(&self->outbox, self->id, self->epoch, hello);
+    outbox_open(&self->outbox, hello);
     self->state = SESSION_OPEN;
     if (hello->lost_messages > 0)
         log_line(LEVEL_ERROR, "C0203", "the broker came back without data that it had accepted",
                  "writer=%s lost_messages=%llu", self->name, (unsigned long long)hello->lost_messages);
     if (again)
         log_line(LEVEL_INFO, "C0204", "session taken up again", "writer=%s epoch=%u resend_from=%llu", self->name,
-                 self->epoch, (unsigned long long)self->outbox.wire_next);
+                 self->outbox.epoch, (unsigned long long)self->outbox.wire_next);
     if (hello->credit)
         take_credit(self, hello->credit);
     pthread_mutex_lock(&self->handoff->mutex);
@@ -158,7 +148,7 @@ static void on_hello(void *ctx, struct conn_reply *reply)
     if (reply->status == RP_OK)
         conn_reply_read(reply, &wire, NULL);
     if (wire && wire->body_case == REPLAY__REPLY__BODY_HELLO && wire->hello->session.len == WIRE_SESSION_BYTES) {
-        if (self->has_id && memcmp(wire->hello->session.data, self->id, WIRE_SESSION_BYTES) != 0)
+        if (self->has_id && memcmp(wire->hello->session.data, self->outbox.session, WIRE_SESSION_BYTES) != 0)
             outbox_forget(&self->outbox, false);
         hello_accepted(self, wire->hello);
     } else {
@@ -170,25 +160,21 @@ static void on_hello(void *ctx, struct conn_reply *reply)
 
 /* ---- credit and heartbeats */
 
-static void take_why(struct writer_session *self, const Replay__Credit *credit)
-{
-    if (credit->n_waiting == 0)
-        return;
-    struct handoff *handoff = self->handoff;
-    size_t at = 0;
-    pthread_mutex_lock(&handoff->mutex);
-    for (size_t i = 0; i < credit->n_waiting && at < sizeof handoff->why; i++)
-        at += (size_t)snprintf(handoff->why + at, sizeof handoff->why - at, "%s%s", i ? "; " : "", credit->waiting[i]);
-    pthread_mutex_unlock(&handoff->mutex);
-}
-
 static void take_credit(struct writer_session *self, const Replay__Credit *credit)
 {
-    if (self->state != SESSION_OPEN || credit->epoch != self->epoch)
+    if (self->state != SESSION_OPEN || credit->epoch != self->outbox.epoch)
         return;
     self->answered_ns = conn_now();
     uint64_t seen = self->outbox.rejections_seen, released = self->outbox.released_bytes;
-    take_why(self, credit);
+    if (credit->n_waiting > 0) {
+        struct handoff *handoff = self->handoff;
+        size_t at = 0;
+        pthread_mutex_lock(&handoff->mutex);
+        for (size_t i = 0; i < credit->n_waiting && at < sizeof handoff->why; i++)
+            at += (size_t)snprintf(handoff->why + at, sizeof handoff->why - at, "%s%s", i ? "; " : "",
+                                   credit->waiting[i]);
+        pthread_mutex_unlock(&handoff->mutex);
+    }
     outbox_credit(&self->outbox, credit);
     if (self->flight_number && credit->received >= self->flight_number) {
         self->flight_ns = self->answered_ns - self->flight_from_ns;
@@ -207,10 +193,10 @@ static void take_credit(struct writer_session *self, const Replay__Credit *credi
 
 static void on_notice(struct conn_part *part, const Replay__Credit *credit)
 {
-    struct writer_session *self = writer_session_of(part);
+    struct writer_session *self = (struct writer_session *)part;
     if (credit->session == 0)
         self->confirm = true; /* of an unknown session: a heartbeat shows whether it is this one */
-    else if (credit->session == self->ordinal)
+    else if (credit->session == self->outbox.ordinal)
         take_credit(self, credit);
 }
 
@@ -246,45 +232,50 @@ static void on_heartbeat(void *ctx, struct conn_reply *reply)
     if (wire && wire->body_case == REPLAY__REPLY__BODY_CREDIT) {
         take_credit(self, wire->credit);
         /* A Credit without tables says that the broker waits for its disk, and not what has arrived. */
-        if (self->state == SESSION_OPEN && wire->credit->epoch == self->epoch && wire->credit->n_table)
+        if (self->state == SESSION_OPEN && wire->credit->epoch == self->outbox.epoch && wire->credit->n_table)
             watch_progress(self, wire->credit);
     }
     conn_reply_unpacked_free(wire);
     conn_reply_destroy(&reply);
 }
 
-/* States how long the writer waits, and how long its data takes: the broker cannot see either. */
-static void state_waits(const struct writer_session *self, int64_t now_ns, Replay__Heartbeat *body)
-{
-    struct handoff *handoff = self->handoff;
-    pthread_mutex_lock(&handoff->mutex);
-    body->waited_ns = handoff->waited_ns + conn_waited(self->conn);
-    if (handoff->wait_ns && now_ns > handoff->wait_ns)
-        body->waited_ns += (uint64_t)(now_ns - handoff->wait_ns);
-    pthread_mutex_unlock(&handoff->mutex);
-    int64_t flight = self->flight_number ? now_ns - self->flight_from_ns : 0;
-    body->flight_ns = (uint64_t)(flight > self->flight_ns ? flight : self->flight_ns);
-}
-
 static void send_heartbeat(struct writer_session *self, int64_t now_ns, bool explain)
 {
     Replay__Heartbeat body = REPLAY__HEARTBEAT__INIT;
-    body.session = (ProtobufCBinaryData){WIRE_SESSION_BYTES, self->id};
-    body.epoch = self->epoch;
+    body.session = (ProtobufCBinaryData){WIRE_SESSION_BYTES, self->outbox.session};
+    body.epoch = self->outbox.epoch;
     body.sent = self->outbox.wire_next - 1;
     body.confirmed_rejections = self->outbox.rejections_seen;
     body.released_bytes = self->outbox.released_bytes;
     body.explain = explain;
-    state_waits(self, now_ns, &body);
+    /* How long the writer waits, and how long its data takes: the broker cannot see either. */
+    struct handoff *handoff = self->handoff;
+    pthread_mutex_lock(&handoff->mutex);
+    body.waited_ns = handoff->waited_ns + conn_waited(self->conn);
+    if (handoff->wait_ns && now_ns > handoff->wait_ns)
+        body.waited_ns += (uint64_t)(now_ns - handoff->wait_ns);
+    pthread_mutex_unlock(&handoff->mutex);
+    int64_t flight = self->flight_number ? now_ns - self->flight_from_ns : 0;
+    body.flight_ns = (uint64_t)(flight > self->flight_ns ? flight : self->flight_ns);
     self->stated_sent = body.sent;
     self->confirm = false;
     self->next_heartbeat_ns = now_ns + self->heartbeat_ns * 2 / 3;
     struct conn_message message = {
-        .field = FIELD_HEARTBEAT, .body = &body.base, .timeout_ms = self->expiry_ns / NS_PER_MS};
+        .field = REPLAY__REQUEST__BODY_HEARTBEAT, .body = &body.base, .timeout_ms = self->expiry_ns / NS_PER_MS};
     conn_send_once(self->conn, &self->part, &message, on_heartbeat);
 }
 
 /* ---- a new session when the keys are used up */
+
+struct conn_message writer_session_bye(struct writer_session *self, Replay__Bye *body, int64_t timeout_ms)
+{
+    replay__bye__init(body);
+    body->session = (ProtobufCBinaryData){WIRE_SESSION_BYTES, self->outbox.session};
+    body->last_number = self->outbox.last_number;
+    body->has_timeout_ms_case = REPLAY__BYE__HAS_TIMEOUT_MS_TIMEOUT_MS;
+    body->timeout_ms = (uint64_t)timeout_ms / 2;
+    return (struct conn_message){.field = REPLAY__REQUEST__BODY_BYE, .body = &body->base, .timeout_ms = timeout_ms};
+}
 
 /* Opens the next session, even if BYE was not answered: all items of the old session are confirmed. */
 static void on_bye(void *ctx, struct conn_reply *reply)
@@ -302,12 +293,8 @@ static void tick_renew(struct writer_session *self)
 {
     if (!atomic_load(&self->handoff->renew) || !outbox_is_settled(&self->outbox))
         return;
-    Replay__Bye body = REPLAY__BYE__INIT;
-    body.session = (ProtobufCBinaryData){WIRE_SESSION_BYTES, self->id};
-    body.last_number = self->outbox.last_number;
-    body.has_timeout_ms_case = REPLAY__BYE__HAS_TIMEOUT_MS_TIMEOUT_MS;
-    body.timeout_ms = BYE_TIMEOUT_MS / 2;
-    struct conn_message message = {.field = FIELD_BYE, .body = &body.base, .timeout_ms = BYE_TIMEOUT_MS};
+    Replay__Bye body;
+    struct conn_message message = writer_session_bye(self, &body, BYE_TIMEOUT_MS);
     if (conn_send_once(self->conn, &self->part, &message, on_bye))
         self->state = SESSION_LEAVING;
 }
@@ -332,7 +319,7 @@ static int64_t tick_explain(struct writer_session *self, int64_t now_ns)
 
 static void on_up(struct conn_part *part, const struct conn_hello *hello)
 {
-    struct writer_session *self = writer_session_of(part);
+    struct writer_session *self = (struct writer_session *)part;
     (void)hello;
     conn_hello_unref(&self->hello);
     self->hello = conn_hello_ref(self->conn);
@@ -342,7 +329,7 @@ static void on_up(struct conn_part *part, const struct conn_hello *hello)
 
 static void on_down(struct conn_part *part)
 {
-    struct writer_session *self = writer_session_of(part);
+    struct writer_session *self = (struct writer_session *)part;
     close_push(self);
     self->state = SESSION_CLOSED;
 }
@@ -373,20 +360,15 @@ static int64_t tick_send(struct writer_session *self, int64_t now_ns)
     return more == OUTBOX_LINGER ? self->outbox.last_partial_ns + OUTBOX_LINGER_NS : INT64_MAX;
 }
 
-/* Ignores the time during which this process was stopped or not scheduled: no answer could be read then, so the broker was not
- * silent. */
-static void forgive_pause(struct writer_session *self, int64_t now_ns)
+static int64_t on_tick(struct conn_part *part, int64_t now_ns)
 {
+    struct writer_session *self = (struct writer_session *)part;
+    /* Ignore the time during which this process was stopped or not scheduled: no answer could be read then, so the broker was not
+     * silent. */
     int64_t pause = self->ticked_ns ? now_ns - self->ticked_ns - self->heartbeat_ns : 0;
     if (pause > 0)
         self->answered_ns = self->answered_ns + pause < now_ns ? self->answered_ns + pause : now_ns;
     self->ticked_ns = now_ns;
-}
-
-static int64_t on_tick(struct conn_part *part, int64_t now_ns)
-{
-    struct writer_session *self = writer_session_of(part);
-    forgive_pause(self, now_ns);
     int64_t next = tick_send(self, now_ns);
     if (self->state == SESSION_WAITING && !self->refused) {
         if (now_ns >= self->retry_ns)
@@ -411,7 +393,7 @@ static int64_t on_tick(struct conn_part *part, int64_t now_ns)
 
 static void *on_poll(struct conn_part *part, short *events)
 {
-    struct writer_session *self = writer_session_of(part);
+    struct writer_session *self = (struct writer_session *)part;
     *events = self->push_full ? ZMQ_POLLOUT : 0;
     return self->push;
 }

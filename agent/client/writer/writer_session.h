@@ -23,10 +23,8 @@ struct writer_session {
     Replay__Column **columns; /* for HELLO */
     uint32_t n_columns;
     enum writer_session_state state;
-    uint8_t id[WIRE_SESSION_BYTES];
-    bool has_id;
-    bool refused; /* the first HELLO was refused: the writer is not opened */
-    uint32_t epoch, ordinal;
+    bool has_id;              /* outbox.session is the id of a session that the broker may know */
+    bool refused;             /* the first HELLO was refused: the writer is not opened */
     struct conn_hello *hello; /* a reference: the endpoint for ingest */
     void *push;
     bool push_full;
@@ -54,6 +52,8 @@ struct writer_session_options {
 };
 
 bool writer_session_init(struct writer_session *self, const struct writer_session_options *options);
+/* Makes the message that ends the session, with this body. */
+struct conn_message writer_session_bye(struct writer_session *self, Replay__Bye *body, int64_t timeout_ms);
 /* Call it after conn_detach. */
 void writer_session_fini(struct writer_session *self);
 
