@@ -1,9 +1,6 @@
 /* Acrobot-v1: two links that hang from a fixed point; a motor in the joint between them swings the tip up. The
  * equations of the book (not those of the older paper), with the numbers of Gymnasium. The state for set_state: the
  * angles of the first link (0 hangs down) and of the second to the first, and their velocities. */
-#include <stdlib.h>
-#include <string.h>
-
 #include "agent/env/builtin.h"
 #include "agent/env/classic.h"
 
@@ -16,37 +13,18 @@
 #define DT 0.2
 #define MOST_DTHETA1 (4 * M_PI)
 #define MOST_DTHETA2 (9 * M_PI)
-#define MAX_STEPS 500u
 
 enum { THETA1, THETA2, DTHETA1, DTHETA2, SIZE };
 
 struct acrobot {
-    struct rng rng;
+    struct classic base;
     double state[SIZE];
-    uint32_t steps;
 };
 
-static void *acrobot_create(const rp_option *options, uint32_t n_options, rp_env_spec *spec, rp_error *err)
+static void acrobot_observe(const void *env, void *observation)
 {
-    struct acrobot *self = classic_new("Acrobot-v1", sizeof *self, options, n_options, NULL, err);
-    if (!self)
-        return NULL;
-    rng_seed(&self->rng, 0);
-    *spec = (rp_env_spec){.observation_dtype = RP_DTYPE_FLOAT32,
-                          .observation_rank = 1,
-                          .observation_shape = {6},
-                          .n_actions = 3,
-                          .max_steps = MAX_STEPS};
-    return self;
-}
-
-static void acrobot_seed(void *state, uint64_t seed)
-{
-    rng_seed(&((struct acrobot *)state)->rng, seed);
-}
-
-static void observe(const struct acrobot *self, float *out)
-{
+    const struct acrobot *self = env;
+    float *out = observation;
     out[0] = (float)cos(self->state[THETA1]);
     out[1] = (float)sin(self->state[THETA1]);
     out[2] = (float)cos(self->state[THETA2]);
@@ -55,13 +33,11 @@ static void observe(const struct acrobot *self, float *out)
     out[5] = (float)self->state[DTHETA2];
 }
 
-static void acrobot_reset(void *state, void *observation)
+static void acrobot_start(void *env)
 {
-    struct acrobot *self = state;
-    self->steps = 0;
+    struct acrobot *self = env;
     for (int i = 0; i < SIZE; i++)
-        self->state[i] = classic_uniform(&self->rng, -0.1, 0.1);
-    observe(self, observation);
+        self->state[i] = classic_uniform(&self->base.rng, -0.1, 0.1);
 }
 
 /* The time derivative of a state under a torque. */
@@ -112,38 +88,31 @@ static double wrap(double angle)
     return angle - 2 * M_PI * floor((angle + M_PI) / (2 * M_PI));
 }
 
-static void acrobot_step(void *state, const void *action, void *observation, rp_env_result *result)
+static double acrobot_move(void *env, const void *action, bool *terminal)
 {
-    struct acrobot *self = state;
+    struct acrobot *self = env;
     double *s = self->state;
     integrate(s, *(const int32_t *)action - 1.0);
     s[THETA1] = wrap(s[THETA1]);
     s[THETA2] = wrap(s[THETA2]);
     s[DTHETA1] = classic_clip(s[DTHETA1], -MOST_DTHETA1, MOST_DTHETA1);
     s[DTHETA2] = classic_clip(s[DTHETA2], -MOST_DTHETA2, MOST_DTHETA2);
-    observe(self, observation);
-    bool terminal = -cos(s[THETA1]) - cos(s[THETA2] + s[THETA1]) > 1;
-    classic_result(result, terminal ? 0 : -1, terminal, &self->steps, MAX_STEPS);
+    *terminal = -cos(s[THETA1]) - cos(s[THETA2] + s[THETA1]) > 1;
+    return *terminal ? 0 : -1;
 }
 
-static rp_status acrobot_set_state(void *state, const double *values, uint32_t n, void *observation)
-{
-    struct acrobot *self = state;
-    if (!classic_finite(values, n, SIZE))
-        return RP_INVALID_ARGUMENT;
-    self->steps = 0;
-    memcpy(self->state, values, sizeof self->state);
-    observe(self, observation);
-    return RP_OK;
-}
-
-const rp_env_ops env_acrobot = {
-    .name = "Acrobot-v1",
-    .help = "swing up two links by the joint between them: 3 actions, 6 numbers, -1 a step, 500 steps",
-    .create = acrobot_create,
-    .destroy = free,
-    .seed = acrobot_seed,
-    .reset = acrobot_reset,
-    .step = acrobot_step,
-    .set_state = acrobot_set_state,
+static const struct classic_task acrobot_task = {
+    .spec = {.observation_dtype = RP_DTYPE_FLOAT32,
+             .observation_rank = 1,
+             .observation_shape = {6},
+             .n_actions = 3,
+             .max_steps = 500},
+    .size = sizeof(struct acrobot),
+    .n_state = SIZE,
+    .start = acrobot_start,
+    .observe = acrobot_observe,
+    .move = acrobot_move,
 };
+
+CLASSIC_ENV(env_acrobot, acrobot_task, "Acrobot-v1",
+            "swing up two links by the joint between them: 3 actions, 6 numbers, -1 a step, 500 steps");

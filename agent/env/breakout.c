@@ -6,7 +6,6 @@
  * Option: sticky (default 0.1), the probability that the action before is taken instead. The state for set_state: the
  * ball's row, column and direction (0 up left, 1 up right, 2 down right, 3 down left), the paddle's column, and the 30
  * cells of the bricks, row by row, 1 where there is one. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "agent/env/builtin.h"
@@ -21,7 +20,6 @@
 #define STATE_SIZE (4 + BRICKS)
 #define START_ROW 3
 #define START_PADDLE 4
-#define BREAKOUT_MAX_STEPS 1000u
 
 enum plane { PADDLE, BALL, TRAIL, BRICK };
 enum direction { UP_LEFT, UP_RIGHT, DOWN_RIGHT, DOWN_LEFT };
@@ -31,7 +29,7 @@ static const uint8_t mirror_upright[] = {DOWN_LEFT, DOWN_RIGHT, UP_RIGHT, UP_LEF
 static const uint8_t turn_back[] = {DOWN_RIGHT, DOWN_LEFT, UP_LEFT, UP_RIGHT};
 
 struct breakout {
-    struct rng rng;
+    struct classic base;
     double sticky;
     int32_t row, column;           /* position of the ball */
     int32_t last_row, last_column; /* a step ago */
@@ -41,42 +39,17 @@ struct breakout {
     int32_t last_action;
     uint32_t n_bricks;
     uint8_t bricks[BRICKS];
-    uint32_t steps;
 };
-
-static void *breakout_create(const rp_option *options, uint32_t n_options, rp_env_spec *spec, rp_error *err)
-{
-    static const char *const known[] = {"sticky", NULL};
-    double sticky = 0.1;
-    if (env_option_real(options, n_options, &(struct env_real){"sticky", 0, 1, &sticky}, err) != RP_OK) {
-        err_prefix(err, "environment Breakout");
-        return NULL;
-    }
-    struct breakout *self = classic_new("Breakout", sizeof *self, options, n_options, known, err);
-    if (!self)
-        return NULL;
-    rng_seed(&self->rng, 0);
-    self->sticky = sticky;
-    *spec = (rp_env_spec){.observation_dtype = RP_DTYPE_UINT8,
-                          .observation_rank = 3,
-                          .observation_shape = {SIDE, SIDE, PLANES},
-                          .n_actions = 3,
-                          .max_steps = BREAKOUT_MAX_STEPS};
-    return self;
-}
-
-static void breakout_seed(void *state, uint64_t seed)
-{
-    rng_seed(&((struct breakout *)state)->rng, seed);
-}
 
 static uint8_t *cell(uint8_t *planes, int32_t row, int32_t column, enum plane plane)
 {
     return planes + (row * SIDE + column) * PLANES + plane;
 }
 
-static void breakout_observe(const struct breakout *self, uint8_t *planes)
+static void breakout_observe(const void *env, void *observation)
 {
+    const struct breakout *self = env;
+    uint8_t *planes = observation;
     memset(planes, 0, SIDE * SIDE * PLANES);
     *cell(planes, SIDE - 1, self->paddle, PADDLE) = 1;
     *cell(planes, self->row, self->column, BALL) = 1;
@@ -92,26 +65,24 @@ static void build_wall(struct breakout *self)
     self->n_bricks = BRICKS;
 }
 
-static void start(struct breakout *self)
+static void begin_board(struct breakout *self)
 {
-    self->steps = 0;
     self->last_row = self->row;
     self->last_column = self->column;
     self->struck = false;
     self->last_action = 0;
 }
 
-static void breakout_reset(void *state, void *observation)
+static void breakout_start(void *env)
 {
-    struct breakout *self = state;
-    bool from_right = rng_below(&self->rng, 2) == 1;
+    struct breakout *self = env;
+    bool from_right = rng_below(&self->base.rng, 2) == 1;
     self->row = START_ROW;
     self->column = from_right ? SIDE - 1 : 0;
     self->direction = from_right ? DOWN_LEFT : DOWN_RIGHT;
     self->paddle = START_PADDLE;
     build_wall(self);
-    start(self);
-    breakout_observe(self, observation);
+    begin_board(self);
 }
 
 static uint8_t *brick_at(struct breakout *self, int32_t row, int32_t column)
@@ -170,33 +141,30 @@ static uint32_t move_ball(struct breakout *self, bool *lost)
     return reward;
 }
 
-static void breakout_step(void *state, const void *action, void *observation, rp_env_result *result)
+static double breakout_move(void *env, const void *action, bool *terminal)
 {
-    struct breakout *self = state;
+    struct breakout *self = env;
     int32_t taken = *(const int32_t *)action;
-    if (self->sticky > 0 && rng_unit(&self->rng) < self->sticky)
+    if (self->sticky > 0 && rng_unit(&self->base.rng) < self->sticky)
         taken = self->last_action;
     self->last_action = taken;
     if (taken == 1 && self->paddle > 0)
         self->paddle--;
     else if (taken == 2 && self->paddle < SIDE - 1)
         self->paddle++;
-    bool lost = false;
-    uint32_t reward = move_ball(self, &lost);
-    breakout_observe(self, observation);
-    classic_result(result, reward, lost, &self->steps, BREAKOUT_MAX_STEPS);
+    return move_ball(self, terminal);
 }
 
-static rp_status breakout_set_state(void *state, const double *values, uint32_t n, void *observation)
+static bool breakout_place(void *env, const double *values, uint32_t n)
 {
-    struct breakout *self = state;
+    struct breakout *self = env;
     /* A ball in the paddle's row is already lost. */
     if (n != STATE_SIZE || !classic_cell(values[0], SIDE - 1) || !classic_cell(values[1], SIDE) ||
         !classic_cell(values[2], 4) || !classic_cell(values[3], SIDE))
-        return RP_INVALID_ARGUMENT;
+        return false;
     for (int i = 0; i < BRICKS; i++)
         if (!classic_cell(values[4 + i], 2))
-            return RP_INVALID_ARGUMENT;
+            return false;
     self->row = (int32_t)values[0];
     self->column = (int32_t)values[1];
     self->direction = (uint8_t)values[2];
@@ -206,18 +174,37 @@ static rp_status breakout_set_state(void *state, const double *values, uint32_t 
         self->bricks[i] = (uint8_t)values[4 + i];
         self->n_bricks += self->bricks[i];
     }
-    start(self);
-    breakout_observe(self, observation);
-    return RP_OK;
+    begin_board(self);
+    return true;
 }
 
-const rp_env_ops env_breakout = {
-    .name = "Breakout",
-    .help = "break a wall with a ball, MinAtar's rules: 3 actions, 10 x 10 x 4 planes, +1 a brick; option sticky",
-    .create = breakout_create,
-    .destroy = free,
-    .seed = breakout_seed,
-    .reset = breakout_reset,
-    .step = breakout_step,
-    .set_state = breakout_set_state,
+static const struct classic_task breakout_task = {
+    .spec = {.observation_dtype = RP_DTYPE_UINT8,
+             .observation_rank = 3,
+             .observation_shape = {SIDE, SIDE, PLANES},
+             .n_actions = 3,
+             .max_steps = 1000},
+    .size = sizeof(struct breakout),
+    .start = breakout_start,
+    .observe = breakout_observe,
+    .move = breakout_move,
+    .place = breakout_place,
 };
+
+static void *breakout_create(const rp_option *options, uint32_t n_options, rp_env_spec *spec, rp_error *err)
+{
+    static const char *const known[] = {"sticky", NULL};
+    double sticky = 0.1;
+    if (env_option_real(options, n_options, &(struct env_real){"sticky", 0, 1, &sticky}, err) != RP_OK) {
+        err_prefix(err, "environment Breakout");
+        return NULL;
+    }
+    struct breakout *self = classic_new("Breakout", &breakout_task, 0, options, n_options, known, spec, err);
+    if (self)
+        self->sticky = sticky;
+    return self;
+}
+
+const rp_env_ops env_breakout = CLASSIC_OPS(
+    "Breakout", "break a wall with a ball, MinAtar's rules: 3 actions, 10 x 10 x 4 planes, +1 a brick; option sticky",
+    breakout_create);

@@ -1,4 +1,4 @@
-/* The built-in environments. To add one: a file with its ops, a line here, a line in env_builtin (env.c), a golden
+/* The built-in environments. To add one: a file with its task and its ops, a line here, a line in env_builtin (env.c), a golden
  * trace in tests/golden/env/. */
 #ifndef AGENT_ENV_BUILTIN_H
 #define AGENT_ENV_BUILTIN_H

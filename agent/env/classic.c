@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "agent/env/env.h"
 #include "proto/base/error.h"
 #include "proto/base/need.h"
 #include "proto/config/schema.h"
@@ -16,20 +17,6 @@ static const char *env_option(const rp_option *options, uint32_t n_options, cons
     return NULL;
 }
 
-static rp_status refuse(const char *env, const char *name, const char *const *known, uint32_t n, rp_error *err)
-{
-    char list[256] = "";
-    for (uint32_t i = 0, used = 0; i < n && used < sizeof list; i++)
-        used += (uint32_t)snprintf(list + used, sizeof list - used, "%s%s", i ? ", " : "", known[i]);
-    const char *near = schema_nearest(name, known, n);
-    if (near)
-        return err_set(err, RP_INVALID_ARGUMENT, "environment %s has no option '%s' (did you mean '%s'?)", env, name,
-                       near);
-    if (n == 0)
-        return err_set(err, RP_INVALID_ARGUMENT, "environment %s has no option '%s'; it takes none", env, name);
-    return err_set(err, RP_INVALID_ARGUMENT, "environment %s has no option '%s'; it takes %s", env, name, list);
-}
-
 rp_status env_known_options(const char *env, const rp_option *options, uint32_t n_options, const char *const *known,
                             rp_error *err)
 {
@@ -40,8 +27,11 @@ rp_status env_known_options(const char *env, const rp_option *options, uint32_t 
         uint32_t k = 0;
         while (k < n && strcmp(options[i].name, known[k]) != 0)
             k++;
+        char what[160];
+        snprintf(what, sizeof what, "environment %s has no option", env);
         if (k == n)
-            return refuse(env, options[i].name, known, n, err);
+            return env_no_such(err, RP_INVALID_ARGUMENT, what, options[i].name, known, n,
+                               n > 0 ? "it takes" : "it takes none");
     }
     return RP_OK;
 }
@@ -59,20 +49,63 @@ rp_status env_option_real(const rp_option *options, uint32_t n_options, const st
     return RP_OK;
 }
 
-void *classic_new(const char *name, size_t size, const rp_option *options, uint32_t n_options, const char *const *known,
-                  rp_error *err)
+/* ---- episodes ---- */
+
+void *classic_new(const char *name, const struct classic_task *task, size_t extra, const rp_option *options,
+                  uint32_t n_options, const char *const *known, rp_env_spec *spec, rp_error *err)
 {
     if (env_known_options(name, options, n_options, known, err) != RP_OK)
         return NULL;
-    return need_alloc(size);
+    struct classic *self = need_alloc(task->size + extra);
+    self->task = task;
+    rng_seed(&self->rng, 0);
+    *spec = task->spec;
+    return self;
 }
 
-bool classic_finite(const double *state, uint32_t n, uint32_t expected)
+void classic_seed(void *self, uint64_t seed)
 {
-    if (n != expected)
+    rng_seed(&((struct classic *)self)->rng, seed);
+}
+
+void classic_reset(void *self, void *observation)
+{
+    struct classic *classic = self;
+    classic->steps = 0;
+    classic->task->start(self);
+    classic->task->observe(self, observation);
+}
+
+void classic_step(void *self, const void *action, void *observation, rp_env_result *result)
+{
+    struct classic *classic = self;
+    uint32_t max_steps = classic->task->spec.max_steps;
+    bool terminal = false;
+    result->reward = (float)classic->task->move(self, action, &terminal);
+    classic->steps++;
+    result->terminal = terminal;
+    result->truncated = !terminal && max_steps > 0 && classic->steps >= max_steps;
+    classic->task->observe(self, observation);
+}
+
+/* Takes the doubles behind struct classic, which are the state. */
+static bool place_numbers(struct classic *self, const double *values, uint32_t n)
+{
+    if (n != self->task->n_state)
         return false;
     for (uint32_t i = 0; i < n; i++)
-        if (!isfinite(state[i]))
+        if (!isfinite(values[i]))
             return false;
+    memcpy(self + 1, values, n * sizeof *values);
     return true;
+}
+
+rp_status classic_set_state(void *self, const double *values, uint32_t n, void *observation)
+{
+    struct classic *classic = self;
+    if (!(classic->task->place ? classic->task->place(self, values, n) : place_numbers(self, values, n)))
+        return RP_INVALID_ARGUMENT;
+    classic->steps = 0;
+    classic->task->observe(self, observation);
+    return RP_OK;
 }

@@ -1,4 +1,5 @@
-/* What the built-in environments share: their options, their memory, and the end of a step. */
+/* What the built-in environments share: their options; and, but for those on MuJoCo, everything of rp_env_ops but the task itself,
+ * which is a struct classic_task. */
 #ifndef AGENT_ENV_CLASSIC_H
 #define AGENT_ENV_CLASSIC_H
 
@@ -6,6 +7,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h> // IWYU pragma: keep
 
 #include "proto/base/rng.h"
 #include "replay/env.h"
@@ -21,13 +23,51 @@ struct env_real {
 };
 rp_status env_option_real(const rp_option *options, uint32_t n_options, const struct env_real *real, rp_error *err);
 
-/* Zeroed memory for an environment (free releases it), or NULL with err set: an option that is not in the
- * NULL-terminated list. */
-void *classic_new(const char *name, size_t size, const rp_option *options, uint32_t n_options, const char *const *known,
-                  rp_error *err);
+/* The struct of an environment begins with this. */
+struct classic {
+    const struct classic_task *task;
+    struct rng rng;
+    uint32_t steps; /* of this episode */
+};
 
-/* Checks for set_state: the number of values, all finite; for cells of a grid also whole and within [0, n). */
-bool classic_finite(const double *state, uint32_t n, uint32_t expected);
+struct classic_task {
+    rp_env_spec spec;
+    size_t size; /* bytes of the environment's struct */
+    /* How many doubles behind struct classic are the whole state; 0: place sets it. */
+    uint32_t n_state;
+    /* Draws the first state of an episode. */
+    void (*start)(void *self);
+    void (*observe)(const void *self, void *out);
+    /* Takes the action. Returns the reward, and says whether the task has ended. */
+    double (*move)(void *self, const void *action, bool *terminal);
+    /* For set_state: takes these values if they are a state, else false. */
+    bool (*place)(void *self, const double *values, uint32_t n);
+};
+
+/* Returns a new environment, which free releases, and gives its spec. NULL with err set: an option that is not in the
+ * NULL-terminated list. extra: bytes behind its struct. */
+void *classic_new(const char *name, const struct classic_task *task, size_t extra, const rp_option *options,
+                  uint32_t n_options, const char *const *known, rp_env_spec *spec, rp_error *err);
+
+/* The other members of rp_env_ops. */
+void classic_seed(void *self, uint64_t seed);
+void classic_reset(void *self, void *observation);
+void classic_step(void *self, const void *action, void *observation, rp_env_result *result);
+rp_status classic_set_state(void *self, const double *values, uint32_t n, void *observation);
+#define CLASSIC_OPS(title, text, make)                                                                                 \
+    {                                                                                                                  \
+        .name = title, .help = text, .create = make, .destroy = free, .seed = classic_seed, .reset = classic_reset,    \
+        .step = classic_step, .set_state = classic_set_state,                                                          \
+    }
+/* Defines the ops of a task without options. */
+#define CLASSIC_ENV(symbol, task, title, text)                                                                         \
+    static void *task##_create(const rp_option *options, uint32_t n_options, rp_env_spec *spec, rp_error *err)         \
+    {                                                                                                                  \
+        return classic_new(title, &task, 0, options, n_options, NULL, spec, err);                                      \
+    }                                                                                                                  \
+    const rp_env_ops symbol = CLASSIC_OPS(title, text, task##_create)
+
+/* True if a value is a cell of a grid: whole and within [0, n). */
 static inline bool classic_cell(double value, uint32_t n)
 {
     return value >= 0 && value < n && value == floor(value);
@@ -41,16 +81,6 @@ static inline double classic_uniform(struct rng *rng, double low, double high)
 static inline double classic_clip(double value, double low, double high)
 {
     return value < low ? low : value > high ? high : value;
-}
-
-/* Ends a step: counts it, and keeps the two ways to end an episode apart. */
-static inline void classic_result(rp_env_result *result, double reward, bool terminal, uint32_t *steps,
-                                  uint32_t max_steps)
-{
-    ++*steps;
-    result->reward = (float)reward;
-    result->terminal = terminal;
-    result->truncated = !terminal && max_steps > 0 && *steps >= max_steps;
 }
 
 #endif

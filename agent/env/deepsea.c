@@ -4,7 +4,6 @@
  *
  * Options: size (default 10); randomize (0 or 1, default 0: action 1 is right everywhere; 1: in each cell the seed
  * decides which action is right); seed (default 0), of that choice only. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "agent/env/builtin.h"
@@ -15,9 +14,9 @@
 #define MOVE_COST 0.01
 
 struct deepsea {
+    struct classic base;
     uint32_t size;
     uint32_t row, column;
-    uint32_t steps;
     uint8_t right[]; /* size x size: the action that goes right */
 };
 
@@ -38,60 +37,25 @@ static rp_status read_choice(const rp_option *options, uint32_t n_options, struc
     return RP_OK;
 }
 
-static void *deepsea_create(const rp_option *options, uint32_t n_options, rp_env_spec *spec, rp_error *err)
-{
-    static const char *const known[] = {"size", "randomize", "seed", NULL};
-    struct choice choice = {.size = 10};
-    if (env_known_options("DeepSea", options, n_options, known, err) != RP_OK)
-        return NULL;
-    if (read_choice(options, n_options, &choice, err) != RP_OK) {
-        err_prefix(err, "environment DeepSea");
-        return NULL;
-    }
-    uint32_t size = (uint32_t)choice.size;
-    struct deepsea *self = classic_new("DeepSea", sizeof *self + size * size, NULL, 0, NULL, err);
-    if (!self)
-        return NULL;
-    self->size = size;
-    memset(self->right, 1, size * size);
-    if (choice.randomize != 0) {
-        struct rng rng;
-        rng_seed(&rng, (uint64_t)choice.seed);
-        for (uint32_t i = 0; i < size * size; i++)
-            self->right[i] = (uint8_t)rng_below(&rng, 2);
-    }
-    *spec = (rp_env_spec){.observation_dtype = RP_DTYPE_UINT8,
-                          .observation_rank = 3,
-                          .observation_shape = {size, size, 1},
-                          .n_actions = 2};
-    return self;
-}
-
-/* Nothing here is random. */
-static void deepsea_seed(void *state, uint64_t seed)
-{
-    (void)state;
-    (void)seed;
-}
-
 /* Past the last row the diver is not visible. */
-static void deepsea_observe(const struct deepsea *self, uint8_t *board)
+static void deepsea_observe(const void *env, void *observation)
 {
+    const struct deepsea *self = env;
+    uint8_t *board = observation;
     memset(board, 0, self->size * self->size);
     if (self->row < self->size)
         board[self->row * self->size + self->column] = 1;
 }
 
-static void deepsea_reset(void *state, void *observation)
+static void deepsea_start(void *env)
 {
-    struct deepsea *self = state;
-    self->row = self->column = self->steps = 0;
-    deepsea_observe(self, observation);
+    struct deepsea *self = env;
+    self->row = self->column = 0;
 }
 
-static void deepsea_step(void *state, const void *action, void *observation, rp_env_result *result)
+static double deepsea_move(void *env, const void *action, bool *terminal)
 {
-    struct deepsea *self = state;
+    struct deepsea *self = env;
     double reward = 0;
     if (*(const int32_t *)action == self->right[self->row * self->size + self->column]) {
         reward = (self->column == self->size - 1 ? 1 : 0) - MOVE_COST / self->size;
@@ -101,30 +65,55 @@ static void deepsea_step(void *state, const void *action, void *observation, rp_
         self->column--;
     }
     self->row++;
-    deepsea_observe(self, observation);
-    classic_result(result, reward, self->row == self->size, &self->steps, 0);
+    *terminal = self->row == self->size;
+    return reward;
 }
 
-static rp_status deepsea_set_state(void *state, const double *values, uint32_t n, void *observation)
+static bool deepsea_place(void *env, const double *values, uint32_t n)
 {
-    struct deepsea *self = state;
+    struct deepsea *self = env;
     if (n != 2 || !classic_cell(values[0], self->size) || !classic_cell(values[1], self->size))
-        return RP_INVALID_ARGUMENT;
-    self->steps = 0;
+        return false;
     self->row = (uint32_t)values[0];
     self->column = (uint32_t)values[1];
-    deepsea_observe(self, observation);
-    return RP_OK;
+    return true;
 }
 
-const rp_env_ops env_deepsea = {
-    .name = "DeepSea",
-    .help = "dive to the far corner: 2 actions, a board of size x size, +1 at the end of the one right path; options "
-            "size, randomize, seed",
-    .create = deepsea_create,
-    .destroy = free,
-    .seed = deepsea_seed,
-    .reset = deepsea_reset,
-    .step = deepsea_step,
-    .set_state = deepsea_set_state,
+static const struct classic_task deepsea_task = {
+    .spec = {.observation_dtype = RP_DTYPE_UINT8, .observation_rank = 3, .n_actions = 2},
+    .size = sizeof(struct deepsea),
+    .start = deepsea_start,
+    .observe = deepsea_observe,
+    .move = deepsea_move,
+    .place = deepsea_place,
 };
+
+static void *deepsea_create(const rp_option *options, uint32_t n_options, rp_env_spec *spec, rp_error *err)
+{
+    static const char *const known[] = {"size", "randomize", "seed", NULL};
+    struct choice choice = {.size = 10};
+    if (read_choice(options, n_options, &choice, err) != RP_OK) {
+        err_prefix(err, "environment DeepSea");
+        return NULL;
+    }
+    uint32_t size = (uint32_t)choice.size;
+    struct deepsea *self = classic_new("DeepSea", &deepsea_task, size * size, options, n_options, known, spec, err);
+    if (!self)
+        return NULL;
+    self->size = spec->observation_shape[0] = spec->observation_shape[1] = size;
+    spec->observation_shape[2] = 1;
+    memset(self->right, 1, size * size);
+    if (choice.randomize != 0) {
+        struct rng rng;
+        rng_seed(&rng, (uint64_t)choice.seed);
+        for (uint32_t i = 0; i < size * size; i++)
+            self->right[i] = (uint8_t)rng_below(&rng, 2);
+    }
+    return self;
+}
+
+const rp_env_ops env_deepsea = CLASSIC_OPS(
+    "DeepSea",
+    "dive to the far corner: 2 actions, a board of size x size, +1 at the end of the one right path; options "
+    "size, randomize, seed",
+    deepsea_create);

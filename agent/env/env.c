@@ -205,39 +205,7 @@ const char *env_name(const struct env_config *config)
                                   : ENV_DEFAULT_NAME;
 }
 
-static void no_seed(void *self, uint64_t seed)
-{
-    (void)self;
-    (void)seed;
-}
-
-static void no_reset(void *self, void *observation)
-{
-    (void)self;
-    (void)observation;
-    abort(); /* programs refuse to step an environment that is only described */
-}
-
-static void no_step(void *self, const void *action, void *observation, rp_env_result *result)
-{
-    (void)self;
-    (void)action;
-    (void)observation;
-    (void)result;
-    abort();
-}
-
-static void no_destroy(void *self)
-{
-    (void)self;
-}
-
-static const rp_env_ops described = {.name = "described",
-                                     .help = "an environment in Python",
-                                     .destroy = no_destroy,
-                                     .seed = no_seed,
-                                     .reset = no_reset,
-                                     .step = no_step};
+static const rp_env_ops described = {.name = "described", .help = "an environment in Python"};
 
 static rp_status take_shape(const struct env_config *config, rp_env_spec *spec, rp_error *err)
 {
@@ -284,11 +252,9 @@ static rp_status take_actions(const struct env_config *config, rp_env_spec *spec
 /* RP_FAILED_PRECONDITION: the configuration states no shape. */
 static rp_status env_open_described(struct env *self, const struct env_config *config, rp_error *err)
 {
-    static char nothing; /* an environment in use has a self */
     RP_TRY(take_shape(config, &self->spec, err));
     RP_TRY(take_actions(config, &self->spec, err));
     self->ops = &described;
-    self->self = &nothing;
     self->described = true;
     return RP_OK;
 }
@@ -360,18 +326,16 @@ static uint32_t add_names(const rp_env_ops *const *list, const char **names, uin
     return n;
 }
 
-static rp_status unknown(const char *name, const rp_env_plugin *plugin, rp_error *err)
+rp_status env_no_such(rp_error *err, rp_status status, const char *what, const char *name, const char *const *names,
+                      uint32_t n, const char *others)
 {
-    const char *names[MOST_NAMES];
-    uint32_t n = add_names(env_builtin, names, 0);
-    n = plugin ? add_names(plugin->environments, names, n) : n;
-    char list[400] = "";
-    for (uint32_t i = 0, used = 0; i < n && used < sizeof list; i++)
-        used += (uint32_t)snprintf(list + used, sizeof list - used, "%s%s", i ? ", " : "", names[i]);
     const char *near = schema_nearest(name, names, n);
     if (near)
-        return err_set(err, RP_NOT_FOUND, "unknown environment '%s' (did you mean '%s'?)", name, near);
-    return err_set(err, RP_NOT_FOUND, "unknown environment '%s'; there are %s", name, list);
+        return err_set(err, status, "%s '%s' (did you mean '%s'?)", what, name, near);
+    char list[400] = "";
+    for (uint32_t i = 0, used = 0; i < n && used < sizeof list; i++)
+        used += (uint32_t)snprintf(list + used, sizeof list - used, "%s %s", i ? "," : "", names[i]);
+    return err_set(err, status, "%s '%s'; %s%s", what, name, others, list);
 }
 
 static rp_status choose(struct env *self, const struct env_config *config, rp_error *err)
@@ -386,8 +350,12 @@ static rp_status choose(struct env *self, const struct env_config *config, rp_er
     if (self->ops && loaded)
         return err_set(err, RP_INVALID_ARGUMENT,
                        "environment plug-in %s: '%s' is the name of a built-in environment: rename it", path, name);
-    if (!self->ops && !loaded)
-        return unknown(name, plugin, err);
+    if (!self->ops && !loaded) {
+        const char *names[MOST_NAMES];
+        uint32_t n = add_names(env_builtin, names, 0);
+        n = plugin ? add_names(plugin->environments, names, n) : n;
+        return env_no_such(err, RP_NOT_FOUND, "unknown environment", name, names, n, "there are");
+    }
     if (plugin && !loaded) {
         const char *names[MOST_NAMES] = {"nothing"};
         add_names(plugin->environments, names, 0);
@@ -457,6 +425,8 @@ void env_close(struct env *self)
 
 void env_seed(struct env *self, uint64_t seed)
 {
+    if (self->described)
+        return;
     env_enter(self, "seed");
     self->ops->seed(self->self, seed);
     env_leave();
@@ -464,6 +434,7 @@ void env_seed(struct env *self, uint64_t seed)
 
 void env_reset(struct env *self, void *observation)
 {
+    assert(!self->described); /* programs refuse to step an environment that is only described */
     self->steps = 0;
     env_enter(self, "reset");
     self->ops->reset(self->self, observation);
@@ -540,32 +511,26 @@ static void step(struct env *self, const void *action, void *observation, rp_env
         delay(self->delay_ns, self->delay_kind);
 }
 
-static void step_discrete(struct env *self, const int32_t *action, void *observation, rp_env_result *result)
+/* `native`: a continuous action in the environment's own units. */
+static void check_and_step(struct env *self, const void *action, const float *native, void *observation,
+                           rp_env_result *result)
 {
-    assert(*action >= 0 && *action < (int32_t)self->spec.n_actions);
-    step(self, action, observation, result);
+    assert(!self->spec.n_actions || *(const uint32_t *)action < self->spec.n_actions);
+    step(self, self->spec.n_actions ? action : native, observation, result);
 }
 
 void env_step(struct env *self, const void *action, void *observation, rp_env_result *result)
 {
     float native[RP_ENV_MAX_ACTION];
-    if (self->spec.n_actions) {
-        step_discrete(self, action, observation, result);
-        return;
-    }
     env_native_action(&self->spec, action, native);
-    step(self, native, observation, result);
+    check_and_step(self, action, native, observation, result);
 }
 
 void env_step_native(struct env *self, const void *action, void *observation, rp_env_result *result)
 {
     float native[RP_ENV_MAX_ACTION];
-    if (self->spec.n_actions) {
-        step_discrete(self, action, observation, result);
-        return;
-    }
     clip(&self->spec, action, native);
-    step(self, native, observation, result);
+    check_and_step(self, action, native, observation, result);
 }
 
 /* ---- groups ---- */

@@ -1,7 +1,5 @@
 /* MountainCar-v0 and MountainCarContinuous-v0: a car too weak for the hill swings back and forth to get up. The
  * equations and numbers of Gymnasium. The state for set_state of both: position, velocity. */
-#include <stdlib.h>
-
 #include "agent/env/builtin.h"
 #include "agent/env/classic.h"
 
@@ -12,70 +10,32 @@
 
 #define PUSH 0.001
 #define GOAL 0.5
-#define MOUNTAINCAR_MAX_STEPS 200u
 
 #define CONTINUOUS_POWER 0.0015
 #define CONTINUOUS_GOAL 0.45
-#define CONTINUOUS_MAX_STEPS 999u
 
 struct car {
-    struct rng rng;
+    struct classic base;
     double position, velocity;
-    uint32_t steps;
 };
 
-static struct car *car_new(const char *name, const rp_option *options, uint32_t n_options, rp_error *err)
+static void car_observe(const void *env, void *observation)
 {
-    struct car *self = classic_new(name, sizeof *self, options, n_options, NULL, err);
-    if (self)
-        rng_seed(&self->rng, 0);
-    return self;
-}
-
-static void *car_create(const rp_option *options, uint32_t n_options, rp_env_spec *spec, rp_error *err)
-{
-    *spec = (rp_env_spec){.observation_dtype = RP_DTYPE_FLOAT32,
-                          .observation_rank = 1,
-                          .observation_shape = {2},
-                          .n_actions = 3,
-                          .max_steps = MOUNTAINCAR_MAX_STEPS};
-    return car_new("MountainCar-v0", options, n_options, err);
-}
-
-static void *continuous_create(const rp_option *options, uint32_t n_options, rp_env_spec *spec, rp_error *err)
-{
-    *spec = (rp_env_spec){.observation_dtype = RP_DTYPE_FLOAT32,
-                          .observation_rank = 1,
-                          .observation_shape = {2},
-                          .action_size = 1,
-                          .action_low = {-1},
-                          .action_high = {1},
-                          .max_steps = CONTINUOUS_MAX_STEPS};
-    return car_new("MountainCarContinuous-v0", options, n_options, err);
-}
-
-static void car_seed(void *state, uint64_t seed)
-{
-    rng_seed(&((struct car *)state)->rng, seed);
-}
-
-static void mountaincar_observe(const struct car *self, float *out)
-{
+    const struct car *self = env;
+    float *out = observation;
     out[0] = (float)self->position;
     out[1] = (float)self->velocity;
 }
 
-static void car_reset(void *state, void *observation)
+static void car_start(void *env)
 {
-    struct car *self = state;
-    self->steps = 0;
-    self->position = classic_uniform(&self->rng, -0.6, -0.4);
+    struct car *self = env;
+    self->position = classic_uniform(&self->base.rng, -0.6, -0.4);
     self->velocity = 0;
-    mountaincar_observe(self, observation);
 }
 
 /* The left end is a wall that stops the car. */
-static void move(struct car *self, double push)
+static void drive(struct car *self, double push)
 {
     self->velocity += push - SLOPE * cos(3 * self->position);
     self->velocity = classic_clip(self->velocity, -MOST_SPEED, MOST_SPEED);
@@ -84,55 +44,53 @@ static void move(struct car *self, double push)
         self->velocity = 0;
 }
 
-static void car_step(void *state, const void *action, void *observation, rp_env_result *result)
+static double car_move(void *env, const void *action, bool *terminal)
 {
-    struct car *self = state;
-    move(self, (*(const int32_t *)action - 1) * PUSH);
-    mountaincar_observe(self, observation);
-    bool terminal = self->position >= GOAL && self->velocity >= 0;
-    classic_result(result, -1, terminal, &self->steps, MOUNTAINCAR_MAX_STEPS);
+    struct car *self = env;
+    drive(self, (*(const int32_t *)action - 1) * PUSH);
+    *terminal = self->position >= GOAL && self->velocity >= 0;
+    return -1;
 }
 
-static void continuous_step(void *state, const void *action, void *observation, rp_env_result *result)
+static double continuous_move(void *env, const void *action, bool *terminal)
 {
-    struct car *self = state;
+    struct car *self = env;
     double force = classic_clip((double)*(const float *)action, -1, 1);
-    move(self, force * CONTINUOUS_POWER);
-    mountaincar_observe(self, observation);
-    bool terminal = self->position >= CONTINUOUS_GOAL && self->velocity >= 0;
-    classic_result(result, (terminal ? 100 : 0) - 0.1 * force * force, terminal, &self->steps, CONTINUOUS_MAX_STEPS);
+    drive(self, force * CONTINUOUS_POWER);
+    *terminal = self->position >= CONTINUOUS_GOAL && self->velocity >= 0;
+    return (*terminal ? 100 : 0) - 0.1 * force * force;
 }
 
-static rp_status car_set_state(void *state, const double *values, uint32_t n, void *observation)
-{
-    struct car *self = state;
-    if (!classic_finite(values, n, 2))
-        return RP_INVALID_ARGUMENT;
-    self->steps = 0;
-    self->position = values[0];
-    self->velocity = values[1];
-    mountaincar_observe(self, observation);
-    return RP_OK;
-}
-
-const rp_env_ops env_mountaincar = {
-    .name = "MountainCar-v0",
-    .help = "swing a weak car up a hill: 3 actions, 2 numbers, -1 a step, 200 steps",
-    .create = car_create,
-    .destroy = free,
-    .seed = car_seed,
-    .reset = car_reset,
-    .step = car_step,
-    .set_state = car_set_state,
+static const struct classic_task car_task = {
+    .spec = {.observation_dtype = RP_DTYPE_FLOAT32,
+             .observation_rank = 1,
+             .observation_shape = {2},
+             .n_actions = 3,
+             .max_steps = 200},
+    .size = sizeof(struct car),
+    .n_state = 2,
+    .start = car_start,
+    .observe = car_observe,
+    .move = car_move,
 };
 
-const rp_env_ops env_mountaincar_continuous = {
-    .name = "MountainCarContinuous-v0",
-    .help = "the same with a throttle: 1 continuous action, 2 numbers, +100 at the top less the effort, 999 steps",
-    .create = continuous_create,
-    .destroy = free,
-    .seed = car_seed,
-    .reset = car_reset,
-    .step = continuous_step,
-    .set_state = car_set_state,
+static const struct classic_task continuous_task = {
+    .spec = {.observation_dtype = RP_DTYPE_FLOAT32,
+             .observation_rank = 1,
+             .observation_shape = {2},
+             .action_size = 1,
+             .action_low = {-1},
+             .action_high = {1},
+             .max_steps = 999},
+    .size = sizeof(struct car),
+    .n_state = 2,
+    .start = car_start,
+    .observe = car_observe,
+    .move = continuous_move,
 };
+
+CLASSIC_ENV(env_mountaincar, car_task, "MountainCar-v0",
+            "swing a weak car up a hill: 3 actions, 2 numbers, -1 a step, 200 steps");
+
+CLASSIC_ENV(env_mountaincar_continuous, continuous_task, "MountainCarContinuous-v0",
+            "the same with a throttle: 1 continuous action, 2 numbers, +100 at the top less the effort, 999 steps");

@@ -84,13 +84,6 @@ static void *swingup_create(const rp_option *options, uint32_t n_options, rp_env
     return mujoco_create(&swingup_task, options, n_options, spec, err);
 }
 
-const rp_env_ops env_cartpole_swingup = {
-    .name = "CartPoleSwingUp",
-    .help = "MuJoCo: swing a pole up and hold it; 5 numbers, 1 continuous action; 0 to 1 per step, 1000 steps",
-    .create = swingup_create,
-    .destroy = mujoco_destroy,
-    .seed = mujoco_seed,
-    .reset = mujoco_reset,
-    .step = mujoco_step,
-    .set_state = mujoco_set_state,
-};
+const rp_env_ops env_cartpole_swingup = MUJOCO_OPS(
+    "CartPoleSwingUp",
+    "MuJoCo: swing a pole up and hold it; 5 numbers, 1 continuous action; 0 to 1 per step, 1000 steps", swingup_create);

@@ -112,13 +112,6 @@ static void *cheetah_create(const rp_option *options, uint32_t n_options, rp_env
     return mujoco_create(&cheetah_task, options, n_options, spec, err);
 }
 
-const rp_env_ops env_cheetah = {
-    .name = "Cheetah",
-    .help = "MuJoCo: a planar runner; 17 numbers, 6 continuous actions; forward velocity less effort, 1000 steps",
-    .create = cheetah_create,
-    .destroy = mujoco_destroy,
-    .seed = mujoco_seed,
-    .reset = mujoco_reset,
-    .step = mujoco_step,
-    .set_state = mujoco_set_state,
-};
+const rp_env_ops env_cheetah = MUJOCO_OPS(
+    "Cheetah", "MuJoCo: a planar runner; 17 numbers, 6 continuous actions; forward velocity less effort, 1000 steps",
+    cheetah_create);

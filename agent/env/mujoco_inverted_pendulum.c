@@ -68,13 +68,6 @@ static void *pendulum_create(const rp_option *options, uint32_t n_options, rp_en
     return mujoco_create(&pendulum_task, options, n_options, spec, err);
 }
 
-const rp_env_ops env_inverted_pendulum = {
-    .name = "InvertedPendulum",
-    .help = "MuJoCo: balance a pole on a cart; 4 numbers, 1 continuous action; 1 per step until it falls",
-    .create = pendulum_create,
-    .destroy = mujoco_destroy,
-    .seed = mujoco_seed,
-    .reset = mujoco_reset,
-    .step = mujoco_step,
-    .set_state = mujoco_set_state,
-};
+const rp_env_ops env_inverted_pendulum = MUJOCO_OPS(
+    "InvertedPendulum", "MuJoCo: balance a pole on a cart; 4 numbers, 1 continuous action; 1 per step until it falls",
+    pendulum_create);

@@ -184,15 +184,7 @@ static const struct agent_ops *find(const char *name, rp_error *err)
             return *at;
         names[n++] = (*at)->name;
     }
-    const char *near = schema_nearest(name, names, n);
-    char known[256];
-    size_t used = 0;
-    for (uint32_t i = 0; i < n && used < sizeof known; i++)
-        used += (size_t)snprintf(known + used, sizeof known - used, "%s%s", i ? ", " : "", names[i]);
-    if (near)
-        err_fill(err, RP_NOT_FOUND, "unknown algorithm '%s' (did you mean '%s'?)", name, near);
-    else
-        err_fill(err, RP_NOT_FOUND, "unknown algorithm '%s'; there are %s", name, known);
+    env_no_such(err, RP_NOT_FOUND, "unknown algorithm", name, names, n, "there are");
     return NULL;
 }
 

@@ -201,19 +201,42 @@ TEST(resets_are_within_their_ranges)
 
 /* ---- how they end */
 
+static void nothing(void *self)
+{
+    (void)self;
+}
+
+static void see_nothing(const void *self, void *observation)
+{
+    (void)self, (void)observation;
+}
+
+/* Ends with action 1. */
+static double end_with_one(void *self, const void *action, bool *terminal)
+{
+    (void)self;
+    *terminal = *(const int32_t *)action == 1;
+    return -2;
+}
+
 TEST(a_step_ends_in_one_way)
 {
-    rp_env_result result;
-    uint32_t steps = 8;
-    classic_result(&result, -2, false, &steps, 10);
-    assert_true(steps == 9 && result.reward == -2 && !result.terminal && !result.truncated);
-    classic_result(&result, 0, false, &steps, 10);
-    assert_true(!result.terminal && result.truncated);
-    steps = 9;
-    classic_result(&result, 0, true, &steps, 10);
-    assert_true(result.terminal && !result.truncated);
-    classic_result(&result, 0, false, &steps, 0);
-    assert_true(!result.terminal && !result.truncated);
+    static const struct classic_task task = {.spec = {.max_steps = 2},
+                                             .size = sizeof(struct classic),
+                                             .start = nothing,
+                                             .observe = see_nothing,
+                                             .move = end_with_one};
+    rp_env_spec spec;
+    rp_env_result result = {0};
+    void *self = classic_new("Two", &task, 0, NULL, 0, NULL, &spec, NULL);
+    for (int32_t last = 0; last < 2; last++) {
+        classic_reset(self, NULL);
+        classic_step(self, &(int32_t){0}, NULL, &result);
+        assert_true(result.reward == -2 && !result.terminal && !result.truncated);
+        classic_step(self, &last, NULL, &result);
+        assert_true(result.terminal == last && result.truncated == !last);
+    }
+    free(self);
 }
 
 /* Past the goal, but on the way back. */
