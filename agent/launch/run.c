@@ -47,20 +47,10 @@ static rp_status start_process(struct run *self, struct member *member, int64_t 
     struct command_context context;
     self->context.actors = self->actors_wanted;
     struct process_place *place = run_go_there(self, member, &context);
-    char **argv = command_build(&context, member->role, member->index, err);
-    char **environment = argv ? command_environment(&context, member->role, member->index) : NULL;
-    rp_status status = argv ? RP_OK : (rp_status)err->status;
     snprintf(log, sizeof log, "%s/logs/%s.log", self->options->folder, member->name);
-    const struct process_options options = {.name = member->name,
-                                            .argv = (const char *const *)argv,
-                                            .environment = (const char *const *)environment,
-                                            .log = log,
-                                            .guard = self->options->guard,
-                                            .place = place};
-    if (status == RP_OK)
-        status = process_start(&member->process, &options, now_ns, err);
-    command_free(&argv);
-    command_free(&environment);
+    const struct process_options options = {
+        .name = member->name, .log = log, .guard = self->options->guard, .place = place};
+    rp_status status = command_start(&context, member->role, member->index, &options, &member->process, now_ns, err);
     member->hang = (struct hang){0};
     member->usage_ns = member->cpu_ns = 0;
     return status;

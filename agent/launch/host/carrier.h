@@ -11,16 +11,14 @@
 
 #define BUNDLE_HASH 65u /* SHA-256 in hexadecimal digits */
 
-/* The programs that a host needs, packed into one file: replay-launch, replay-actor, replay-learner, the Python package beside
- * them, and the shared libraries that they need beyond the C library's own. A host that lacks them gets the file once: they are kept
- * there under their hash. */
+/* The programs that a host needs: replay-launch, replay-actor, replay-learner, the Python package beside them, and the shared libraries
+ * that they need beyond the C library's own. A host that lacks them gets them once, as one packed file, which the user's cache keeps
+ * (XDG_CACHE_HOME or ~/.cache, replay/); there they are kept under their hash. */
 struct bundle {
     char hash[BUNDLE_HASH]; /* over names and contents of the programs and of the Python package */
     char programs[512];     /* the folder that they are in, at home */
-    char path
-        [512]; /* of the packed file: a gzipped tar file in the user's cache (XDG_CACHE_HOME or ~/.cache, replay/) */
 };
-/* Describes the bundle of the programs in a folder. Takes a moment; the file is packed when the first host needs it. */
+/* Describes the bundle of the programs in a folder. Takes a moment. */
 rp_status bundle_describe(const char *programs, struct bundle *out, rp_error *err);
 
 /* The command that reaches a host; NULL-terminated, command_free. name: destination for ssh, one of those that host->ssh stands

@@ -7,12 +7,10 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -21,7 +19,6 @@
 #include "agent/launch/host/host_file.h"
 #include "agent/launch/host/host_line.h"
 #include "agent/launch/process/command.h"
-#include "agent/launch/process/spawn.h"
 #include "proto/base/clock.h"
 #include "proto/base/endpoint.h"
 #include "proto/base/error.h"
@@ -77,13 +74,13 @@ struct host_parcel {
 struct host {
     struct process_place place; /* must be first */
     struct host_info info;
-    char **carrier;
+    struct words command; /* of the carrier */
     char here[HOST_PATH];
     struct guard *guard;
     int64_t lease_ns;
     int64_t since_ns; /* of the state */
 
-    pid_t pid;           /* of the carrier; 0: none */
+    struct process carrier;
     bool reopen;         /* the next connection begins when this carrier has ended */
     int64_t leave_by_ns; /* a carrier whose connection is closed is killed then; 0: the connection is in use */
     int carrier_status;  /* valid if the carrier has ended while the connection was in use */
@@ -578,45 +575,34 @@ static bool make_pipe(int *read_end, int *write_end, bool ours_is_read)
     return fcntl(ours, F_SETFL, O_NONBLOCK) == 0;
 }
 
-static void tell_guard(const void *guard, bool begins)
+static rp_status start_carrier(struct host *self, int64_t now_ns, rp_error *err)
 {
-    guard_tell(guard, begins ? (int32_t)getpid() : -(int32_t)getpid());
-}
-
-static bool start_carrier(struct host *self, int *error)
-{
-    int in = -1, out = -1, err = -1;
-    bool ok =
-        make_pipe(&in, &self->in, false) && make_pipe(&self->out, &out, true) && make_pipe(&self->err, &err, true);
-    *error = errno;
-    fcntl(self->in, F_SETPIPE_SZ, PIPE_BYTES);
-    fcntl(self->out, F_SETPIPE_SZ, PIPE_BYTES);
-    const struct spawn spawn = {.argv = (const char *const *)self->carrier,
-                                .environment = carrier_environment,
-                                .in = in,
-                                .out = out,
-                                .err = err,
-                                .dies_with_us = true,
-                                .in_child = tell_guard,
-                                .ctx = self->guard};
-    self->pid = ok ? spawn_start(&spawn, error) : -1;
-    close_fd(&in);
-    close_fd(&out);
-    close_fd(&err);
-    if (self->pid > 0)
-        return true;
-    self->pid = 0;
-    return false;
+    int theirs[3] = {-1, -1, -1};
+    rp_status status;
+    if (make_pipe(&theirs[0], &self->in, false) && make_pipe(&self->out, &theirs[1], true) &&
+        make_pipe(&self->err, &theirs[2], true)) {
+        fcntl(self->in, F_SETPIPE_SZ, PIPE_BYTES);
+        fcntl(self->out, F_SETPIPE_SZ, PIPE_BYTES);
+        const struct process_options options = {.name = self->info.name,
+                                                .argv = (const char *const *)self->command.list,
+                                                .environment = carrier_environment,
+                                                .streams = theirs,
+                                                .guard = self->guard};
+        status = process_start(&self->carrier, &options, now_ns, err);
+    } else {
+        status = err_set(err, RP_IO, "could not make a pipe for %.100s: %s", self->command.list[0], strerror(errno));
+    }
+    for (int i = 0; i < 3; i++)
+        close_fd(&theirs[i]);
+    return status;
 }
 
 static void connect_now(struct host *self, int64_t now_ns)
 {
-    int error = 0;
-    char reason[256];
+    rp_error err = {0};
     self->reopen = false;
-    if (!start_carrier(self, &error)) {
-        snprintf(reason, sizeof reason, "could not start %.100s: %s", self->carrier[0], strerror(error));
-        lose(self, now_ns, reason);
+    if (start_carrier(self, now_ns, &err) != RP_OK) {
+        lose(self, now_ns, err.text);
         return;
     }
     self->noise = (struct host_noise){0};
@@ -634,7 +620,7 @@ void host_open(struct host *self, int64_t now_ns)
     if (self->in >= 0 || self->reopen)
         return;
     set_state(self, HOST_CONNECTING, now_ns);
-    if (self->pid != 0)
+    if (self->carrier.running)
         self->reopen = true; /* the carrier of the last connection still ends */
     else
         connect_now(self, now_ns);
@@ -642,25 +628,17 @@ void host_open(struct host *self, int64_t now_ns)
 
 /* ---- tend ---- */
 
-static bool reap(struct host *self, int *status)
+/* True if the carrier has ended; what it has left behind is killed then. */
+static bool is_gone(struct host *self)
 {
-    siginfo_t info = {0};
-    int rc = waitid(P_PID, (id_t)self->pid, &info, WEXITED | WNOHANG | WNOWAIT);
-    if (rc == 0 && info.si_pid == 0)
-        return false;
-    if (rc == 0)
-        kill(-self->pid, SIGKILL); /* what the carrier has left behind */
-    guard_tell(self->guard, -(int32_t)self->pid);
-    *status = rc == 0 ? spawn_reap(self->pid) : 255 << 8;
-    self->pid = 0;
-    return true;
+    return !self->carrier.running || process_ended(&self->carrier, &self->carrier_status);
 }
 
 /* The output of the agent has ended: the carrier's last words and its exit status say why. */
 static void on_eof(struct host *self, int64_t now_ns)
 {
     char noise[300], status[100], advice[200], reason[sizeof self->info.reason];
-    bool gone = self->pid == 0 || reap(self, &self->carrier_status);
+    bool gone = is_gone(self);
     if (self->eof_ns == 0)
         self->eof_ns = now_ns;
     if (!gone && now_ns - self->eof_ns < STATUS_NS)
@@ -671,7 +649,7 @@ static void on_eof(struct host *self, int64_t now_ns)
     snprintf(reason, sizeof reason, "%s%s%s", noise[0] ? noise : "the connection has ended", advice[0] ? ": " : "",
              advice);
     if (!noise[0] && gone)
-        snprintf(reason, sizeof reason, "the connection has ended: %.100s: %s", self->carrier[0],
+        snprintf(reason, sizeof reason, "the connection has ended: %.100s: %s", self->command.list[0],
                  process_describe(self->carrier_status, status, sizeof status));
     lose(self, now_ns, reason);
 }
@@ -696,10 +674,9 @@ static void check_silence(struct host *self, int64_t now_ns)
 void host_tend(struct host *self, int64_t now_ns)
 {
     if (self->in < 0) {
-        int status;
-        if (self->pid != 0 && !reap(self, &status) && now_ns >= self->leave_by_ns)
-            kill(-self->pid, SIGKILL);
-        if (self->reopen && self->pid == 0)
+        if (!is_gone(self) && now_ns >= self->leave_by_ns)
+            process_kill(&self->carrier);
+        if (self->reopen && !self->carrier.running)
             connect_now(self, now_ns);
         return;
     }
@@ -710,7 +687,7 @@ void host_tend(struct host *self, int64_t now_ns)
         on_eof(self, now_ns);
         return;
     }
-    if (self->pid == 0 || reap(self, &self->carrier_status)) {
+    if (is_gone(self)) {
         on_eof(self, now_ns); /* something that the carrier has started holds its output */
         return;
     }
@@ -745,13 +722,14 @@ void host_close(struct host *self)
 bool host_set_carrier(struct host *self, const char *const *carrier)
 {
     size_t n = 0;
-    while (self->carrier[n] && carrier[n] && strcmp(self->carrier[n], carrier[n]) == 0)
+    char **command = self->command.list;
+    while (command[n] && carrier[n] && strcmp(command[n], carrier[n]) == 0)
         n++;
-    if (!self->carrier[n] && !carrier[n])
+    if (!command[n] && !carrier[n])
         return false;
     host_close(self);
-    command_free(&self->carrier);
-    self->carrier = command_copy(carrier);
+    words_clear(&self->command);
+    words_add_list(&self->command, carrier);
     return true;
 }
 
@@ -759,12 +737,11 @@ bool host_set_carrier(struct host *self, const char *const *carrier)
  * that were closed together end together. */
 static void await_carrier(struct host *self)
 {
-    int status;
     int64_t start = clock_ns(), by = self->leave_by_ns - LEAVE_NS + DESTROY_NS,
             give_up = (by > start ? by : start) + KILL_NS;
-    while (self->pid != 0 && !reap(self, &status) && clock_ns() < give_up) {
+    while (!is_gone(self) && clock_ns() < give_up) {
         if (clock_ns() >= by)
-            kill(-self->pid, SIGKILL);
+            process_kill(&self->carrier);
         nanosleep(&(struct timespec){.tv_nsec = 2 * NS_PER_MS}, NULL);
     }
 }
@@ -778,7 +755,7 @@ void host_destroy(struct host **self)
     host_close(host);
     await_carrier(host);
     host_folder_drop(&host->folder);
-    command_free(&host->carrier);
+    words_clear(&host->command);
     free(host->processes);
     free(host);
 }
@@ -890,7 +867,7 @@ struct host *host_new(const struct host_options *options)
     assert(options->carrier[0]);
     self->place =
         (struct process_place){.start = start_there, .ended = ended, .ask = ask, .kill = kill_process, .usage = usage};
-    self->carrier = command_copy(options->carrier);
+    words_add_list(&self->command, options->carrier);
     self->guard = options->guard;
     self->lease_ns = options->lease_ns > 0 ? options->lease_ns : LEASE_NS;
     self->in = self->out = self->err = -1;
@@ -935,6 +912,5 @@ const struct host_info *host_info(const struct host *self)
 
 void host_guard(const struct host *self)
 {
-    if (self->pid > 0)
-        guard_tell(self->guard, (int32_t)self->pid);
+    process_guard(&self->carrier);
 }

@@ -32,7 +32,7 @@ static uint16_t listen_at(void *socket, uint16_t port)
 }
 
 struct trial {
-    bool asked, done;
+    bool sent, asked, done;
     char endpoint[HOST_PATH]; /* of this machine, as the host is asked to reach it */
     char reason[512];         /* why the host cannot work; "": it can */
 };
@@ -65,46 +65,42 @@ static bool find_endpoint(const struct check *self, const struct host *host, str
     return endpoint_with_host(bound, address, trial->endpoint, sizeof trial->endpoint);
 }
 
-static void end_trial(struct trial *self, const char *reason)
-{
-    self->done = true;
-    snprintf(self->reason, sizeof self->reason, "%s", reason);
-}
-
-static void ask_reach(const struct check *self, struct host *host, struct trial *trial)
-{
-    rp_error err = {0};
-    if (!find_endpoint(self, host, trial) || host_probe(host, trial->endpoint, &err) != RP_OK)
-        end_trial(trial, err.text[0] ? err.text : "this machine has no address that others could use");
-    trial->asked = true;
-}
-
-static void take_answer(const struct host_probe *probe, struct trial *trial)
-{
-    char reason[400] = "";
-    if (!probe->ok)
-        snprintf(reason, sizeof reason, "it does not reach this machine at %.200s: %.120s; write broker.advertise",
-                 trial->endpoint, probe->text[0] ? probe->text : "no connection");
-    end_trial(trial, reason);
-}
-
-static void look(const struct check *self, uint32_t index, int64_t now_ns)
+/* Goes on with one host: connected, asked, answered. True: it can work, or its reason says why not. */
+static bool look(const struct check *self, uint32_t index)
 {
     struct host *host = host_pool_at(self->pool, index);
+    const struct host_info *info = host_info(host);
     struct trial *trial = &self->trials[index];
-    int64_t most = host_info(host)->sent ? HOST_CHECK_SEND_NS : HOST_CHECK_CONNECT_NS;
+    char *reason = trial->reason;
+    rp_error err = {0};
+    trial->sent |= info->sent;
+    if (info->state == HOST_LOST)
+        snprintf(reason, sizeof trial->reason, "%s", info->reason);
     if (host_pool_failed(self->pool, index))
-        end_trial(trial, host_info(host)->reason);
-    else if (now_ns - self->begin_ns > most)
-        end_trial(trial, trial->asked                          ? "it gives no answer"
-                         : host_info(host)->state == HOST_LOST ? host_info(host)->reason
-                                                               : "no connection within 10 s");
-    else if (host_info(host)->state != HOST_READY)
+        return true;
+    if (clock_ns() - self->begin_ns > (trial->sent ? HOST_CHECK_SEND_NS : HOST_CHECK_CONNECT_NS)) {
+        if (trial->asked || !reason[0])
+            strcpy(reason, trial->asked ? "it gives no answer" : "no connection within 10 s");
+        return true;
+    }
+    if (info->state != HOST_READY) {
         trial->asked = false;
-    else if (!trial->asked)
-        ask_reach(self, host, trial);
-    else if (host_info(host)->probe.done)
-        take_answer(&host_info(host)->probe, trial);
+        return false;
+    }
+    if (!trial->asked) {
+        trial->asked = find_endpoint(self, host, trial) && host_probe(host, trial->endpoint, &err) == RP_OK;
+        if (!trial->asked)
+            snprintf(reason, sizeof trial->reason, "%s",
+                     err.text[0] ? err.text : "this machine has no address that others could use");
+        return !trial->asked;
+    }
+    if (info->probe.ok)
+        reason[0] = '\0';
+    else if (info->probe.done)
+        snprintf(reason, sizeof trial->reason,
+                 "it does not reach this machine at %.200s: %.120s; write broker.advertise", trial->endpoint,
+                 info->probe.text[0] ? info->probe.text : "no connection");
+    return info->probe.done;
 }
 
 static void try_all(struct check *self)
@@ -115,8 +111,7 @@ static void try_all(struct check *self)
         left = 0;
         host_pool_tend(self->pool, clock_ns());
         for (uint32_t i = 1; i < host_pool_count(self->pool); i++) {
-            if (!self->trials[i].done)
-                look(self, i, clock_ns());
+            self->trials[i].done = self->trials[i].done || look(self, i);
             left += !self->trials[i].done;
         }
         if (left > 0)
@@ -137,7 +132,7 @@ static void print_trial(const struct check *self, uint32_t index, int width, FIL
     }
     fprintf(out, "%s, %g cores, %s; programs in %s", facts->model, facts->cores,
             format_bytes(memory, (uint64_t)facts->memory), facts->programs);
-    fprintf(out, "%s; reaches this machine at %s\n", host_info(host)->sent ? " (sent)" : "", trial->endpoint);
+    fprintf(out, "%s; reaches this machine at %s\n", trial->sent ? " (sent)" : "", trial->endpoint);
 }
 
 static rp_status print_all(const struct check *self, FILE *out, rp_error *err)

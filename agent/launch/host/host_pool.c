@@ -1,7 +1,7 @@
 /* Entries are never removed, so that an index stands for the same host as long as the pool lives. */
 #include "agent/launch/host/host_pool.h"
 
-#include <dirent.h>
+#include <fts.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -34,10 +34,7 @@
 #define WEIGHTS_NAME "actors.weights"
 #define HERE_NAME "here" /* folder of the files of launch.send */
 #define HOST_POOL_FILES_MOST 512u
-#define HOST_POOL_DEPTH_MOST 8u
 #define PATH_SIZE 1024u
-/* Overrides that a host may need beyond those of home: actors.weights, environment.plugin. */
-#define OVERRIDES 2u
 
 struct pool_host {
     char name[HOST_NAME];
@@ -55,8 +52,7 @@ struct pool_host {
     char config_path[PATH_SIZE], folder[PATH_SIZE], here[PATH_SIZE];
     struct endpoints endpoints;
     struct run_keys run_keys;
-    const char **overrides; /* those of the base, then own ones, then NULL */
-    char own_overrides[OVERRIDES][PATH_SIZE + 64];
+    struct words overrides; /* those of the base, then own ones */
 };
 
 /* A file that every host gets. */
@@ -80,63 +76,46 @@ struct host_pool {
 
 /* ---- files of the user ---- */
 
-static rp_status add_file(struct host_pool *self, const char *path, const char *name, rp_error *err)
+/* Takes a file of launch.send, or what is wrong with it. */
+static rp_status add_file(struct host_pool *self, const FTSENT *at, rp_error *err)
 {
+    const char *below_here = at->fts_path + strlen(self->options.here);
+    if (at->fts_info == FTS_D || at->fts_info == FTS_DP)
+        return RP_OK;
+    if (at->fts_info == FTS_NS)
+        return err_set(err, RP_NOT_FOUND, "launch.send: there is no file %s", at->fts_path);
+    if (at->fts_info != FTS_F)
+        return err_set(err, RP_INVALID_ARGUMENT, "launch.send: %s is no file and no folder that can be sent",
+                       at->fts_path);
     if (self->n_files == HOST_POOL_FILES_MOST)
         return err_set(err, RP_RESOURCE_EXHAUSTED, "launch.send: these are more than %u files", HOST_POOL_FILES_MOST);
     self->files = need_resize(self->files, self->n_files + 1, sizeof *self->files);
-    self->files[self->n_files++] = (struct pool_file){.path = need_text(path), .name = need_text(name)};
+    self->files[self->n_files++] =
+        (struct pool_file){.path = need_text(at->fts_path), .name = need_print(HERE_NAME "%s", below_here)};
     return RP_OK;
 }
 
-/* Leaves out what no program needs elsewhere: hidden files, and what Python has compiled. */
-static bool is_left_out(const char *name)
-{
-    return name[0] == '.' || strcmp(name, "__pycache__") == 0;
-}
-
-static rp_status add_path(struct host_pool *self, const char *path, const char *name, uint32_t depth, rp_error *err)
-{
-    struct stat info;
-    if (stat(path, &info) != 0)
-        return err_set(err, RP_NOT_FOUND, "launch.send: there is no file %s", path);
-    if (S_ISREG(info.st_mode))
-        return add_file(self, path, name, err);
-    DIR *folder = S_ISDIR(info.st_mode) && depth < HOST_POOL_DEPTH_MOST ? opendir(path) : NULL;
-    if (!folder)
-        return err_set(err, RP_INVALID_ARGUMENT, "launch.send: %s is no file and no folder that can be sent", path);
-    rp_status status = RP_OK;
-    for (const struct dirent *entry; status == RP_OK && (entry = readdir(folder));) {
-        char below[PATH_SIZE], below_name[PATH_SIZE];
-        if (is_left_out(entry->d_name))
-            continue;
-        if ((size_t)snprintf(below, sizeof below, "%s/%s", path, entry->d_name) >= sizeof below ||
-            (size_t)snprintf(below_name, sizeof below_name, "%s/%s", name, entry->d_name) >= sizeof below_name)
-            status = err_set(err, RP_INVALID_ARGUMENT, "launch.send: the path below %s is too long", path);
-        else
-            status = add_path(self, below, below_name, depth + 1, err);
-    }
-    closedir(folder);
-    return status;
-}
-
+/* Leaves out what no program needs elsewhere: hidden files in folders, and what Python has compiled. */
 static rp_status find_files(struct host_pool *self, rp_error *err)
 {
     const struct schema_list *send = &self->options.config->launch.send;
     char *const *list = send->data;
-    if (!run_config_is_spread(self->options.config))
+    struct words paths = {0};
+    rp_status status = RP_OK;
+    if (!run_config_is_spread(self->options.config) || send->count == 0)
         return RP_OK;
-    for (uint32_t i = 0; i < send->count; i++) {
-        char path[PATH_SIZE], name[PATH_SIZE];
-        const char *word = list[i] + (strncmp(list[i], "./", 2) == 0 ? 2 : 0);
-        if ((size_t)snprintf(path, sizeof path, "%s/%s", self->options.here, word) >= sizeof path ||
-            (size_t)snprintf(name, sizeof name, HERE_NAME "/%s", word) >= sizeof name)
-            return err_set(err, RP_INVALID_ARGUMENT, "launch.send: the path %.100s... is too long", word);
-        for (size_t end = strlen(name); end > 0 && name[end - 1] == '/'; end--)
-            name[end - 1] = '\0';
-        RP_TRY(add_path(self, path, name, 0, err));
-    }
-    return RP_OK;
+    for (uint32_t i = 0; i < send->count; i++)
+        words_addf(&paths, "%s/%s", self->options.here, list[i] + (strncmp(list[i], "./", 2) == 0 ? 2 : 0));
+    FTS *tree = fts_open(paths.list, FTS_LOGICAL | FTS_NOCHDIR, NULL);
+    for (FTSENT *at; status == RP_OK && tree && (at = fts_read(tree));)
+        if (at->fts_level > 0 && (at->fts_name[0] == '.' || strcmp(at->fts_name, "__pycache__") == 0))
+            fts_set(tree, at, FTS_SKIP);
+        else
+            status = add_file(self, at, err);
+    if (tree)
+        fts_close(tree);
+    words_clear(&paths);
+    return status;
 }
 
 /* ---- entries ---- */
@@ -239,7 +218,7 @@ void host_pool_destroy(struct host_pool **self_p)
     for (uint32_t i = 0; i < self->n; i++) {
         struct pool_host *one = self->hosts[i];
         host_destroy(&one->host);
-        free(one->overrides);
+        command_free(&one->overrides.list);
         free(one);
     }
     for (uint32_t i = 0; i < self->n_files; i++) {
@@ -607,18 +586,6 @@ static void map_endpoints(const struct host_pool *self, struct pool_host *one, c
     map_endpoint(self, one, broker->events, bound->events, out->events, sizeof out->events);
 }
 
-/* Writes "key='path'"; quotes within are doubled, as in YAML. */
-static void write_override(char *out, size_t size, const char *key, const char *path)
-{
-    size_t used = (size_t)snprintf(out, size, "%s='", key);
-    for (; *path && used + 4 < size; path++) {
-        if (*path == '\'')
-            out[used++] = '\'';
-        out[used++] = *path;
-    }
-    snprintf(out + used, size - used, "'");
-}
-
 /* The part of a path below a folder; NULL: the path is elsewhere. */
 static const char *below(const char *path, const char *folder)
 {
@@ -632,25 +599,18 @@ static void map_overrides(const struct host_pool *self, struct pool_host *one, c
 {
     const struct run_config *config = base->config;
     const char *plugin = config->environment.plugin ? config->environment.plugin : "";
-    uint32_t n = 0, own = 0;
     char path[PATH_MAX + PATH_SIZE], real[PATH_MAX];
-    while (base->overrides && base->overrides[n])
-        n++;
-    const char **list = one->overrides = need_resize(one->overrides, n + OVERRIDES + 1, sizeof *list);
-    for (uint32_t i = 0; i < n; i++)
-        list[i] = base->overrides[i];
+    words_clear(&one->overrides);
+    words_add_list(&one->overrides, base->overrides);
     if (weights_of(config)[0]) {
         snprintf(path, sizeof path, "%s/" WEIGHTS_NAME, work);
-        write_override(one->own_overrides[own], sizeof one->own_overrides[own], "actors.weights", path);
-        list[n++] = one->own_overrides[own++];
+        words_add_path(&one->overrides, "actors.weights=", path);
     }
     if (plugin[0] && realpath(plugin, real)) { /* beside the run's file, or at the same path there */
         const char *rest = below(real, self->options.here);
         snprintf(path, sizeof path, "%s%s", rest ? one->here : "", rest ? rest : real);
-        write_override(one->own_overrides[own], sizeof one->own_overrides[own], "environment.plugin", path);
-        list[n++] = one->own_overrides[own++];
+        words_add_path(&one->overrides, "environment.plugin=", path);
     }
-    list[n] = NULL;
 }
 
 void host_pool_context(struct host_pool *self, uint32_t index, const struct command_context *base,
@@ -680,7 +640,7 @@ void host_pool_context(struct host_pool *self, uint32_t index, const struct comm
     out->endpoints = base->endpoints ? &one->endpoints : NULL;
     out->endpoints_file = "";
     out->keys = &one->run_keys;
-    out->overrides = one->overrides ? one->overrides : base->overrides;
+    out->overrides = (const char *const *)one->overrides.list;
     out->elsewhere = true;
     out->python = facts->python;
 }

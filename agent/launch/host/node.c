@@ -4,14 +4,12 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <ftw.h>
 #include <netdb.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -24,6 +22,7 @@
 #include "agent/launch/process/interrupts.h"
 #include "agent/launch/process/machine.h"
 #include "agent/launch/process/process.h"
+#include "agent/launch/process/spawn.h"
 #include "proto/base/clock.h"
 #include "proto/base/error.h"
 #include "proto/base/need.h"
@@ -44,9 +43,6 @@
 #define AGAIN_NS (5 * NS_PER_S)
 #define PIECES_MOST 4
 #define NODE_DEPTH_MOST 6
-#define PREFIX "replay-node-"
-#define RANDOM "XXXXXX"
-#define ATTEMPTS 8
 
 struct node_child {
     uint32_t id;
@@ -88,7 +84,6 @@ struct node {
     struct guard guard;
     struct interrupts interrupts;
     char work[512], here[512];
-    int lock; /* shows that the work folder is in use */
     struct host_folder folder;
     bool greeted, over;
     int64_t lease_ns, heard_ns, usage_ns, alive_ns; /* alive_ns: the last sign of life for the guard */
@@ -101,68 +96,6 @@ struct node {
 };
 
 /* ---- work folder ---- */
-
-static int remove_one(const char *path, const struct stat *info, int kind, struct FTW *at)
-{
-    (void)info, (void)kind, (void)at;
-    remove(path);
-    return 0;
-}
-
-static void remove_tree(const char *path)
-{
-    nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS | FTW_MOUNT);
-}
-
-/* "replay-node-HOST-": agents of several machines may share a folder in which a lock holds on its own machine alone. */
-static void make_prefix(char *out, size_t size)
-{
-    char hostname[65] = "";
-    gethostname(hostname, sizeof hostname - 1);
-    for (char *c = hostname; *c; c++)
-        *c = *c == '/' ? '_' : *c;
-    snprintf(out, size, PREFIX "%s-", hostname);
-}
-
-/* Locks the folder as long as this process lives. -1: it is in use, being removed, or not ours to look at. */
-static int lock_folder(const char *path)
-{
-    int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    struct stat info;
-    bool locked = fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0;
-    int error = errno;
-    if (locked && fstat(fd, &info) == 0 && info.st_nlink > 0)
-        return fd;
-    if (locked) /* another agent has removed the folder meanwhile */
-        error = EWOULDBLOCK;
-    if (fd >= 0)
-        close(fd);
-    errno = error;
-    return -1;
-}
-
-/* Removes folders of this machine's node agents that were killed: keys and weights lie in them. */
-static void sweep(const char *parent, const char *prefix)
-{
-    size_t length = strlen(prefix);
-    DIR *folder = opendir(parent);
-    for (const struct dirent *entry; folder && (entry = readdir(folder));) {
-        char path[600];
-        struct stat info;
-        if (strncmp(entry->d_name, prefix, length) != 0 || strlen(entry->d_name) != length + strlen(RANDOM) ||
-            fstatat(dirfd(folder), entry->d_name, &info, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISDIR(info.st_mode) ||
-            info.st_uid != geteuid())
-            continue;
-        snprintf(path, sizeof path, "%s/%s", parent, entry->d_name);
-        int lock = lock_folder(path);
-        if (lock < 0)
-            continue;
-        remove_tree(path);
-        close(lock);
-    }
-    if (folder)
-        closedir(folder);
-}
 
 static uint64_t free_bytes(const char *folder)
 {
@@ -183,36 +116,11 @@ static const char *choose_parent(void)
 static rp_status make_work(struct node *self, rp_error *err)
 {
     const char *parent = choose_parent();
-    char path[sizeof self->work - 64]; /* names of files follow */
-    char prefix[96];
-    make_prefix(prefix, sizeof prefix);
-    if ((size_t)snprintf(path, sizeof path, "%s/%s" RANDOM, parent, prefix) >= sizeof path)
-        return err_set(err, RP_INVALID_ARGUMENT, "the path of TMPDIR is too long: %.300s", parent);
-    sweep(parent, prefix);
-    /* Another agent that sweeps may take a folder that is not locked yet. */
-    for (int attempt = 0; attempt < ATTEMPTS && self->lock < 0; attempt++) {
-        snprintf(self->work, sizeof self->work, "%s", path);
-        if (!mkdtemp(self->work))
-            break;
-        self->lock = lock_folder(self->work);
-        if (self->lock < 0 && errno != EWOULDBLOCK && errno != ENOENT)
-            return RP_OK; /* a file system without locks, where nobody sweeps */
-    }
-    if (self->lock >= 0)
+    snprintf(self->work, sizeof self->work - 64, "%s/replay-node-XXXXXX", parent); /* names of files follow */
+    if (mkdtemp(self->work))
         return RP_OK;
-    self->work[0] = '\0';
     return err_set(err, RP_IO, "no folder for the run's files can be made in %.300s: %s; set TMPDIR", parent,
                    strerror(errno));
-}
-
-static void remove_work(struct node *self)
-{
-    if (self->work[0])
-        remove_tree(self->work);
-    if (self->lock >= 0)
-        close(self->lock);
-    self->work[0] = '\0';
-    self->lock = -1;
 }
 
 /* ---- the mirror: what processes write here goes home ---- */
@@ -504,8 +412,11 @@ static rp_status start(struct node *self, struct node_child *child, const char *
     if (pipe2(ends, O_CLOEXEC) != 0)
         return err_set(err, RP_IO, "could not make a pipe for the output of %s: %s", name, strerror(errno));
     fcntl(ends[0], F_SETFL, O_NONBLOCK);
-    const struct process_options options = {
-        .name = name, .argv = argv, .environment = environment, .output = ends[1], .guard = &self->guard};
+    const struct process_options options = {.name = name,
+                                            .argv = argv,
+                                            .environment = environment,
+                                            .streams = (const int[]){SPAWN_NULL, ends[1], ends[1]},
+                                            .guard = &self->guard};
     rp_status status = process_start(&child->process, &options, clock_ns(), err);
     close(ends[1]);
     if (status == RP_OK)
@@ -622,20 +533,6 @@ static void tend_children(struct node *self)
     }
 }
 
-/* Cores in use by all programs since the last call; 0: not known. */
-static double busy_cores(struct node *self)
-{
-    struct machine_load load;
-    double busy = 0.0;
-    if (!machine_load_read(&load))
-        return 0.0;
-    int64_t ns = load.at_ns - self->load.at_ns;
-    if (self->load.at_ns > 0 && ns > 0 && load.busy_ns >= self->load.busy_ns)
-        busy = (double)(load.busy_ns - self->load.busy_ns) / (double)ns;
-    self->load = load;
-    return busy;
-}
-
 /* Adds what a child uses to the list. */
 static void add_usage(const struct node_child *child, struct json_object *list)
 {
@@ -655,7 +552,9 @@ static void report_usage(struct node *self, int64_t now_ns)
     if (now_ns - self->usage_ns < USAGE_NS)
         return;
     self->usage_ns = now_ns;
-    double busy = busy_cores(self);
+    struct machine_load load;
+    double busy = machine_load_read(&load) ? machine_load_busy(&self->load, &load) : 0.0;
+    self->load = load;
     uint32_t at = 0;
     do {
         struct json_object *line = host_line_new("usage"), *list = json_object_new_array();
@@ -946,16 +845,15 @@ static void turn(struct node *self)
 
 static rp_status node_begin(struct node *self, int in, int out, rp_error *err)
 {
-    *self = (struct node){
-        .in = in, .out = out, .lease_ns = LEASE_NS, .heard_ns = clock_ns(), .answers = {-1, -1}, .lock = -1};
+    *self = (struct node){.in = in, .out = out, .lease_ns = LEASE_NS, .heard_ns = clock_ns(), .answers = {-1, -1}};
     self->guard.pipe = -1;
     self->interrupts.fd = -1;
     host_writer_init(&self->writer, out);
     host_folder_init(&self->folder, "", "node");
     process_raise_files();
     RP_TRY(interrupts_init(&self->interrupts, err));
-    RP_TRY(guard_start(&self->guard, err));
     RP_TRY(make_work(self, err));
+    RP_TRY(guard_start_with(&self->guard, self->work, err)); /* keys and weights must not outlive this process */
     host_folder_init(&self->folder, self->work, "node");
     if (fcntl(in, F_SETFL, O_NONBLOCK) != 0 || fcntl(out, F_SETFL, O_NONBLOCK) != 0 ||
         pipe2(self->answers, O_CLOEXEC | O_NONBLOCK) != 0)
@@ -969,10 +867,9 @@ static rp_status node_begin(struct node *self, int in, int out, rp_error *err)
 static void end(struct node *self)
 {
     end_children(self);
-    guard_stop(&self->guard); /* the rest may take longer than a lease */
     host_folder_drop(&self->folder);
     mirror_fini(&self->mirror);
-    remove_work(self);
+    guard_finish(&self->guard); /* removes the work folder */
     host_reader_fini(&self->reader);
     host_writer_fini(&self->writer);
     interrupts_fini(&self->interrupts);

@@ -371,27 +371,15 @@ bool profile_load(const char *key, struct plan_input *out)
     return ok;
 }
 
-static void make_folders(const char *path)
-{
-    char part[FOLDER_SIZE];
-    snprintf(part, sizeof part, "%s", path);
-    for (char *slash = strchr(part + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
-        *slash = '\0';
-        mkdir(part, 0755);
-        *slash = '/';
-    }
-    mkdir(part, 0755);
-}
-
 rp_status profile_store(const char *key, const struct plan_input *input, rp_error *err)
 {
     char folder[FOLDER_SIZE], name[48];
     if (!find_place(key, folder, name))
         return err_set(err, RP_IO, "there is no place for a cache: neither XDG_CACHE_HOME nor HOME is a folder's name");
+    RP_TRY(run_folder_make(folder, 0755, err));
     char *text = plan_to_json(NULL, input);
     struct json_object *root = json_tokener_parse(text);
     json_object_object_add(root, "key", json_object_new_string(key));
-    make_folders(folder);
     rp_status status =
         run_folder_write(folder, name, json_object_to_json_string_ext(root, JSON_C_TO_STRING_PRETTY), err);
     json_object_put(root);
@@ -412,12 +400,6 @@ struct profile {
     uint32_t n_runs; /* made so far */
     struct trial trial;
 };
-
-static int64_t now_ns(void)
-{
-    struct clock clock = clock_system();
-    return clock_now(&clock);
-}
 
 /* Tells the user something at once. */
 static void say(struct profile *self, const char *format, ...) RP_PRINTF(2, 3);
@@ -698,7 +680,7 @@ static rp_status run_pair(struct profile *self, struct plan_run *pair, rp_error 
 
 static bool in_time(const struct profile *self)
 {
-    return now_ns() - self->began_ns < MOST_TIMES * self->measure_ns;
+    return clock_ns() - self->began_ns < MOST_TIMES * self->measure_ns;
 }
 
 /* A run from which other programs took processor time is repeated, and the faster one counts: other programs only slow a run down. */
@@ -748,7 +730,7 @@ static rp_status measure(const struct profile_options *options, struct plan_inpu
                            .out = out,
                            .batch = (uint64_t)profile_batch(options->config),
                            .items_per_step = profile_items_per_step(options->config),
-                           .began_ns = now_ns(),
+                           .began_ns = clock_ns(),
                            .measure_ns = options->config->plan.measure_ns};
     if (!self.table)
         return err_set(err, RP_NOT_FOUND, "there is no table '%s' in broker.tables", options->config->adder.table);
@@ -760,7 +742,7 @@ static rp_status measure(const struct profile_options *options, struct plan_inpu
     }
     if (is_spread(options)) {
         adopt_hosts(options, out, &same); /* with those that have come, or come back, meanwhile */
-        self.began_ns = now_ns();         /* several kinds leave pairs their time */
+        self.began_ns = clock_ns();       /* several kinds leave pairs their time */
     }
     profile_fill(options->config, out);
     return measure_pairs(&self, err);

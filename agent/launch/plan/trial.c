@@ -34,28 +34,15 @@
 /* Hosts report about once a second what their processes use. Later than this, a process without news counts as idle. */
 #define REPORT_NS (3 * NS_PER_S)
 
-static int64_t trial_now_ns(void)
-{
-    struct clock clock = clock_system();
-    return clock_now(&clock);
-}
-
 /* Waits, while hosts are tended. */
 static void nap(struct trial *self, int64_t ms)
 {
     if (self->hosts)
-        host_pool_tend(self->hosts, trial_now_ns());
+        host_pool_tend(self->hosts, clock_ns());
     nanosleep(&(struct timespec){.tv_nsec = ms * NS_PER_MS}, NULL);
 }
 
 /* ---- overrides ---- */
-
-static void override(struct trial *self, char *text)
-{
-    self->overrides = need_resize(self->overrides, self->n_overrides + 2, sizeof *self->overrides);
-    self->overrides[self->n_overrides++] = text;
-    self->overrides[self->n_overrides] = NULL;
-}
 
 static void override_limiter(struct trial *self, const struct trial_options *options)
 {
@@ -63,17 +50,17 @@ static void override_limiter(struct trial *self, const struct trial_options *opt
     const struct table_config *table = run_config_table(config);
     uint32_t k = (uint32_t)(table - (const struct table_config *)config->broker.tables.data);
     if (!options->limited) {
-        override(self, need_print("broker.tables[%u].limiter={kind: min_size, min_size: 1}", k));
-        override(self, need_print("broker.tables[%u].max_times_sampled=0", k));
+        words_addf(&self->overrides, "broker.tables[%u].limiter={kind: min_size, min_size: 1}", k);
+        words_addf(&self->overrides, "broker.tables[%u].max_times_sampled=0", k);
     }
     if (options->min_size > 0)
-        override(self, need_print("broker.tables[%u].limiter.min_size=%.0f", k, options->min_size));
+        words_addf(&self->overrides, "broker.tables[%u].limiter.min_size=%.0f", k, options->min_size);
     if (options->buffer > 0)
-        override(self, need_print("broker.tables[%u].limiter.error_buffer=%.17g", k, options->buffer));
+        words_addf(&self->overrides, "broker.tables[%u].limiter.error_buffer=%.17g", k, options->buffer);
     if (options->shift != 0) {
         const struct limiter_section *limiter = &table->limiter;
-        override(self, need_print("broker.tables[%u].limiter.min_diff=%.17g", k, limiter->min_diff + options->shift));
-        override(self, need_print("broker.tables[%u].limiter.max_diff=%.17g", k, limiter->max_diff + options->shift));
+        words_addf(&self->overrides, "broker.tables[%u].limiter.min_diff=%.17g", k, limiter->min_diff + options->shift);
+        words_addf(&self->overrides, "broker.tables[%u].limiter.max_diff=%.17g", k, limiter->max_diff + options->shift);
     }
 }
 
@@ -97,15 +84,15 @@ static void make_overrides(struct trial *self, const struct trial_options *optio
     static const char *const local[] = {"broker.service=tcp://127.0.0.1:0", "broker.ingest=tcp://127.0.0.1:0",
                                         "broker.events=tcp://127.0.0.1:0"};
     const struct run_keys *keys = self->options->keys;
-    override(self, need_print("report.every=%dms", TRIAL_REPORT_MS));
+    words_addf(&self->overrides, "report.every=%dms", TRIAL_REPORT_MS);
     for (size_t i = 0; i < sizeof fixed / sizeof fixed[0]; i++)
-        override(self, need_text(fixed[i]));
+        words_add(&self->overrides, fixed[i]);
     for (size_t i = 0; !self->hosts && i < sizeof local / sizeof local[0]; i++)
-        override(self, need_text(local[i]));
+        words_add(&self->overrides, local[i]);
     /* On loopback as in the run: what encryption costs belongs into the plan. */
-    override(self, need_print("broker.security.mode=%s", keys && keys->on ? "curve" : "none"));
+    words_addf(&self->overrides, "broker.security.mode=%s", keys && keys->on ? "curve" : "none");
     if (options->shards > 0)
-        override(self, need_print("broker.shards=%u", options->shards));
+        words_addf(&self->overrides, "broker.shards=%u", options->shards);
     override_limiter(self, options);
 }
 
@@ -167,25 +154,14 @@ static rp_status launch(struct trial *self, struct trial_worker *worker, rp_erro
         snprintf(name, sizeof name, "%s-%u", role_names[worker->role], worker->index);
     snprintf(log, sizeof log, "%s/%s.log", self->folder, name);
     RP_TRY(context_of(self, worker->host, &context, err));
-    char **argv = command_build(&context, worker->role, worker->index, err);
-    char **environment = argv ? command_environment(&context, worker->role, worker->index) : NULL;
-    rp_status status = RP_OK;
-    if (!argv)
-        status = err && err->status ? (rp_status)err->status : RP_NO_MEMORY;
-    else if (!environment)
-        status = err_set(err, RP_NO_MEMORY, "no memory to start %s", name);
     bool home = worker->host == HOST_POOL_HOME;
-    struct process_options options = {.name = name,
-                                      .argv = (const char *const *)argv,
-                                      .environment = (const char *const *)environment,
-                                      .log = log,
-                                      .guard = self->options->guard,
-                                      .place = home ? NULL : host_place(host_pool_at(self->hosts, worker->host))};
-    if (status == RP_OK)
-        status = process_start(&worker->process, &options, trial_now_ns(), err);
-    command_free(&environment);
-    command_free(&argv);
-    return status;
+    const struct process_options options = {
+        .name = name,
+        .log = log,
+        .guard = self->options->guard,
+        .place = home ? NULL : host_place(host_pool_at(self->hosts, worker->host)),
+    };
+    return command_start(&context, worker->role, worker->index, &options, &worker->process, clock_ns(), err);
 }
 
 static rp_status add_worker(struct trial *self, enum role role, uint32_t index, uint32_t host, rp_error *err)
@@ -275,7 +251,7 @@ static void note_usage(struct trial *self, bool home)
             continue;
         worker->memory = usage.memory;
         if (here || worker->now.seen_ns == 0 || usage.cpu_ns != worker->now.cpu_ns)
-            worker->now = (struct trial_usage){usage.cpu_ns, usage.main_ns, trial_now_ns()};
+            worker->now = (struct trial_usage){usage.cpu_ns, usage.main_ns, clock_ns()};
     }
 }
 
@@ -293,13 +269,13 @@ static bool any_runs(struct trial *self, enum role role)
 /* Asks all to end, and kills those that do not. */
 void trial_stop(struct trial *self, enum role role)
 {
-    int64_t start = trial_now_ns();
+    int64_t start = clock_ns();
     uint32_t kept = 0;
     for (uint32_t i = 0; i < self->n_workers; i++)
         if (self->workers[i].role == role && self->workers[i].process.running)
             process_ask(&self->workers[i].process, start);
     while (any_runs(self, role)) {
-        for (uint32_t i = 0; trial_now_ns() - start > GRACE_NS && i < self->n_workers; i++) {
+        for (uint32_t i = 0; clock_ns() - start > GRACE_NS && i < self->n_workers; i++) {
             struct process *process = &self->workers[i].process;
             if (self->workers[i].role == role && process->running && !process->killed)
                 process_kill(process);
@@ -322,14 +298,14 @@ void trial_tell(struct trial *self, double share, double next_share, const char 
     va_end(arguments);
     self->share = fmax(share, self->shown);
     self->next_share = fmax(next_share, self->share);
-    self->since_ns = trial_now_ns();
+    self->since_ns = clock_ns();
     self->told_ns = 0;
 }
 
 static rp_status tell_user(struct trial *self, rp_error *err)
 {
     const struct profile_options *options = self->options;
-    int64_t now = trial_now_ns();
+    int64_t now = clock_ns();
     if (!options->progress || now - self->told_ns < TELL_NS)
         return RP_OK;
     self->told_ns = now;
@@ -346,7 +322,7 @@ static rp_status tell_user(struct trial *self, rp_error *err)
 static rp_status trial_look(struct trial *self, rp_error *err)
 {
     if (self->hosts)
-        host_pool_tend(self->hosts, trial_now_ns());
+        host_pool_tend(self->hosts, clock_ns());
     RP_TRY(check_workers(self, err));
     note_usage(self, false);
     RP_TRY(tell_user(self, err));
@@ -358,12 +334,12 @@ static rp_status trial_look(struct trial *self, rp_error *err)
 rp_status trial_await(struct trial *self, bool (*test)(struct trial *, void *), void *context, int64_t limit_ns,
                       rp_error *err)
 {
-    int64_t end = trial_now_ns() + limit_ns;
+    int64_t end = clock_ns() + limit_ns;
     for (;;) {
         RP_TRY(trial_look(self, err));
         if (test(self, context))
             return RP_OK;
-        if (trial_now_ns() >= end)
+        if (clock_ns() >= end)
             return RP_DEADLINE_EXCEEDED;
         nap(self, POLL_MS);
     }
@@ -432,7 +408,7 @@ rp_status trial_open(struct trial *self, const struct trial_options *options, rp
                                              .actors = 1,
                                              .learners = 1,
                                              .keys = profile->keys,
-                                             .overrides = (const char *const *)self->overrides};
+                                             .overrides = (const char *const *)self->overrides.list};
     return start_broker(self, err);
 }
 
@@ -445,9 +421,7 @@ void trial_close(struct trial *self)
     observer_destroy(&self->observer);
     trial_stop(self, ROLE_BROKER);
     free(self->workers);
-    for (uint32_t i = 0; i < self->n_overrides; i++)
-        free(self->overrides[i]);
-    free(self->overrides);
+    command_free(&self->overrides.list);
     for (size_t i = 0; self->folder[0] && i < sizeof weights / sizeof weights[0]; i++) {
         char path[640];
         snprintf(path, sizeof path, "%s/%s", self->folder, weights[i]);
@@ -518,13 +492,13 @@ static bool all_reported(const struct trial *self)
 /* Reads until there are enough changes to compute rates from. */
 static rp_status read_counters(struct trial *self, int64_t ns, struct readings *out, rp_error *err)
 {
-    int64_t start = trial_now_ns(), pause = ns / 80 / NS_PER_MS;
+    int64_t start = clock_ns(), pause = ns / 80 / NS_PER_MS;
     pause = pause < 5 ? 5 : pause > 500 ? 500 : pause;
     for (;;) {
         RP_TRY(trial_look(self, err));
         if (self->seen.broker)
             read_once(&self->seen, out);
-        int64_t taken = trial_now_ns() - start;
+        int64_t taken = clock_ns() - start;
         uint32_t changes = out->inserts.changes > out->samples.changes ? out->inserts.changes : out->samples.changes;
         bool enough = (taken >= ns && changes >= LEAST_CHANGES) || taken >= LONGEST * ns;
         if (enough && (taken >= REPORT_NS || all_reported(self)))

@@ -40,8 +40,7 @@ struct trial {
     struct host_pool *hosts; /* NULL: one machine */
     uint32_t lost;           /* host whose loss has ended a process; TRIAL_NO_HOST: none */
     char folder[512], endpoints_file[544];
-    char **overrides;
-    uint32_t n_overrides;
+    struct words overrides;
     struct endpoints endpoints;
     struct command_context context;
     struct trial_worker *workers; /* the broker first */

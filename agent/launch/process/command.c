@@ -18,36 +18,6 @@ const char *const role_names[ROLES] = {"broker", "learner", "actor", "evaluator"
 
 /* ---- a list of words that grows ---- */
 
-struct words {
-    char **list; /* NULL-terminated */
-    uint32_t count;
-};
-
-/* Takes the word. */
-static void words_take(struct words *self, char *word)
-{
-    self->list = need_resize(self->list, self->count + 2, sizeof *self->list);
-    self->list[self->count++] = word;
-    self->list[self->count] = NULL;
-}
-
-static void words_add(struct words *self, const char *word)
-{
-    words_take(self, need_text(word));
-}
-
-#define words_addf(words, ...) words_take((words), need_print(__VA_ARGS__))
-/* Adds an override. */
-#define words_set(words, ...) (words_add((words), "--set"), words_addf((words), __VA_ARGS__))
-
-char **command_copy(const char *const *list)
-{
-    struct words words = {.list = need_alloc(sizeof *words.list)};
-    for (; *list; list++)
-        words_add(&words, *list);
-    return words.list;
-}
-
 void command_free(char ***list)
 {
     for (char **word = *list; word && *word; word++)
@@ -55,6 +25,49 @@ void command_free(char ***list)
     free(*list);
     *list = NULL;
 }
+
+void words_take(struct words *self, char *word)
+{
+    self->list = need_resize(self->list, self->count + 2, sizeof *self->list);
+    self->list[self->count++] = word;
+    self->list[self->count] = NULL;
+}
+
+void words_add(struct words *self, const char *word)
+{
+    words_take(self, need_text(word));
+}
+
+void words_add_list(struct words *self, const char *const *list)
+{
+    for (; list && *list; list++)
+        words_add(self, *list);
+}
+
+void words_add_path(struct words *self, const char *key, const char *path)
+{
+    struct text quoted = {0};
+    text_add(&quoted, "%s", key);
+    if (path[strspn(path, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._-")] == '\0') {
+        text_add(&quoted, "%s", path);
+    } else {
+        text_add(&quoted, "'");
+        for (const char *c = path; *c; c++)
+            text_add(&quoted, "%s%c", *c == '\'' ? "'" : "", *c);
+        text_add(&quoted, "'");
+    }
+    words_add(self, text_get(&quoted));
+    text_fini(&quoted);
+}
+
+void words_clear(struct words *self)
+{
+    command_free(&self->list);
+    self->count = 0;
+}
+
+/* Adds an override. */
+#define words_set(words, ...) (words_add((words), "--set"), words_addf((words), __VA_ARGS__))
 
 /* ---- placeholders ---- */
 
@@ -179,27 +192,10 @@ static void add_overrides(struct words *words, const struct command_context *con
     }
 }
 
-/* The value of an override is YAML: quotes keep a path from being read as something else. */
-static void add_path(struct words *words, const char *key, const char *path)
-{
-    struct text quoted = {0};
-    text_add(&quoted, "%s", key);
-    if (path[strspn(path, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._-")] == '\0') {
-        text_add(&quoted, "%s", path);
-    } else {
-        text_add(&quoted, "'");
-        for (const char *c = path; *c; c++)
-            text_add(&quoted, "%s%c", *c == '\'' ? "'" : "", *c);
-        text_add(&quoted, "'");
-    }
-    words_add(words, text_get(&quoted));
-    text_fini(&quoted);
-}
-
 static void add_folder(struct words *words, const char *folder)
 {
     words_add(words, "--folder");
-    add_path(words, "", folder);
+    words_add_path(words, "", folder);
 }
 
 static const char *default_of(const char *key)
@@ -239,7 +235,7 @@ static void add_dir(struct words *words, const struct command_context *context, 
     if (!dir || !dir[0])
         return;
     words_add(words, "--set");
-    add_path(words, key, command_keep(context, dir, path, sizeof path));
+    words_add_path(words, key, command_keep(context, dir, path, sizeof path));
 }
 
 /* Lets all actors of the run have one key: each of its environments is a writer, and an actor that is started again opens
@@ -274,7 +270,7 @@ static void add_broker(struct words *words, const struct command_context *contex
     add_dir(words, context, "broker.storage.dir=", broker->storage_dir);
     if (context->keys && context->keys->on) {
         words_add(words, "--set");
-        add_path(words, "broker.security.keys=", context->keys->list);
+        words_add_path(words, "broker.security.keys=", context->keys->list);
         add_writers(words, context->config);
     }
     /* Hosts are told the address by the launcher. Processes of this machine need not reach it. */
@@ -365,6 +361,22 @@ char **command_environment(const struct command_context *context, enum role role
         words_addf(&words, KEY_FILE_VARIABLE "=%s",
                    run_keys_file(context->keys, role == ROLE_LEARNER ? "learner" : "actor", key, sizeof key));
     return words.list;
+}
+
+rp_status command_start(const struct command_context *context, enum role role, uint32_t index,
+                        const struct process_options *options, struct process *process, int64_t now_ns, rp_error *err)
+{
+    struct process_options whole = *options;
+    char **argv = command_build(context, role, index, err);
+    if (!argv)
+        return (rp_status)err->status;
+    char **environment = command_environment(context, role, index);
+    whole.argv = (const char *const *)argv;
+    whole.environment = (const char *const *)environment;
+    rp_status status = process_start(process, &whole, now_ns, err);
+    command_free(&argv);
+    command_free(&environment);
+    return status;
 }
 
 char **command_evaluate(const struct command_context *context, const struct command_evaluation *evaluation)

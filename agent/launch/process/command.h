@@ -3,7 +3,9 @@
 #define AGENT_LAUNCH_COMMAND_H
 
 #include "agent/config/config.h"
+#include "agent/launch/process/process.h"
 #include "agent/launch/process/run_keys.h"
+#include "proto/base/need.h"
 #include "replay/error.h"
 
 enum role { ROLE_BROKER, ROLE_LEARNER, ROLE_ACTOR, ROLE_EVALUATOR, ROLES };
@@ -47,6 +49,9 @@ char **command_build(const struct command_context *context, enum role role, uint
  * (empty without keys). For children in Python also
  * PYTHONPATH, see command_python_path. */
 char **command_environment(const struct command_context *context, enum role role, uint32_t index);
+/* Starts one process of the run with that command line and environment; options has the rest. */
+rp_status command_start(const struct command_context *context, enum role role, uint32_t index,
+                        const struct process_options *options, struct process *process, int64_t now_ns, rp_error *err);
 /* Measures saved weights once: replay-actor --weights FILE --episodes N, which writes no file and prints "mean
  * return of N episodes: R". */
 struct command_evaluation {
@@ -63,8 +68,23 @@ bool command_in_python(const struct run_config *config, enum role role);
 char *command_python_path(const char *programs, const char *here);
 /* Asks a Python environment for its spec: python3 -m replaybus.describe, which prints lines "key: value". */
 char **command_describe(const struct env_config *config);
-/* Copies a NULL-terminated list; command_free. */
-char **command_copy(const char *const *list);
 void command_free(char ***list);
+
+/* ---- a list of words that grows: command lines, environments, overrides ---- */
+
+/* Zero-initialised. */
+struct words {
+    char **list; /* NULL-terminated: command_free. NULL: there are no words yet */
+    uint32_t count;
+};
+void words_clear(struct words *self);
+/* Takes the word. */
+void words_take(struct words *self, char *word);
+#define words_addf(words, ...) words_take((words), need_print(__VA_ARGS__))
+void words_add(struct words *self, const char *word);
+/* Adds the words of a NULL-terminated list, which may be NULL. */
+void words_add_list(struct words *self, const char *const *list);
+/* Adds "KEY=PATH", an override, whose value is YAML: quotes keep an unusual path from being read as something else. */
+void words_add_path(struct words *self, const char *key, const char *path);
 
 #endif

@@ -61,8 +61,8 @@ static void set_lease(int from, int32_t ms)
     setsockopt(from, SOL_SOCKET, SO_RCVTIMEO, &most, sizeof most);
 }
 
-/* parent: killed, too, when the lease is over. */
-static _Noreturn void watch(int from, pid_t parent)
+/* parent: killed, too, when the lease is over. folder: see struct guard. */
+static _Noreturn void watch(int from, pid_t parent, const char *folder)
 {
     struct groups groups = {0};
     bool late = false;
@@ -87,12 +87,14 @@ static _Noreturn void watch(int from, pid_t parent)
     }
     if (late && parent > 1 && getppid() == parent)
         kill(parent, SIGKILL);
+    if (folder)
+        execlp("rm", "rm", "-rf", "--", folder, (char *)NULL);
     _exit(0);
 }
 
 /* A reader of the launcher's output, or a process that waits for the launcher's session, must not wait for the guard.
  * May be forked from a process with threads. */
-static _Noreturn void guard_main(int from)
+static _Noreturn void guard_main(int from, const char *folder)
 {
     pid_t parent = getppid();
     static const int ignored[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGTSTP, SIGPIPE, SIGUSR1, SIGUSR2};
@@ -111,19 +113,19 @@ static _Noreturn void guard_main(int from)
     close_range(3, ~0U, 0);
     if (chdir("/") != 0)
         _exit(1);
-    watch(0, parent);
+    watch(0, parent, folder);
 }
 
-rp_status guard_start(struct guard *self, rp_error *err)
+rp_status guard_start_with(struct guard *self, const char *folder, rp_error *err)
 {
     int pair[2];
-    *self = (struct guard){.pipe = -1};
+    *self = (struct guard){.pipe = -1, .folder = folder};
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0)
         return err_set(err, RP_IO, "could not make a socket for the guard of the processes: %s", strerror(errno));
     spawn_await_children();
     pid_t pid = fork();
     if (pid == 0)
-        guard_main(pair[1]);
+        guard_main(pair[1], folder);
     int error = errno;
     close(pair[1]);
     if (pid < 0) {
@@ -143,13 +145,18 @@ rp_status guard_start(struct guard *self, rp_error *err)
     return RP_OK;
 }
 
+rp_status guard_start(struct guard *self, rp_error *err)
+{
+    return guard_start_with(self, NULL, err);
+}
+
 bool guard_lost(struct guard *self)
 {
     rp_error err = {0};
     if (self->pipe < 0 || waitpid(self->pid, NULL, WNOHANG) != self->pid)
         return false;
     close(self->pipe);
-    guard_start(self, &err); /* without one, the kernel still kills the children themselves */
+    guard_start_with(self, self->folder, &err); /* without one, the kernel still kills the children themselves */
     return true;
 }
 
@@ -177,14 +184,20 @@ void guard_alive(const struct guard *self)
     tell(self, (struct word){0}, MSG_DONTWAIT);
 }
 
-void guard_stop(struct guard *self)
+void guard_finish(struct guard *self)
 {
     if (self->pipe < 0)
         return;
-    /* The guard is gone before it could mistake the end of the socket for the launcher's end. */
-    kill(self->pid, SIGKILL);
+    close(self->pipe);
     while (waitpid(self->pid, NULL, 0) < 0 && errno == EINTR)
         ;
-    close(self->pipe);
     *self = (struct guard){.pipe = -1};
+}
+
+void guard_stop(struct guard *self)
+{
+    /* The guard is gone before it could mistake the end of the socket for the launcher's end. */
+    if (self->pipe >= 0)
+        kill(self->pid, SIGKILL);
+    guard_finish(self);
 }

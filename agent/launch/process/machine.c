@@ -1,4 +1,4 @@
-/* What this machine offers: affinity, and the limits of our control groups (both versions). */
+/* What this machine offers: affinity, and the limits of our control groups. */
 #include "agent/launch/process/machine.h"
 
 #include <math.h>
@@ -32,66 +32,29 @@ static double affinity(void)
     return online > 0 ? (double)online : 1.0;
 }
 
-/* ---- control groups ---- */
+/* ---- control groups (version 2) ---- */
 
 struct group {
-    const char *root;
-    char base[512]; /* where the controller is mounted */
-    char path[512]; /* path of our group below the mount: "", or "/a/b" */
-    bool old;       /* version 1 */
+    char path[1024]; /* folder of the group */
+    size_t root;     /* length of the path of the highest group */
 };
 
-/* True if the comma-separated list contains the word. */
-static bool has_word(const char *list, size_t length, const char *word)
+/* Our own group, the line "0::/user.slice" of a file. */
+static bool find_group(struct group *self, const char *root)
 {
-    size_t size = strlen(word);
-    for (const char *at = list; at < list + length;) {
-        size_t part = strcspn(at, ",:");
-        if (part == size && strncmp(at, word, size) == 0)
-            return true;
-        at += part + 1;
-    }
-    return false;
-}
-
-/* A line "4:cpu,cpuacct:/docker/x" or "0::/user.slice". */
-static bool parse_group(struct group *self, char *line, const char *controller)
-{
-    char *list = strchr(line, ':'), *path = list ? strchr(list + 1, ':') : NULL;
-    if (!path)
-        return false;
-    list++;
-    size_t length = (size_t)(path - list);
-    path++;
-    path[strcspn(path, "\n")] = '\0';
-    if (length > 0 && !has_word(list, length, controller))
-        return false;
-    self->old = length > 0;
-    snprintf(self->path, sizeof self->path, "%s", strcmp(path, "/") == 0 ? "" : path);
-    if (length == 0)
-        snprintf(self->base, sizeof self->base, "%s/sys/fs/cgroup", self->root);
-    else
-        snprintf(self->base, sizeof self->base, "%s/sys/fs/cgroup/%s", self->root, controller);
-    return true;
-}
-
-/* Version 1 wins where it has the controller. */
-static bool find_group(struct group *self, const char *root, const char *controller)
-{
-    char name[512], line[1024];
-    struct group one = {.root = root};
+    char path[512], line[512] = "";
     bool found = false;
-    snprintf(name, sizeof name, "%s/proc/self/cgroup", root);
-    FILE *file = fopen(name, "re");
-    if (!file)
-        return false;
-    while (fgets(line, sizeof line, file)) {
-        if (!parse_group(&one, line, controller) || (found && !one.old))
-            continue;
-        *self = one;
-        found = true;
-    }
-    fclose(file);
+    snprintf(path, sizeof path, "%s/proc/self/cgroup", root);
+    FILE *file = fopen(path, "re");
+    while (file && !found && fgets(line, sizeof line, file))
+        found = strncmp(line, "0::/", 4) == 0;
+    if (file)
+        fclose(file);
+    line[strcspn(line, "\n")] = '\0';
+    self->root = (size_t)snprintf(self->path, sizeof self->path, "%.400s/sys/fs/cgroup", root);
+    if (found)
+        snprintf(self->path + self->root, sizeof self->path - self->root, "%s",
+                 strcmp(line, "0::/") == 0 ? "" : line + 3);
     return found;
 }
 
@@ -99,7 +62,7 @@ static bool find_group(struct group *self, const char *root, const char *control
 static int read_numbers(const struct group *self, const char *name, double *first, double *second)
 {
     char path[1200], line[256] = "";
-    snprintf(path, sizeof path, "%s%s/%s", self->base, self->path, name);
+    snprintf(path, sizeof path, "%s/%s", self->path, name);
     FILE *file = fopen(path, "re");
     if (!file)
         return 0;
@@ -113,31 +76,20 @@ static int read_numbers(const struct group *self, const char *name, double *firs
  * path of the host. */
 static bool go_up(struct group *self)
 {
-    char *slash = strrchr(self->path, '/');
-    if (!slash)
-        return false;
-    *slash = '\0';
-    return true;
-}
-
-static double quota(const struct group *self)
-{
-    double most = 0.0, period = 0.0, unused;
-    if (!self->old)
-        return read_numbers(self, "cpu.max", &most, &period) == 2 && period > 0 ? most / period : INFINITY;
-    if (read_numbers(self, "cpu.cfs_quota_us", &most, &unused) < 1 ||
-        read_numbers(self, "cpu.cfs_period_us", &period, &unused) < 1 || most <= 0 || period <= 0)
-        return INFINITY;
-    return most / period;
+    char *slash = strrchr(self->path + self->root, '/');
+    if (slash)
+        *slash = '\0';
+    return slash != NULL;
 }
 
 double machine_cores_below(const char *root, double most)
 {
     struct group group;
-    if (find_group(&group, root, "cpu")) {
+    if (find_group(&group, root)) {
         do {
-            double limit = quota(&group);
-            most = limit > 0 ? fmin(most, limit) : most;
+            double quota = 0.0, period = 0.0;
+            if (read_numbers(&group, "cpu.max", &quota, &period) == 2 && quota > 0 && period > 0)
+                most = fmin(most, quota / period);
         } while (go_up(&group));
     }
     return most;
@@ -170,12 +122,12 @@ static double room(const struct group *self)
 {
     double most = 0.0, used = 0.0, unused;
     char path[1200];
-    if (read_numbers(self, self->old ? "memory.limit_in_bytes" : "memory.max", &most, &unused) < 1 || most >= 9e18)
+    if (read_numbers(self, "memory.max", &most, &unused) < 1)
         return INFINITY;
-    if (read_numbers(self, self->old ? "memory.usage_in_bytes" : "memory.current", &used, &unused) < 1)
+    if (read_numbers(self, "memory.current", &used, &unused) < 1)
         used = 0.0;
-    snprintf(path, sizeof path, "%s%s/memory.stat", self->base, self->path);
-    double files = named_number(path, self->old ? "total_inactive_file" : "inactive_file");
+    snprintf(path, sizeof path, "%s/memory.stat", self->path);
+    double files = named_number(path, "inactive_file");
     return fmax(0.0, most - fmax(0.0, used - (isnan(files) ? 0.0 : files)));
 }
 
@@ -187,7 +139,7 @@ double machine_memory_below(const char *root)
     struct group group;
     if (isnan(most))
         most = INFINITY;
-    if (find_group(&group, root, "memory")) {
+    if (find_group(&group, root)) {
         do
             most = fmin(most, room(&group));
         while (go_up(&group));
@@ -291,20 +243,26 @@ static bool read_stat(struct machine_load *out)
 
 bool machine_load_read(struct machine_load *out)
 {
-    struct clock clock = clock_system();
     struct timespec own = {0};
-    *out = (struct machine_load){.at_ns = clock_now(&clock)};
+    *out = (struct machine_load){.at_ns = clock_ns()};
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &own);
     out->own_ns = own.tv_sec * NS_PER_S + own.tv_nsec;
     return read_stat(out);
 }
 
+double machine_load_busy(const struct machine_load *before, const struct machine_load *after)
+{
+    int64_t ns = after->at_ns - before->at_ns;
+    bool known = before->cores > 0 && after->cores == before->cores && ns > 0 && after->busy_ns >= before->busy_ns;
+    return known ? (double)(after->busy_ns - before->busy_ns) / (double)ns : 0.0;
+}
+
 double machine_load_others(const struct machine_load *before, const struct machine_load *after, double ours)
 {
-    double ns = (double)(after->at_ns - before->at_ns), cores = after->cores;
-    if (before->cores == 0 || after->cores != before->cores || !(ns > 0) || after->busy_ns < before->busy_ns)
+    double busy = machine_load_busy(before, after), cores = after->cores;
+    if (!(busy > 0))
         return 0;
-    double busy = (double)(after->busy_ns - before->busy_ns) / ns, own = (double)(after->own_ns - before->own_ns) / ns;
+    double own = (double)(after->own_ns - before->own_ns) / (double)(after->at_ns - before->at_ns);
     double others = busy - own - fmax(0, ours);
     return busy >= FULL * cores && others >= LEAST_OTHERS * cores ? fmin(others, cores) : 0;
 }

@@ -30,6 +30,8 @@ bool machine_load_read(struct machine_load *out);
 /* The same from a text in the form of /proc/stat. allowed(cpu, context) says which processors count. */
 bool machine_load_parse(const char *text, bool (*allowed)(uint32_t cpu, const void *context), const void *context,
                         struct machine_load *out);
+/* Cores in use by all programs between two looks; 0: not known. */
+double machine_load_busy(const struct machine_load *before, const struct machine_load *after);
 /* Cores that other programs took between two looks, while ours used `ours` (without this process); 0: cores were
  * free, or the number is within the noise. */
 double machine_load_others(const struct machine_load *before, const struct machine_load *after, double ours);

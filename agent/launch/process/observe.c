@@ -387,7 +387,6 @@ struct observer {
     rp_info *info; /* of the last look; NULL: the broker did not answer */
     rp_info *waits;
     struct observe_files files;
-    struct clock clock;
     struct counted shards[MOST_SHARDS];
 };
 
@@ -395,7 +394,6 @@ struct observer *observer_new(const struct observe_options *options, rp_error *e
 {
     struct observer *self = need_alloc(sizeof *self);
     self->table = need_text(options->table);
-    self->clock = clock_system();
     self->last = (struct observation){.actor_idle = NAN, .learner_idle = NAN, .value = NAN, .actor_value = NAN};
     idle_shares_none(&self->last.idle_by);
     observe_files_init(&self->files, options->folder, options->every_ns);
@@ -576,11 +574,11 @@ void observer_rescan(struct observer *self)
 void observer_look(struct observer *self, int64_t timeout_ms, struct observation *out)
 {
     struct names names = {need_alloc(MOST_NAMES * sizeof *names.list), 0};
-    int64_t end_ns = clock_now(&self->clock) + timeout_ms * NS_PER_MS;
+    int64_t end_ns = clock_ns() + timeout_ms * NS_PER_MS;
     rp_info_free(&self->info);
     rp_info_free(&self->waits);
     self->last.broker = rp_admin_info(self->client, NULL, 0, timeout_ms, &self->info, NULL) == RP_OK;
-    self->last.at_ns = clock_now(&self->clock);
+    self->last.at_ns = clock_ns();
     if (self->last.broker) {
         take_info(self, self->info);
         int64_t left_ms = (end_ns - self->last.at_ns) / NS_PER_MS;

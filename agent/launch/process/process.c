@@ -57,11 +57,12 @@ static void tell_guard(const void *guard, bool begins)
 
 static rp_status start(struct process *self, const struct process_options *options, int log, rp_error *err)
 {
+    const int *streams = options->log ? (const int[]){SPAWN_NULL, log, log} : options->streams;
     const struct spawn spawn = {.argv = options->argv,
                                 .environment = options->environment,
-                                .in = SPAWN_NULL,
-                                .out = log,
-                                .err = log,
+                                .in = streams[0],
+                                .out = streams[1],
+                                .err = streams[2],
                                 .dies_with_us = true,
                                 .in_child = tell_guard,
                                 .ctx = options->guard};
@@ -98,13 +99,13 @@ rp_status process_start(struct process *self, const struct process_options *opti
     rp_error why = {0};
     *self = (struct process){.started_ns = now_ns, .guard = options->guard, .place = options->place};
     snprintf(self->name, sizeof self->name, "%s", options->name);
-    int output = options->log ? open_log(self, options->log, &why) : options->output;
-    if (output < 0)
+    int log = options->log ? open_log(self, options->log, &why) : -1;
+    if (options->log && log < 0)
         return err_set(err, (rp_status)why.status, "%s", why.text);
     rp_status status =
-        self->place ? self->place->start(self->place, self, options, err) : start(self, options, output, err);
-    if (options->log)
-        close(output);
+        self->place ? self->place->start(self->place, self, options, err) : start(self, options, log, err);
+    if (log >= 0)
+        close(log);
     self->running = status == RP_OK;
     return status;
 }

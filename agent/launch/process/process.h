@@ -22,8 +22,8 @@ struct process_options {
     const char *name;               /* "actor-3" */
     const char *const *argv;        /* argv[0] is searched in PATH if it has no slash */
     const char *const *environment; /* "NAME=value" beyond the launcher's own; NULL-terminated; may be NULL */
-    const char *log;                /* file to which its output is appended; NULL: the output goes to a descriptor */
-    int output;                     /* that descriptor */
+    const char *log;                /* file to which its output is appended; NULL: its standard streams are given */
+    const int *streams;             /* those three, as in struct spawn */
     struct guard *guard;            /* may be NULL */
     struct process_place *place;    /* where it runs; NULL: on this machine, as a child of the launcher */
 };

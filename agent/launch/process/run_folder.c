@@ -39,8 +39,7 @@ static rp_status make(const char *path, mode_t mode, rp_error *err)
     return err_set(err, RP_IO, "the folder '%s' cannot be made: %s", path, strerror(errno));
 }
 
-/* Makes the folder and all folders above it. mode: of the last one; a folder that exists keeps its own. */
-static rp_status make_all(const char *path, mode_t mode, rp_error *err)
+rp_status run_folder_make(const char *path, mode_t mode, rp_error *err)
 {
     char part[FOLDER_SIZE];
     for (const char *slash = strchr(path + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
@@ -69,7 +68,7 @@ static rp_status create_below(const char *runs, const char *name, char out[FOLDE
     localtime_r(&now, &local);
     strftime(stamp, sizeof stamp, "%Y%m%d-%H%M%S", &local);
     clean_name(name, clean, sizeof clean);
-    RP_TRY(make_all(runs, 0777, err));
+    RP_TRY(run_folder_make(runs, 0777, err));
     for (int twin = 1; twin <= MAX_TWINS; twin++) {
         int n = twin == 1 ? snprintf(base, sizeof base, "%s-%s", clean, stamp)
                           : snprintf(base, sizeof base, "%s-%s-%d", clean, stamp, twin);
@@ -95,7 +94,7 @@ static rp_status create_given(const char *given, char out[FOLDER_SIZE], rp_error
             err, RP_FAILED_PRECONDITION,
             "the folder '%s' holds a run already: go on with it by 'replay-launch resume %s', or name another", given,
             given);
-    return make_all(given, RUN_MODE, err);
+    return run_folder_make(given, RUN_MODE, err);
 }
 
 rp_status run_folder_create(const char *runs, const char *name, const char *given, char out[FOLDER_SIZE], rp_error *err)

@@ -16,6 +16,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <sys/types.h>
 
 #include "agent/launch/process/interrupts.h"
 #include "agent/run/thin.h"
@@ -49,6 +50,8 @@ struct folder_state {
     char command[1024];     /* the command line that began the run */
 };
 
+/* Makes a folder and all folders above it. mode: of the last one; a folder that exists keeps its own. */
+rp_status run_folder_make(const char *path, mode_t mode, rp_error *err);
 /* Makes the folder of a new run: `given`, or RUNS/NAME-TIME, which RUNS/latest then points to. Refuses a folder that
  * already holds a run. */
 rp_status run_folder_create(const char *runs, const char *name, const char *given, char out[FOLDER_SIZE],

@@ -34,23 +34,17 @@ static size_t job_variable(const char *entry)
 
 char **slurm_without_job(const char *const *argv)
 {
-    size_t most = 2, n = 0;
-    for (char **entry = environ; entry && *entry; entry++)
-        most += 2;
-    for (const char *const *word = argv; *word; word++)
-        most++;
-    char **list = need_alloc(most * sizeof *list);
-    list[n++] = need_text("env");
+    struct words words = {0};
+    words_add(&words, "env");
     for (char **entry = environ; entry && *entry; entry++) {
         size_t length = job_variable(*entry);
         if (length == 0)
             continue;
-        list[n++] = need_text("-u");
-        list[n++] = need_print("%.*s", (int)length, *entry);
+        words_add(&words, "-u");
+        words_addf(&words, "%.*s", (int)length, *entry);
     }
-    for (const char *const *word = argv; *word; word++)
-        list[n++] = need_text(*word);
-    return list;
+    words_add_list(&words, argv);
+    return words.list;
 }
 
 rp_status slurm_call_start(struct call *self, const char *const *argv, int64_t limit_ns, rp_error *err)
@@ -272,24 +266,11 @@ rp_status slurm_record_write(const char *folder, const struct slurm_record *self
 
 /* ---- options of the two jobs: lines of a script, and words of sbatch ---- */
 
-struct words {
-    char **list; /* NULL-terminated: command_free */
-    uint32_t n;
-};
-
-/* Takes the word. */
-static void add(struct words *self, char *word)
-{
-    self->list = need_resize(self->list, self->n + 2, sizeof *self->list);
-    self->list[self->n++] = word;
-    self->list[self->n] = NULL;
-}
-
 static void add_options(struct words *self, const struct schema_list *options)
 {
     char *const *words = options->data;
     for (uint32_t i = 0; i < options->count; i++)
-        add(self, need_text(words[i]));
+        words_add(self, words[i]);
 }
 
 /* The signal comes to the script alone, so that it can end its processes in order. */
@@ -300,23 +281,23 @@ static void add_job(struct words *self, const struct run_config *config, bool ac
     int64_t cores = actors ? slurm->actors_per_task : slurm->cores;
     uint32_t least = 1, most = 1;
     if (partition[0])
-        add(self, need_print("--partition=%s", partition));
-    add(self, need_text("--nodes=1"));
-    add(self, need_text("--ntasks=1"));
+        words_addf(self, "--partition=%s", partition);
+    words_add(self, "--nodes=1");
+    words_add(self, "--ntasks=1");
     if (cores > 0)
-        add(self, need_print("--cpus-per-task=%" PRId64, cores));
+        words_addf(self, "--cpus-per-task=%" PRId64, cores);
     if (slurm->time_ns > 0)
-        add(self, need_print("--time=%" PRId64, (slurm->time_ns + MINUTE_NS - 1) / MINUTE_NS));
-    add(self, need_print("--signal=B:USR1@%" PRId64, (slurm->warning_ns + NS_PER_S - 1) / NS_PER_S));
-    add(self, need_text("--requeue"));
-    add(self, need_text("--open-mode=append"));
+        words_addf(self, "--time=%" PRId64, (slurm->time_ns + MINUTE_NS - 1) / MINUTE_NS);
+    words_addf(self, "--signal=B:USR1@%" PRId64, (slurm->warning_ns + NS_PER_S - 1) / NS_PER_S);
+    words_add(self, "--requeue");
+    words_add(self, "--open-mode=append");
     add_options(self, &slurm->options);
     if (actors) {
         run_config_slurm_actors(config, &least, &most);
-        add(self, need_print("--array=0-%u", run_config_slurm_tasks(config, most) - 1));
+        words_addf(self, "--array=0-%u", run_config_slurm_tasks(config, most) - 1);
         add_options(self, &slurm->actors_options);
     } else if (slurm->memory > 0) {
-        add(self, need_print("--mem=%" PRId64 "K", (slurm->memory + 1023) / 1024));
+        words_addf(self, "--mem=%" PRId64 "K", (slurm->memory + 1023) / 1024);
     }
 }
 
@@ -330,7 +311,7 @@ static void write_head(const struct run_config *config, bool actors, struct text
         text_add(out, "%c",
                  strchr("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-", *at) ? *at : '-');
     text_add(out, "%s\n", actors ? "-actors" : "");
-    for (uint32_t i = 0; i < words.n; i++)
+    for (uint32_t i = 0; i < words.count; i++)
         text_add(out, "#SBATCH %s\n", words.list[i]);
     command_free(&words.list);
 }
@@ -442,10 +423,9 @@ static void check_job(const struct run_config *config, bool actors, struct schem
 {
     struct words words = {0};
     rp_error err = {0};
-    add(&words, need_text("sbatch"));
-    add(&words, need_text("--test-only"));
+    words_add_list(&words, SLURM_WORDS("sbatch", "--test-only"));
     add_job(&words, config, actors);
-    add(&words, need_text("--wrap=true"));
+    words_add(&words, "--wrap=true");
     rp_status status = slurm_run((const char *const *)words.list, 0, NULL, &err);
     if (status != RP_OK)
         schema_problem(report, "launch.slurm", "Slurm would not take the %s: %s", actors ? "actor array" : "core job",
@@ -464,16 +444,12 @@ void slurm_check(const struct run_config *config, struct schema_report *report)
  * refuses. */
 static rp_status ask_node(const struct slurm_section *slurm, const char *path, char **answer, rp_error *err)
 {
-    static const char *const before[] = {"srun", "--nodes=1", "--ntasks=1", "--immediate=8", "--quiet"};
-    const char *const after[] = {"--", "sh", "-c", "test -e \"$1\" && echo seen || echo missing", "sh", path};
     struct words words = {0};
-    for (size_t i = 0; i < sizeof before / sizeof before[0]; i++)
-        add(&words, need_text(before[i]));
+    words_add_list(&words, SLURM_WORDS("srun", "--nodes=1", "--ntasks=1", "--immediate=8", "--quiet"));
     if (slurm->partition[0])
-        add(&words, need_print("--partition=%s", slurm->partition));
+        words_addf(&words, "--partition=%s", slurm->partition);
     add_options(&words, &slurm->options);
-    for (size_t i = 0; i < sizeof after / sizeof after[0]; i++)
-        add(&words, need_text(after[i]));
+    words_add_list(&words, SLURM_WORDS("--", "sh", "-c", "test -e \"$1\" && echo seen || echo missing", "sh", path));
     rp_status status = slurm_run((const char *const *)words.list, SHARED_NS, answer, err);
     command_free(&words.list);
     return status;

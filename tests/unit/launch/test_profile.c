@@ -365,10 +365,10 @@ TEST(what_lasts)
 
 /* ---- the machine ---- */
 
-TEST(version_2_groups, set_up, tear_down)
+TEST(control_groups, set_up, tear_down)
 {
     struct fixture *f = *state;
-    put(f, "proc/self/cgroup", "0::/a/b\n");
+    put(f, "proc/self/cgroup", "1:name=systemd:/x\n0::/a/b\n");
     put(f, "proc/meminfo", "MemTotal: 9000000 kB\nMemFree: 10 kB\nMemAvailable:    1000000 kB\n");
     assert_true(machine_cores_below(f->folder, 8) == 8);
     near(machine_memory_below(f->folder), 0.8 * 1000000 * 1024, 1e-9);
@@ -380,23 +380,6 @@ TEST(version_2_groups, set_up, tear_down)
     put(f, "sys/fs/cgroup/a/memory.max", "100000000\n");
     put(f, "sys/fs/cgroup/a/memory.current", "60000000\n");
     put(f, "sys/fs/cgroup/a/memory.stat", "anon 1\ninactive_file 10000000\nfile 3\n");
-    near(machine_memory_below(f->folder), 0.8 * 50000000, 1e-9);
-}
-
-TEST(version_1_groups, set_up, tear_down)
-{
-    struct fixture *f = *state;
-    put(f, "proc/self/cgroup", "5:memory:/docker/x\n4:cpu,cpuacct:/docker/x\n0::/\n");
-    put(f, "proc/meminfo", "MemAvailable: 1000000 kB\n");
-    /* In a container, the path of the host is not there: the root is the group. */
-    put(f, "sys/fs/cgroup/cpu/cpu.cfs_quota_us", "300000\n");
-    put(f, "sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000\n");
-    assert_true(machine_cores_below(f->folder, 8) == 3);
-    put(f, "sys/fs/cgroup/cpu/cpu.cfs_quota_us", "-1\n");
-    assert_true(machine_cores_below(f->folder, 8) == 8);
-    put(f, "sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
-    near(machine_memory_below(f->folder), 0.8 * 1000000 * 1024, 1e-9);
-    put(f, "sys/fs/cgroup/memory/memory.limit_in_bytes", "50000000\n");
     near(machine_memory_below(f->folder), 0.8 * 50000000, 1e-9);
 }
 
