@@ -66,6 +66,10 @@ rp_status prepare_weights(struct prepared *self, rp_error *err);
 uint32_t launch_columns(void);
 /* Prints a plan as wide as the terminal. */
 void launch_print_plan(const struct plan *plan, const struct plan_input *input);
+/* Prints what was measured for a plan, as tables. */
+void profile_print(const struct plan_input *input, FILE *out);
+/* Writes profile.json and profile.html into the folder. */
+rp_status profile_write(const struct plan_input *input, const char *folder, rp_error *err);
 /* Writes plan.json, profile.json and profile.html into the folder. */
 rp_status prepare_save_plan(const struct prepared *self, rp_error *err);
 /* Goes to the folder in which a run was begun: relative paths of its file start there. False: it is not known, or gone, which is said. */

@@ -24,7 +24,6 @@
 struct report_data {
     double peak_memory; /* bytes */
     double peak_cpu;    /* cores */
-    double actor_value; /* newest mean return of the actors, which explore; NAN: none */
     struct report_event {
         double elapsed_s, unix_s;
         char text[512];
@@ -56,14 +55,13 @@ static void take_line(void *ctx, struct json_object *line, double *values)
 
 static struct report_data *read_data(const char *folder)
 {
-    static const char *const names[] = {"elapsed_s", "actor_value"};
+    static const char *const names[] = {"elapsed_s"};
     struct report_data *self = need_alloc(sizeof *self);
     struct series series;
     char path[FOLDER_SIZE + 32];
     run_folder_path(path, sizeof path, folder, FOLDER_METRICS);
     series_read(&series,
-                &(struct series_source){.path = path, .names = names, .width = 2, .line = take_line, .ctx = self});
-    self->actor_value = series_last(&series, 1);
+                &(struct series_source){.path = path, .names = names, .width = 1, .line = take_line, .ctx = self});
     series_fini(&series);
     return self;
 }
@@ -321,18 +319,17 @@ void report_text(struct text *out, const struct report *self, const char *folder
     text_add(out, "report: %s/report.html\n", folder);
 }
 
-/* ---- report.json ---- */
+/* ---- report.json: the last status, and what is known only at the end ---- */
 
-enum which { PREDICTED, ACHIEVED, RATIO };
-
-static void json_cells(struct json *out, const struct report_row rows[REPORT_ROWS], enum which which)
+/* Writes a column of the table of predicted against achieved. */
+static void json_column(struct json *out, const char *name, const struct report_row rows[REPORT_ROWS], bool achieved)
 {
     static const char *const keys[REPORT_ROWS] = {"inserts", "samples", "spi", "actor_idle", "learner_idle"};
+    json_key(out, name);
+    json_open(out, '{');
     for (uint32_t i = 0; i < REPORT_ROWS; i++)
-        json_real(out, keys[i],
-                  which == PREDICTED  ? rows[i].predicted
-                  : which == ACHIEVED ? rows[i].achieved
-                                      : rows[i].achieved / rows[i].predicted);
+        json_real(out, keys[i], achieved ? rows[i].achieved : rows[i].predicted);
+    json_close(out, '}');
 }
 
 static void json_causes(struct json *out, const char *name, const double shares[IDLE_CAUSES], bool known,
@@ -346,53 +343,26 @@ static void json_causes(struct json *out, const char *name, const double shares[
     json_close(out, '}');
 }
 
-static void json_waits(struct json *out, const struct report_steady *rates)
-{
-    json_causes(out, "actor_idle_by", rates->idle_by.actor, isfinite(rates->actor_idle), IDLE_OF_ACTOR);
-    json_causes(out, "learner_idle_by", rates->idle_by.learner, isfinite(rates->learner_idle), IDLE_OF_LEARNER);
-}
-
-static void json_compared(struct json *out, const struct report *self, const struct report_stretch *stretch)
-{
-    static const char *const names[] = {[PREDICTED] = "predicted", [ACHIEVED] = "achieved", [RATIO] = "ratio"};
-    struct report_row rows[REPORT_ROWS];
-    report_rows(self, stretch, rows);
-    for (enum which which = PREDICTED; which <= RATIO; which++) {
-        json_key(out, names[which]);
-        json_open(out, '{');
-        json_cells(out, rows, which);
-        json_close(out, '}');
-    }
-}
-
-/* The first stretch, which has the planned counts, is repeated at the top. */
 static void json_stretches(struct json *out, const struct report *self)
 {
-    static const struct report_stretch none = {.rates = {.actor_idle = NAN, .learner_idle = NAN}};
-    const struct report_stretch *first = self->n_stretches ? &self->stretches[0] : NULL;
-    const struct report_stretch *steady = first && first->settled ? first : &none;
     struct report_row rows[REPORT_ROWS];
-    json_compared(out, self, first);
-    report_rows(self, steady, rows);
-    json_key(out, "steady");
-    json_open(out, '{');
-    json_real(out, "seconds", steady->rates.seconds);
-    json_cells(out, rows, ACHIEVED);
-    json_waits(out, &steady->rates);
-    json_close(out, '}');
     json_key(out, "stretches");
     json_open(out, '[');
     for (uint32_t i = 0; i < self->n_stretches; i++) {
         const struct report_stretch *stretch = &self->stretches[i];
+        const struct report_steady *rates = &stretch->rates;
+        report_rows(self, stretch, rows);
         json_open(out, '{');
         json_count(out, "actors", stretch->actors);
         json_count(out, "learners", stretch->learners);
         json_real(out, "from_s", stretch->from_s);
-        json_real(out, "seconds", stretch->rates.seconds);
+        json_real(out, "seconds", rates->seconds);
         json_key(out, "settled");
         json_boolean(out, stretch->settled);
-        json_compared(out, self, stretch);
-        json_waits(out, &stretch->rates);
+        json_column(out, "predicted", rows, false);
+        json_column(out, "achieved", rows, true);
+        json_causes(out, "actor_idle_by", rates->idle_by.actor, isfinite(rates->actor_idle), IDLE_OF_ACTOR);
+        json_causes(out, "learner_idle_by", rates->idle_by.learner, isfinite(rates->learner_idle), IDLE_OF_LEARNER);
         json_close(out, '}');
     }
     json_close(out, ']');
@@ -414,52 +384,15 @@ static void json_best(struct json *out, const struct best *best)
     json_close(out, '}');
 }
 
-static void json_run(struct json *out, const struct report *self, const struct report_data *data)
+static void json_events(struct json *out, const struct report_data *data)
 {
-    const struct status *last = self->last;
-    json_text(out, "name", last->name);
-    json_text(out, "exit", phase_name(self->last->phase));
-    json_text(out, "reason", last->reason);
-    json_text(out, "command", self->command);
-    json_count(out, "legs", self->legs);
-    json_real(out, "unix_s", last->unix_s);
-    json_real(out, "wall_seconds", last->elapsed_s);
-    json_count(out, "steps", last->steps);
-    json_count(out, "learner_steps", last->learner_steps);
-    json_real(out, "final_value", self->final_value);
-    json_count(out, "final_episodes", self->final_episodes);
-    json_text(out, "final_weights", self->final_weights);
-    json_real(out, "value", last->value);
-    json_real(out, "best", last->best);
-    json_real(out, "actor_value", data->actor_value);
-    json_best(out, self->best);
-    json_real(out, "stop_value", last->stop_value);
-    json_count(out, "restarts", last->restarts);
-    json_count(out, "actors", last->actors_wanted);
-    json_count(out, "learners", last->learners_wanted);
-    json_count(out, "shards", last->shards);
-    json_text(out, "shards_reason", last->shards_reason);
-    json_real(out, "spi_target", last->spi_target);
-    json_real(out, "peak_memory", data->peak_memory);
-    json_real(out, "peak_cpu", data->peak_cpu);
-}
-
-static void json_hosts(struct json *out, const struct status *last)
-{
-    json_key(out, "hosts");
+    json_count(out, "lost_events", data->lost_events);
+    json_key(out, "events");
     json_open(out, '[');
-    for (uint32_t i = 0; i < report_hosts(last); i++) {
-        const struct status_host *host = &last->hosts[i];
+    for (uint32_t i = 0; i < data->n_events; i++) {
         json_open(out, '{');
-        json_text(out, "name", host->name);
-        json_text(out, "model", host->model);
-        json_count(out, "actors", host->actors_wanted);
-        json_count(out, "learners", host->learners_wanted);
-        json_real(out, "cores", host->cores);
-        json_real(out, "mean_cpu", host->mean_cpu);
-        json_count(out, "times", host->times);
-        json_count(out, "losses", host->losses);
-        json_real(out, "lost_s", host->lost_s);
+        json_real(out, "elapsed_s", data->events[i].elapsed_s);
+        json_text(out, "event", data->events[i].text);
         json_close(out, '}');
     }
     json_close(out, ']');
@@ -480,27 +413,24 @@ static void json_files(struct json *out, const char *folder)
     json_close(out, ']');
 }
 
-static char *report_json(const struct report *self, const char *folder)
+static char *report_json(const struct report *self, const char *status, const char *folder)
 {
     struct report_data *data = read_data(folder);
     struct json json = {0};
     struct text summary = {0};
     put_head(&summary, self);
     json_open(&json, '{');
-    json_run(&json, self, data);
     json_text(&json, "summary", text_get(&summary));
+    json_text(&json, "command", self->command);
+    json_count(&json, "legs", self->legs);
+    json_real(&json, "final_value", self->final_value);
+    json_count(&json, "final_episodes", self->final_episodes);
+    json_text(&json, "final_weights", self->final_weights);
+    json_best(&json, self->best);
+    json_real(&json, "peak_memory", data->peak_memory);
+    json_real(&json, "peak_cpu", data->peak_cpu);
     json_stretches(&json, self);
-    json_hosts(&json, self->last);
-    json_count(&json, "lost_events", data->lost_events);
-    json_key(&json, "events");
-    json_open(&json, '[');
-    for (uint32_t i = 0; i < data->n_events; i++) {
-        json_open(&json, '{');
-        json_real(&json, "elapsed_s", data->events[i].elapsed_s);
-        json_text(&json, "event", data->events[i].text);
-        json_close(&json, '}');
-    }
-    json_close(&json, ']');
+    json_events(&json, data);
     json_files(&json, folder);
     char *plan = self->plan && self->plan_input ? plan_to_json(self->plan, self->plan_input) : NULL;
     json_key(&json, "plan");
@@ -509,16 +439,19 @@ static char *report_json(const struct report *self, const char *folder)
     free(plan);
     free(data);
     text_fini(&summary);
-    return json_take(&json);
+    char *own = json_take(&json), *whole = NULL;
+    if (own)
+        whole = need_print("%.*s, %s", (int)strlen(status) - 1, status, own + 1);
+    free(own);
+    return whole;
 }
 
 /* ---- report.html: the page of a run, with what its server would answer ---- */
 
-static char *make_answers(const struct report *self, const char *report, const char *folder)
+static char *make_answers(const struct status *last, const char *status, const char *report, const char *folder)
 {
-    const struct status *last = self->last;
     struct json json = {0};
-    char *status = status_to_json(last, true), ended[sizeof last->reason + 32];
+    char ended[sizeof last->reason + 32];
     snprintf(ended, sizeof ended, "The run has ended%s%s.", last->reason[0] ? ": " : "", last->reason);
     json_open(&json, '{');
     json_key(&json, "api/state");
@@ -543,7 +476,6 @@ static char *make_answers(const struct report *self, const char *report, const c
     json_key(&json, "api/report");
     json_raw(&json, report);
     json_close(&json, '}');
-    free(status);
     return json_take(&json);
 }
 
@@ -559,7 +491,8 @@ static rp_status write_text(const char *folder, const char *file, struct text *t
 rp_status report_write(const struct report *self, const char *folder, rp_error *err)
 {
     struct text text = {0};
-    char *report = report_json(self, folder), *answers = report ? make_answers(self, report, folder) : NULL;
+    char *last = status_to_json(self->last, true), *report = last ? report_json(self, last, folder) : NULL;
+    char *answers = report ? make_answers(self->last, last, report, folder) : NULL;
     rp_status status = RP_OK;
     if (answers) {
         page_put_alone(&text, answers);
@@ -575,6 +508,7 @@ rp_status report_write(const struct report *self, const char *folder, rp_error *
         status = write_text(folder, REPORT_TEXT, &text, err);
     }
     text_fini(&text);
+    free(last);
     free(report);
     free(answers);
     return status;

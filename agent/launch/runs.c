@@ -104,49 +104,42 @@ static const struct json_row summary_rows[] = {
     SUMMARY("bytes", bytes),
     SUMMARY("tables_bytes", tables),
     SUMMARY("result", result),
-    SUMMARY("final_value", final_value), /* from here on, report.json has the same names */
-    SUMMARY("final_weights", weights),
     SUMMARY("best", best),
     SUMMARY("steps", steps),
     SUMMARY("learner_steps", learner_steps),
-    SUMMARY("wall_seconds", seconds),
+    SUMMARY("elapsed_s", seconds),
     SUMMARY("actors", actors),
     SUMMARY("learners", learners),
-    SUMMARY("inserts", inserts), /* in its object "achieved" */
+    SUMMARY("final_value", final_value), /* report.json has the same names */
+    SUMMARY("final_weights", weights),
+    SUMMARY("inserts", inserts), /* what the first stretch achieved */
     SUMMARY("samples", samples),
     {0},
 };
-#define OF_REPORT 6
-#define OF_ACHIEVED 14
+#define OF_REPORT 12
+#define OF_STRETCH 14
 
-static bool take_report(struct run_summary *out)
+/* Reads what only a report has. */
+static void take_result(const char *text, struct run_summary *out)
 {
-    static const char *const values[] = {"value", "actor_value"};
-    json_object *member = NULL;
-    char *text = run_folder_read(out->folder, "report.json");
-    json_object *root = text ? json_tokener_parse(text) : NULL;
-    free(text);
-    bool ok = json_object_object_get_ex(root, "exit", &member);
-    if (ok) {
-        snprintf(out->result, sizeof out->result, "%s", json_object_get_string(member));
-        json_map_read(root, summary_rows + OF_REPORT, out);
-    }
-    for (uint32_t i = 0; ok && i < 2 && isnan(out->final_value); i++)
-        if (json_object_object_get_ex(root, values[i], &member))
-            out->final_value = json_map_real(member, NAN);
-    if (ok && json_object_object_get_ex(root, "achieved", &member))
-        json_map_read(member, summary_rows + OF_ACHIEVED, out);
+    json_object *root = json_tokener_parse(text), *stretches = NULL, *achieved = NULL;
+    double last = out->final_value;
+    json_map_read(root, summary_rows + OF_REPORT, out);
+    if (isnan(out->final_value))
+        out->final_value = last;
+    if (json_object_object_get_ex(root, "stretches", &stretches) && json_object_is_type(stretches, json_type_array) &&
+        json_object_object_get_ex(json_object_array_get_idx(stretches, 0), "achieved", &achieved))
+        json_map_read(achieved, summary_rows + OF_STRETCH, out);
     json_object_put(root);
-    return ok;
 }
 
-/* Reads the status of a run that still goes on, ended before it had a report, or was lost. */
-static void take_status(struct run_summary *out)
+/* Reads the status of a run, or its report, which begins as its last status. False: there is none. */
+static bool take_status(const char *file, struct run_summary *out)
 {
     struct status_copy copy;
-    const char *result = out->active ? "running" : "lost";
-    char *text = run_folder_read(out->folder, FOLDER_STATUS);
-    if (text && status_from_json(text, &copy)) {
+    char *text = run_folder_read(out->folder, file);
+    bool known = text && status_from_json(text, &copy);
+    if (known) {
         const struct status *s = &copy.status;
         out->final_value = isnan(s->value) ? s->actor_value : s->value;
         out->best = s->best;
@@ -157,12 +150,14 @@ static void take_status(struct run_summary *out)
         out->learners = s->learners_wanted;
         out->inserts = s->inserts_rate;
         out->samples = s->samples_rate;
-        if (!out->active && s->phase >= PHASE_DONE)
-            result = phase_name(s->phase);
+        if (!out->active && s->phase >= PHASE_DONE) /* otherwise it still goes on, or was lost */
+            snprintf(out->result, sizeof out->result, "%s", phase_name(s->phase));
+        if (strcmp(file, FOLDER_STATUS) != 0)
+            take_result(text, out);
         status_copy_fini(&copy);
     }
     free(text);
-    snprintf(out->result, sizeof out->result, "%s", result);
+    return known;
 }
 
 /* config.yaml is printed by the launcher: each key is alone on its line. */
@@ -191,8 +186,9 @@ bool runs_read(const char *folder, struct run_summary *out)
     /* The report of an earlier leg says nothing about a run that was lost or still goes on. */
     bool told = stat(run_folder_path(path, sizeof path, folder, "report.json"), &report) == 0 &&
                 (int64_t)report.st_mtim.tv_sec * NS_PER_S + report.st_mtim.tv_nsec >= out->changed_ns;
-    if (out->active || !told || !take_report(out))
-        take_status(out);
+    snprintf(out->result, sizeof out->result, "%s", out->active ? "running" : "lost");
+    if (out->active || !told || !take_status("report.json", out))
+        take_status(FOLDER_STATUS, out);
     take_seed(out);
     walk(AT_FDCWD, folder, REMOVE_NOTHING, 0, out);
     return true;

@@ -18,7 +18,6 @@
 #include "agent/launch/process/run_folder.h"
 #include "agent/launch/process/spawn.h"
 #include "agent/launch/process/status.h"
-#include "agent/launch/profile_view.h"
 #include "agent/launch/report.h"
 #include "agent/launch/run_page.h"
 #include "agent/launch/runs.h"
@@ -698,7 +697,7 @@ static int plan_or_profile(struct launch *launch, bool profile)
         free(text);
     } else {
         if (profile)
-            profile_print(&self.input, &(struct profile_style){launch_columns(), terminal_has_utf8()}, stdout);
+            profile_print(&self.input, stdout);
         launch_print_plan(&self.plan, &self.input);
         if (self.folder[0])
             printf("\nMeasurements and plan are in %s.\n", self.folder);

@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/launch/plot.h"
 #include "agent/view/look.h"
 #include "proto/base/need.h"
 
@@ -203,14 +202,6 @@ static uint32_t host_room(const struct frame *self)
 static bool has_table(const struct frame *self)
 {
     return self->status->n_hosts > 1 && self->status->hosts && !view_over(self);
-}
-
-/* Lines that view_add_hosts will add at most. */
-static uint32_t view_host_lines(const struct frame *self)
-{
-    uint32_t room = host_room(self), all = self->status->n_hosts + 1;
-    uint32_t away = self->status->n_hosts - view_hosts_ready(self->status);
-    return !has_table(self) ? 0 : (all < room ? all : room) + (away < URGENT_MOST ? away : URGENT_MOST);
 }
 
 /* Adds a table of the hosts, if there are several. */
@@ -537,36 +528,7 @@ static void add_progress(struct frame *self)
 
 /* ---- returns ---- */
 
-/* With room to spare the curve is a chart, otherwise one line. */
-static void add_curve(struct frame *self, uint32_t rows)
-{
-    const struct status *s = self->status;
-    struct text text = {0};
-    uint32_t wide = sheet_columns(&self->sheet);
-    if (rows >= 8 && s->n_values >= 3 && wide >= 60) {
-        struct plot plot = {
-            .x_label = "steps", .n_lines = 1, .lines = {{.x = s->value_steps, .y = s->values, .n = s->n_values}}};
-        plot_text(&text, &plot, wide < 110 ? wide - 2 : 108, rows < 12 ? rows : 12, self->sheet.style->utf8);
-    } else {
-        view_sparkline(&text, s->values, s->n_values, wide > COLUMN_1 + 1 ? wide - COLUMN_1 - 1 : 1,
-                       self->sheet.style->utf8);
-        struct line *line = sheet_row(&self->sheet, RANK_CURVE, "");
-        if (line)
-            line_put(line, TINT_BAR, "%s", text_get(&text));
-        text_fini(&text);
-        return;
-    }
-    for (const char *at = text_get(&text); *at;) {
-        size_t size = strcspn(at, "\n");
-        struct line *line = sheet_line(&self->sheet, RANK_CURVE);
-        if (line)
-            line_put(line, TINT_NONE, " %.*s", (int)size, at);
-        at += size + (at[size] == '\n');
-    }
-    text_fini(&text);
-}
-
-static void add_return(struct frame *self, uint32_t rows)
+static void add_return(struct frame *self)
 {
     const struct status *s = self->status;
     struct line *line = sheet_row(&self->sheet, RANK_RETURN, "return");
@@ -584,8 +546,15 @@ static void add_return(struct frame *self, uint32_t rows)
                  view_number(target, s->stop_value));
     if (isfinite(s->actor_value))
         line_try(line, TINT_DIM, "   exploring %s", view_number(actors, s->actor_value));
-    if (s->n_values && s->values && s->value_steps)
-        add_curve(self, rows);
+    line = s->n_values && s->values ? sheet_row(&self->sheet, RANK_CURVE, "") : NULL;
+    if (!line)
+        return;
+    struct text curve = {0};
+    uint32_t wide = sheet_columns(&self->sheet);
+    view_sparkline(&curve, s->values, s->n_values, wide > COLUMN_1 + 1 ? wide - COLUMN_1 - 1 : 1,
+                   self->sheet.style->utf8);
+    line_put(line, TINT_BAR, "%s", text_get(&curve));
+    text_fini(&curve);
 }
 
 /* ---- processes ---- */
@@ -679,7 +648,7 @@ static void add_event(struct frame *self)
 /* ---- all of it ---- */
 
 /* The list of processes takes the room that is left, but for a few lines in which messages stand above the view. Once a key has
- * asked for the list, it takes all the room, and that of the curve. */
+ * asked for the list, it takes all the room. */
 static void add_list(struct frame *self)
 {
     const struct look *look = self->look;
@@ -693,9 +662,6 @@ static void add_list(struct frame *self)
 
 static void build(struct frame *self)
 {
-    uint32_t rows = self->sheet.style->rows, others = 24 + view_host_lines(self); /* lines without the curve */
-    if (self->look->chosen)
-        rows = 0;
     add_head(self);
     if (self->look->help) {
         sheet_line(&self->sheet, RANK_BLANK);
@@ -709,7 +675,7 @@ static void build(struct frame *self)
     view_add_waits(self);
     view_add_table(self);
     sheet_line(&self->sheet, RANK_BLANK);
-    add_return(self, rows > others ? rows - others : 0);
+    add_return(self);
     sheet_line(&self->sheet, RANK_BLANK);
     if (!view_over(self))
         view_add_processes(self);

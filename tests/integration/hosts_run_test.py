@@ -69,7 +69,7 @@ def test_run_reaches_its_goal(lab):
         lab.nothing_left()
         place.nobody_left()
         report = launcher.read("report.json")
-        check(report["exit"] == "done" and report["best"] >= GOAL, report)
+        check(report["phase"] == "done" and report["best"] >= GOAL, report)
         for name in ("learner.weights", "best.weights", "learner-0.jsonl", "actor-0.jsonl", "actor-1.jsonl"):
             check((launcher.folder / name).stat().st_size > 0, name, "is empty")
 
@@ -107,7 +107,7 @@ def test_latency_and_broken_connections(lab):
         launcher.ends(seconds=3 * PATIENCE)
         lab.nothing_left()
         report = launcher.read("report.json")
-        check(report["exit"] == "done" and report["steps"] >= 1500, report)
+        check(report["phase"] == "done" and report["steps"] >= 1500, report)
         equal(report["restarts"], 0, "failures of processes")
 
 

@@ -117,7 +117,7 @@ def test_attack():
         run.ends(0, GRACE)
         place.nobody_left()
         report = run.read("report.json")
-        equal((report["exit"], report["steps"]), ("stopped", run.read("launch.json")["steps"]), "report")
+        equal((report["phase"], report["steps"]), ("stopped", run.read("launch.json")["steps"]), "report")
         end = report["steps"] + 1000
         again = place.start("resume", "runs/latest", *sets("stop.steps=%d" % end, "environment.delay=0s"))
         again.ends()
@@ -375,7 +375,7 @@ def test_interrupted_at_the_end():
         run.await_phase("measuring")
         run.signal()
         contains(run.ends(0, GRACE), "the last parameters were not measured: the run was asked to end", "small done after")
-        equal((run.read("report.json")["exit"], run.read("report.json")["final_value"]), ("done", None), "report")
+        equal((run.read("report.json")["phase"], run.read("report.json")["final_value"]), ("done", None), "report")
         place.nobody_left()
 
 

@@ -60,7 +60,7 @@ def test_goal_is_kept():
         place.nobody_left()
         value, steps = check_best(launcher.folder)
         report = launcher.read("report.json")
-        equal((report["final_weights"], report["final_value"], report["exit"]), ("best.weights", value, "done"), "final")
+        equal((report["final_weights"], report["final_value"], report["phase"]), ("best.weights", value, "done"), "final")
         kept = report["best_weights"]
         equal((kept["return"], kept["learner_steps"], kept["episodes"]), (value, steps, 2), "best_weights")
         check(value >= 11, value)
@@ -198,7 +198,7 @@ def test_runs():
         equal([run["tables_bytes"] for run in json.loads(place.call("runs", "--json")[0]) if run["name"] == done], [0], "tables")
         again = place.start("resume", str(folder), *sets("stop.steps=900"))
         again.ends()
-        equal(json.loads((folder / "report.json").read_text())["exit"], "done", "a run that was resumed without its tables")
+        equal(json.loads((folder / "report.json").read_text())["phase"], "done", "a run that was resumed without its tables")
 
         contains(place.call("runs", "--prune", "0", "--dry-run")[0], done)
         check(folder.exists(), "a dry run has removed a run")

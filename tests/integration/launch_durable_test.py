@@ -143,7 +143,7 @@ def test_kill_anything():
         text = run.ends(seconds=3 * PATIENCE)
         contains(text, "6000 environment steps were taken")
         report = run.read("report.json")
-        equal((report["steps"], report["exit"]), (6000, "done"), "report")
+        equal((report["steps"], report["phase"]), (6000, "done"), "report")
         steps = steps_of(run)
         equal(steps, sorted(steps), "steps")
         # A step makes an item, unless its actor died before it was sent; none is there twice.

@@ -39,7 +39,7 @@ def test_each_may_die():
             contains(text, process + " ended after ")
         contains(text, "with killed by signal 9 (Killed); it starts again in 0.1 s", "small done after", "6,000 steps")
         report = run.read("report.json")
-        equal((report["restarts"], report["steps"], report["exit"]), (3, 6000, "done"), "report")
+        equal((report["restarts"], report["steps"], report["phase"]), (3, 6000, "done"), "report")
         check(len([e for e in report["events"] if "killed by signal 9" in e["event"]]) > 0, report["events"])
         # The learner has gone on from what it saved.
         check(report["learner_steps"] > 1000, report["learner_steps"], "learner steps")
@@ -61,7 +61,7 @@ def test_broker_dies():
         text = run.ends()
         contains(text, "broker ended after ", "Its last lines:\n", "B0001 broker started", "small done after", "6,000 steps")
         report = run.read("report.json")
-        equal((report["steps"], report["exit"], run.read("launch.json")["service"]), (6000, "done", service), "report")
+        equal((report["steps"], report["phase"], run.read("launch.json")["service"]), (6000, "done", service), "report")
         check(report["learner_steps"] > before["learner_steps"], report, before)
         lines = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
         steps = [line["steps"] for line in lines]
@@ -107,7 +107,7 @@ def test_gives_up():
         check(text.index("small failed after ") < text.index("replay-launch: actor-0 failed"), "the cause is the last word", text)
         equal(run.starts("actor-0"), 3, "starts")
         report = run.read("report.json")
-        equal(report["exit"], "failed", "exit")
+        equal(report["phase"], "failed", "exit")
         contains(report["reason"], "actor-0 failed 3 times in a row with exit status 7", first)
         check(all(not event["event"].endswith(":") for event in report["events"]), "an event without its cause", report)
         check(not run.read("launch.json")["done"], "a run that failed can be resumed")
@@ -241,7 +241,7 @@ def test_actors_may_end():
         contains(text, "stopping:", "replay-launch: the actors have ended with status 0, but none has inserted anything")
         equal(text.count("none has inserted anything"), 1, "times that the cause is printed")
         equal((run.starts("actor-0"), run.starts("actor-1")), (1, 1), "starts")
-        equal(run.read("report.json")["exit"], "failed", "exit")
+        equal(run.read("report.json")["phase"], "failed", "exit")
         place.nobody_left()
 
 
@@ -253,7 +253,7 @@ def test_time_bounds_the_end():
         launcher = place.launch(*sets("stop.time=3s", "launch.grace=60s"))
         launcher.await_text("stopping:")
         contains(launcher.ends(), "stop.time (3 s) has passed")
-        check(launcher.read("report.json")["wall_seconds"] < 3 + GRACE, "wall time")
+        check(launcher.read("report.json")["elapsed_s"] < 3 + GRACE, "wall time")
         place.nobody_left()
     slow = ("stop.steps=400", "stop.time=4s", "learners.delay=2s", "evaluator.every=0")
     for values in (slow, ("stop.steps=0", "stop.time=3s", "evaluator.episodes=1000000", "evaluator.every=0")):
@@ -261,8 +261,8 @@ def test_time_bounds_the_end():
             launcher = place.launch(*sets(*values))
             launcher.ends()
             report = launcher.read("report.json")
-            equal(report["exit"], "done", "the end")
-            check(report["wall_seconds"] < 4 + GRACE, report["wall_seconds"], "s")
+            equal(report["phase"], "done", "the end")
+            check(report["elapsed_s"] < 4 + GRACE, report["elapsed_s"], "s")
             check((launcher.folder / "learner.weights").exists(), "the learner's state is not saved")
             place.nobody_left()
 
@@ -297,7 +297,7 @@ def test_steps_given_back():
         launcher = place.launch()
         launcher.ends(seconds=PATIENCE)  # launch.hang is a minute
         report = launcher.read("report.json")
-        equal((report["exit"], report["steps"], report["reason"][:4]), ("done", 3000, "3000"), "the end")
+        equal((report["phase"], report["steps"], report["reason"][:4]), ("done", 3000, "3000"), "the end")
         for name in ("learner-0", "evaluator-0", "actor-0"):
             contains(launcher.log(), 'process=%s how="exit status 0"' % name)
         place.nobody_left()

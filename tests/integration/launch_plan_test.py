@@ -76,8 +76,8 @@ def test_measured_and_run():
         for name in ("profile.json", "plan.json", "profile.html"):
             check((run.folder / name).exists(), name, "is missing")
         report = run.read("report.json")
-        equal((report["actors"], report["learners"], report["steps"]), (chosen["actors"], 1, 1000), "report")
-        equal(report["predicted"]["inserts"], chosen["inserts"], "predicted inserts")
+        equal((report["actors_wanted"], report["learners_wanted"], report["steps"]), (chosen["actors"], 1, 1000), "report")
+        equal(report["stretches"][0]["predicted"]["inserts"], chosen["inserts"], "predicted inserts")
         contains(place.call("check", "runs/latest/config.yaml")[0], "actors: %d, learners: 1" % chosen["actors"])
         place.nobody_left()
 

@@ -90,7 +90,7 @@ def test_goal_with_faults():
         again = place.start("resume", "run", *sets("stop.value=475"))
         contains(again.ends(seconds=3 * PATIENCE), "the tables are those of the journal")
         report = run.read("report.json")
-        equal((report["exit"], report["shards"]), ("done", SHARDS), "exit, shards")
+        equal((report["phase"], report["shards"]), ("done", SHARDS), "exit, shards")
         check(report["final_value"] >= 475, "the return is", report["final_value"])
         place.nobody_left()
 

@@ -67,12 +67,12 @@ def test_to_the_last_step():
             check((folder / name).stat().st_size > 0 or name.startswith("logs/"), name, "is empty")
         equal([path for path in folder.glob("**/*.new")], [], "files that were left half written")
         report = check_report(launcher)
-        equal((report["steps"], report["exit"], report["legs"], report["restarts"]), (3000, "done", 1, 0), "report")
+        equal((report["steps"], report["phase"], report["legs"], report["restarts"]), (3000, "done", 1, 0), "report")
         check(report["learner_steps"] > 300 and report["final_value"] >= 8 and report["final_episodes"] == 2, report)
         check(report["best"] >= report["value"], "the last evaluation is one too:", report)
         for part in ("predicted", "achieved"):
-            equal(set(report[part]), {"inserts", "samples", "spi", "actor_idle", "learner_idle"}, part)
-        equal([name for name, value in report["achieved"].items() if value is None], [], "figures that a short run lacks")
+            equal(set(report["stretches"][0][part]), {"inserts", "samples", "spi", "actor_idle", "learner_idle"}, part)
+        equal([name for name, value in report["stretches"][0]["achieved"].items() if value is None], [], "figures that a short run lacks")
         equal([stretch["actors"] for stretch in report["stretches"]], [2], "stretches")
         check(launcher.read("launch.json")["done"], "launch.json does not say that it is done")
         check("C0101" not in launcher.log(), "the broker's end was not foreseen:", launcher.log())
@@ -110,14 +110,14 @@ def test_each_end():
         for end, reason, launcher in runs:
             contains(launcher.ends(), reason, RESULT)
             report = check_report(launcher)
-            equal(report["exit"], "done", end)
+            equal(report["phase"], "done", end)
             contains(report["reason"], reason)
             check(report["steps"] > 0, end, report)
             # There may be no time left for a measurement.
             check((report["final_value"] or 8) >= 8 and (report["final_value"] or "time" in end), end, report)
         check(runs[0][2].read("report.json")["best"] >= 1, "value")
         check(runs[1][2].read("report.json")["learner_steps"] >= 60, "learner steps")
-        check(runs[2][2].read("report.json")["wall_seconds"] >= 3, "time")
+        check(runs[2][2].read("report.json")["elapsed_s"] >= 3, "time")
         place.nobody_left()
 
 
@@ -202,7 +202,7 @@ def test_from_another_process():
         contains(tail.ends(), "A0401 a run begins", "ended process=broker")
         contains(place.call("stop")[0], "no launcher works on it")
         contains(place.call("status")[0], "small  stopped")
-        equal(run.read("report.json")["exit"], "stopped", "exit")
+        equal(run.read("report.json")["phase"], "stopped", "exit")
         place.nobody_left()
 
 
@@ -221,7 +221,7 @@ def test_interrupt_and_resume():
         place.nobody_left()
         check((first.folder / "learner.weights").stat().st_size > 100, "no state was saved")
         one, before = first.read("report.json"), first.read("launch.json")
-        equal((one["exit"], one["legs"]), ("stopped", 1), "report")
+        equal((one["phase"], one["legs"]), ("stopped", 1), "report")
 
         # Taken up again, then lost: what was reached counts on.
         second = place.start("resume", "runs/latest")
@@ -247,9 +247,9 @@ def test_interrupt_and_resume():
         third = place.start("resume", first.folder.resolve().name, *sets("stop.steps=%d" % end, "environment.delay=0s"))
         contains(third.ends(), RESULT)
         report = check_report(third)
-        equal((report["steps"], report["legs"], report["exit"]), (end, 3, "done"), "report")
+        equal((report["steps"], report["legs"], report["phase"]), (end, 3, "done"), "report")
         check(report["learner_steps"] > middle["learner_steps"] > one["learner_steps"], report)
-        check(report["wall_seconds"] > middle["elapsed_s"] > one["wall_seconds"], report)
+        check(report["elapsed_s"] > middle["elapsed_s"] > one["elapsed_s"], report)
         lines = [json.loads(line) for line in (third.folder / "metrics.jsonl").read_text().splitlines()]
         slow = [line for line in lines if line["elapsed_s"] <= middle["elapsed_s"]]  # environment.delay: 1000/s an actor
         check(all(line["steps_rate"] <= 3000 for line in slow), "what was counted before is no speed", slow)

@@ -12,7 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "agent/launch/profile_view.h"
+#include "agent/launch/prepare.h"
 #include "proto/base/clock.h"
 #include "tests/support/process.h"
 #include "tests/support/test.h"
@@ -273,7 +273,7 @@ static int profile_file(const char *path, const char *const *overrides)
     int64_t start = clock_now(&clock);
     rp_status status = profile_measure(&f->options, &input, &from_cache, &err);
     if (status == RP_OK) {
-        profile_print(&input, &(struct profile_style){.columns = 80}, stdout);
+        profile_print(&input, stdout);
         printf("%.1f s\n", 1e-9 * (double)(clock_now(&clock) - start));
         status = plan_solve(&input, &plan, &err);
     }

@@ -21,11 +21,11 @@ export function report(store, page) {
 }
 
 function summary(data) {
-  const mean = (count) => `${number(count / data.wall_seconds)}/s in the mean`;
+  const mean = (count) => `${number(count / data.elapsed_s)}/s in the mean`;
   return wide("Result", h("pre", {}, data.summary), facts([
     ["ended", data.unix_s > 0 ? new Date(1000 * data.unix_s).toISOString().slice(0, 16).replace("T", " ") + " UTC" : ""],
-    ["cause", data.exit === "failed" ? data.reason : ""],
-    ["processes", `${plural(data.actors, "actor")} and ${plural(data.learners, "learner")}`],
+    ["cause", data.phase === "failed" ? data.reason : ""],
+    ["processes", `${plural(data.actors_wanted, "actor")} and ${plural(data.learners_wanted, "learner")}`],
     ["broker", data.shards > 1 ? `${data.shards} shards${data.shards_reason ? `: ${data.shards_reason}` : ""}` : ""],
     ["at most", `${bytes(data.peak_memory)} and ${number(data.peak_cpu)} cores`],
     ["environment steps", `${exact(data.steps)}, ${mean(data.steps)}`], ["learner steps", `${exact(data.learner_steps)}, ${mean(data.learner_steps)}`],
@@ -111,8 +111,8 @@ function profile(input) {
 }
 
 function hosts(list) {
-  return list.length ? wide("Hosts", grid([{name: "host", of: (one) => one.name}, {name: "actors", of: (one) => exact(one.actors), n: true},
-    {name: "learners", of: (one) => exact(one.learners), n: true},
+  return list.length ? wide("Hosts", grid([{name: "host", of: (one) => one.name}, {name: "actors", of: (one) => exact(one.actors_wanted), n: true},
+    {name: "learners", of: (one) => exact(one.learners_wanted), n: true},
     {name: "cores used", of: (one) => (known(one.mean_cpu) ? `${number(one.mean_cpu)} of ${number(one.cores)}` : "–"), n: true},
     {name: "lost", of: (one) => (one.losses ? h("span", {class: "badge bad"}, `${plural(one.losses, "time")}, ${duration(one.lost_s)}`)
       : known(one.mean_cpu) ? "never" : h("span", {class: "badge bad"}, "never there"))}, {name: "processor", of: (one) => one.model, narrow: true}], list, "Hosts")) : null;

@@ -45,7 +45,7 @@ export class Runs {
         {name: "compare", of: (run) => h("input", {type: "checkbox", checked: this.chosen.has(run.folder), "aria-label": `compare ${run.name}`, onchange: (event) => this.choose(run, event.target.checked)})},
         {name: "run", of: (run) => (ANSWERS ? run.name : h("a", {href: `?run=${encodeURIComponent(run.name)}`}, run.name))},
         {name: "result", of: (run) => run.result}, {name: "return", of: (run) => number(run.final_value), n: true}, {name: "best", of: (run) => number(run.best), n: true},
-        {name: "steps", of: (run) => exact(run.steps), n: true, narrow: true}, {name: "time", of: (run) => duration(run.wall_seconds), n: true, narrow: true},
+        {name: "steps", of: (run) => exact(run.steps), n: true, narrow: true}, {name: "time", of: (run) => duration(run.elapsed_s), n: true, narrow: true},
         {name: "actors, learners", of: (run) => `${run.actors}, ${run.learners}`, n: true, narrow: true}], this.list || [], this.list ? "There are no runs." : "Looking ...")),
     chosen.length ? h("section", {class: "card"}, h("h2", {}, "Return against steps"), lines(series("environment_steps"), {title: "Return against steps", legend: true, xName: "environment steps", yName: "mean return"})) : null,
     chosen.length ? h("section", {class: "card"}, h("h2", {}, "Return against time"), lines(series("time"), {title: "Return against time", legend: true, xName: "seconds", yName: "mean return"})) : null,

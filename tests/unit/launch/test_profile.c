@@ -9,8 +9,8 @@
 #include <unistd.h>
 
 #include "agent/launch/plan/trial.h"
+#include "agent/launch/prepare.h"
 #include "agent/launch/process/machine.h"
-#include "agent/launch/profile_view.h"
 #include "proto/base/clock.h"
 #include "tests/support/process.h"
 #include "tests/support/test.h"
@@ -406,7 +406,7 @@ TEST(prints_and_writes, set_up, tear_down)
                                             .inserts = 3000,
                                             .actor_idle = NAN,
                                             .learner_idle = NAN});
-    profile_print(&input, &(struct profile_style){.columns = 80}, out);
+    profile_print(&input, out);
     fclose(out);
     assert_non_null(strstr(text, "inserts"));
     assert_non_null(strstr(text, "1.0 k/s"));
@@ -437,7 +437,7 @@ TEST(prints_hosts, set_up, tear_down)
     char *text = NULL;
     size_t size = 0;
     FILE *out = open_memstream(&text, &size);
-    profile_print(&input, &(struct profile_style){.columns = 80}, out);
+    profile_print(&input, out);
     fclose(out);
     assert_non_null(strstr(text, "on cpu1"));
     assert_non_null(strstr(text, "on old1"));

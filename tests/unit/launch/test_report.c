@@ -216,21 +216,20 @@ TEST(json, setup, teardown)
 {
     struct fixture *f = *state;
     write_metrics(f, 40);
-    struct json_object *object = written(f), *member = NULL;
-    assert_true(number(object, "wall_seconds") == 41 && number(object, "steps") == 61234);
+    struct json_object *object = written(f), *member = NULL, *first;
+    assert_true(number(object, "elapsed_s") == 41 && number(object, "steps") == 61234);
     assert_true(number(object, "learner_steps") == 30000 && number(object, "restarts") == 3);
     assert_true(number(object, "final_value") == 481.25);
     assert_true(number(object, "best_weights.return") == 490 && number(object, "best_weights.learner_steps") == 28000);
-    assert_true(number(object, "predicted.inserts") == 5000 && number(object, "achieved.inserts") == 5500);
-    assert_true(fabs(number(object, "ratio.inserts") - 1.1) < 1e-9);
-    assert_true(number(object, "predicted.spi") == 32 && number(object, "achieved.spi") == 20);
-    assert_true(number(object, "achieved.learner_idle") == 0.35 && number(object, "steady.seconds") == 30);
-    assert_true(number(object, "steady.actor_idle_by.credit") == 0.6);
-    assert_true(number(object, "steady.learner_idle_by.reduce") == 0.25);
-    assert_true(number(object, "steady.learner_idle_by.updates") == 0);
+    first = json_object_array_get_idx(member_of(object, "stretches"), 0);
+    assert_true(number(first, "predicted.inserts") == 5000 && number(first, "achieved.inserts") == 5500);
+    assert_true(number(first, "predicted.spi") == 32 && number(first, "achieved.spi") == 20);
+    assert_true(number(first, "achieved.learner_idle") == 0.35 && number(first, "seconds") == 30);
+    assert_true(number(first, "actor_idle_by.credit") == 0.6 && number(first, "learner_idle_by.reduce") == 0.25);
+    assert_true(number(first, "learner_idle_by.updates") == 0);
     assert_true(number(object, "peak_memory") == 900.0 * 1048576);
     assert_true(json_object_object_get_ex(object, "plan", &member) && json_object_is_type(member, json_type_object));
-    assert_true(json_object_object_get_ex(object, "exit", &member));
+    assert_true(json_object_object_get_ex(object, "phase", &member));
     assert_string_equal(json_object_get_string(member), "done");
     assert_true(json_object_object_get_ex(object, "reason", &member));
     assert_string_equal(json_object_get_string(member), "return 475 reached");
@@ -283,7 +282,7 @@ TEST(nothing, setup, teardown)
     assert_has(json_object_get_string(member_of(verdict, "text")), "the broker did not start");
     assert_int_equal(json_object_object_length(member_of(answers, "api/history")), 0);
     assert_true(json_object_object_get_ex(object, "plan", &member) && member == NULL);
-    assert_true(isnan(number(object, "final_value")) && isnan(number(object, "ratio.spi")));
+    assert_true(isnan(number(object, "final_value")));
     json_object_put(object);
     json_object_put(answers);
     assert_int_not_equal(report_write(&f->report, "/nowhere", &err), RP_OK);
@@ -403,7 +402,6 @@ TEST(stretches, setup, teardown)
     assert_true(fabs(number(second, "predicted.inserts") - expected.inserts) < 1e-6);
     assert_true(number(second, "achieved.inserts") == 9100 && expected.inserts != 5000);
     assert_true(number(third, "predicted.inserts") > 0 && number(third, "achieved.inserts") == 50);
-    assert_true(number(object, "achieved.inserts") == 5500); /* the planned counts */
     json_object_put(object);
     char *printed = printed_report(&f->report);
     assert_has(printed, "8 actors, 1 learner, from 20 s on: 10 s");
@@ -447,11 +445,11 @@ TEST(hosts, setup, teardown)
         struct json_object *object = written(f), *list = NULL;
         char *printed = printed_report(&f->report);
         assert_true(json_object_object_get_ex(object, "hosts", &list));
-        assert_int_equal(json_object_array_length(list), some ? counts[i] : 0);
+        assert_int_equal(json_object_array_length(list), counts[i]);
         assert_int_equal(strstr(printed, "cores used") != NULL, some);
         if (some) {
             struct json_object *second = json_object_array_get_idx(list, 1);
-            assert_true(number(second, "actors") == 30 && number(second, "learners") == 2);
+            assert_true(number(second, "actors_wanted") == 30 && number(second, "learners_wanted") == 2);
             assert_true(number(second, "mean_cpu") == 29.25 && number(second, "cores") == 32);
             assert_true(number(second, "losses") == 2 && number(second, "lost_s") == 65);
             assert_true(isnan(number(json_object_array_get_idx(list, 2), "mean_cpu")));

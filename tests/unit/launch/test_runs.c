@@ -41,10 +41,10 @@ TEST(reads, tempdir_enter, tempdir_leave)
 {
     struct run_summary run;
     make_run("whole", 10,
-             "{\"exit\": \"done\", \"final_value\": 481.5, \"final_weights\": \"best.weights\", \"best\": 490, "
+             "{\"phase\": \"done\", \"final_value\": 481.5, \"final_weights\": \"best.weights\", \"best\": 490, "
              "\"steps\": 61234, "
-             "\"learner_steps\": 300, \"wall_seconds\": 41.5, \"actors\": 4, \"learners\": 2, "
-             "\"achieved\": {\"inserts\": 5000, \"samples\": null}}");
+             "\"learner_steps\": 300, \"elapsed_s\": 41.5, \"actors_wanted\": 4, \"learners_wanted\": 2, "
+             "\"stretches\": [{\"achieved\": {\"inserts\": 5000, \"samples\": null}}]}");
     put("whole/config.yaml", "# of the run\nname: x\n# of everything\nseed: 17\nagent:\n  seed: 3\n");
     assert_true(runs_read(tempdir_at("whole"), &run));
     assert_string_equal(run.name, "whole");
@@ -85,7 +85,7 @@ TEST(lists_and_removes, tempdir_enter, tempdir_leave)
     for (int i = 1; i <= 5; i++) {
         char name[32];
         snprintf(name, sizeof name, "runs/r%d", i);
-        make_run(name, 100 * i, "{\"exit\": \"stopped\"}");
+        make_run(name, 100 * i, "{\"phase\": \"stopped\"}");
     }
     assert_int_equal(mkdir(tempdir_at("runs/mine"), 0777), 0); /* no run */
     put("precious", "x");
@@ -165,8 +165,8 @@ TEST(compares, tempdir_enter, tempdir_leave)
 {
     rp_error err = {0};
     struct run_summary runs[2];
-    make_run("one", 10, "{\"exit\": \"done\", \"final_value\": 100, \"steps\": 5}");
-    make_run("two", 10, "{\"exit\": \"failed\", \"final_value\": 200, \"steps\": 6}");
+    make_run("one", 10, "{\"phase\": \"done\", \"final_value\": 100, \"steps\": 5}");
+    make_run("two", 10, "{\"phase\": \"failed\", \"final_value\": 200, \"steps\": 6}");
     put("one/config.yaml", "name: x\nseed: 1\nagent:\n  batch: 16\n");
     put("two/config.yaml", "name: x\nseed: 2\nagent:\n  batch: 16\n  tau: 0.5\n");
     put("one/evaluator-0.jsonl", "{\"time\": 100, \"environment_steps\": 10, \"return\": 7.25}\n");

@@ -417,8 +417,6 @@ TEST(priorities)
     render(&s, 80, 1);
     assert_has(text_get(&out), "cartpole-dqn");
     assert_has_not(text_get(&out), "31%");
-    /* In a tall one the curve is a chart. */
-    assert_has(render(&s, 120, 39), "└┬");
 }
 
 /* ---- on a terminal ---- */
