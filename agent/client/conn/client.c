@@ -14,8 +14,8 @@
 #include "replay/types.h"
 
 struct rp_client {
-    struct conn *
-        *conns; /* by the number of the shard; until the first answer: those to the endpoints that were named */
+    /* By the number of the shard; until the first answer: the connections to the endpoints that were named. */
+    struct conn **conns;
     uint32_t n;
     void *zmq;   /* context of the connections that do not have their own; NULL: none */
     uint64_t id; /* that all connections state */
@@ -67,14 +67,6 @@ static void *shared_context(rp_client *self, const struct client_plan *plan, uin
     return self->zmq;
 }
 
-static uint32_t count_names(const char *endpoints)
-{
-    uint32_t n = 1;
-    for (const char *at = endpoints; *at; at++)
-        n += *at == ',';
-    return n;
-}
-
 /* Opens a connection to one shard, without waiting. context NULL: it has its own. */
 static rp_status open_one(rp_client *self, const struct client_plan *plan, struct conn_plan one, void *context,
                           struct conn **out, rp_error *err)
@@ -92,7 +84,9 @@ static rp_status open_one(rp_client *self, const struct client_plan *plan, struc
 /* Opens a connection to every endpoint that was named. */
 static rp_status open_named(rp_client *self, const struct client_plan *plan, rp_error *err)
 {
-    uint32_t n = is_hosted(plan) ? 1 : count_names(plan->endpoints);
+    uint32_t n = 1;
+    for (const char *at = plan->endpoints; *at && !is_hosted(plan); at++)
+        n += *at == ',';
     if (n > WIRE_MAX_SHARDS)
         return err_set(err, RP_INVALID_ARGUMENT, "%u endpoints: there are at most %u shards", n, WIRE_MAX_SHARDS);
     char *names = strdup(plan->endpoints), *rest = names;
@@ -243,6 +237,14 @@ static rp_status open_all(rp_client *self, const struct client_plan *plan, rp_er
 }
 
 /* ---- life */
+
+rp_status client_check_name(const char *what, const char *name, rp_error *err)
+{
+    size_t size = name ? strlen(name) : 0;
+    if (size == 0 || size > RP_MAX_NAME)
+        return err_set(err, RP_INVALID_ARGUMENT, "a %s has 1 to %u bytes", what, RP_MAX_NAME);
+    return RP_OK;
+}
 
 rp_status client_copy_out(void *out, const void *from, size_t size, rp_error *err)
 {

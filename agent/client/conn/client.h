@@ -32,6 +32,9 @@ void client_describe(rp_client *self, char *out, size_t size);
 /* Returns the label given in the options. */
 const char *client_name(const rp_client *self);
 
+/* Checks the name of a slot, a counter or a group; what: "name" or "group's name". */
+rp_status client_check_name(const char *what, const char *name, rp_error *err);
+
 /* ---- public structs, which begin with their struct_size: a caller may know a shorter one ---- */
 
 /* Fills the caller's struct. RP_INVALID_ARGUMENT: struct_size is not set. */

@@ -12,20 +12,12 @@
 #include "proto/base/trace.h"
 #include "replay/types.h"
 
-static rp_status check_name(const char *what, const char *name, rp_error *err)
-{
-    size_t size = name ? strlen(name) : 0;
-    if (size == 0 || size > RP_MAX_NAME)
-        return err_set(err, RP_INVALID_ARGUMENT, "a %s has 1 to %u bytes", what, RP_MAX_NAME);
-    return RP_OK;
-}
-
 /* ---- counters */
 
 /* An rp_addition is the ticket of its request. */
 static rp_addition *begin_addition(rp_client *client, const char *name, int64_t add, int64_t timeout_ms, rp_error *err)
 {
-    if (check_name("name", name, err) != RP_OK || conn_check_process(client_conn(client), err) != RP_OK)
+    if (client_check_name("name", name, err) != RP_OK || conn_check_process(client_conn(client), err) != RP_OK)
         return NULL;
     Replay__Counter body = REPLAY__COUNTER__INIT;
     body.name = (char *)(uintptr_t)name;
@@ -42,20 +34,12 @@ rp_addition *rp_counter_begin(rp_client *client, const char *name, int64_t add, 
 
 static rp_status read_value(const struct conn_reply *reply, int64_t *value, rp_error *err)
 {
-    rp_status status = conn_reply_status(reply, err);
-    if (status != RP_OK)
-        return status;
-    uint64_t zigzag = 0;
-    struct pb_reader reader = pb_reader(reply->view.data, reply->view.size);
-    struct pb_field field;
-    int more;
-    while ((more = pb_next(&reader, &field)) == 1)
-        if (field.number == 1 && field.wire == PB_VARINT)
-            zigzag = field.value;
-    if (more < 0 || reply->view.body != REPLAY__REPLY__BODY_COUNTER)
+    RP_TRY(conn_reply_status(reply, err));
+    uint64_t numbers[2]; /* the value is zigzag encoded */
+    if (!conn_reply_numbers(reply, REPLAY__REPLY__BODY_COUNTER, numbers, 2))
         return err_set(err, RP_BAD_MESSAGE, "the broker's reply is not a counter's value");
     if (value)
-        *value = (int64_t)(zigzag >> 1) ^ -(int64_t)(zigzag & 1);
+        *value = (int64_t)(numbers[1] >> 1) ^ -(int64_t)(numbers[1] & 1);
     return RP_OK;
 }
 
@@ -122,13 +106,14 @@ struct rp_reduce {
     struct conn_ticket *pending; /* the vector that is in its round; NULL: none */
 };
 
-static void body_init(rp_reduce *self, Replay__Reduce *body, Replay__Reduce__Op op)
+static Replay__Reduce body_of(rp_reduce *self, Replay__Reduce__Op op)
 {
-    replay__reduce__init(body);
-    body->group = self->group;
-    body->member = self->member;
-    body->op = op;
-    body->round = self->round;
+    Replay__Reduce body = REPLAY__REDUCE__INIT;
+    body.group = self->group;
+    body.member = self->member;
+    body.op = op;
+    body.round = self->round;
+    return body;
 }
 
 /* The numbers of a ReduceReply, by field. */
@@ -136,23 +121,14 @@ enum { REPLY_ROUND = 1, REPLY_CONTRIBUTORS, REPLY_MEMBERS, REPLY_COUNTED, REPLY_
 
 static rp_status read_reply(const struct conn_reply *reply, uint64_t numbers[REPLY_FIELDS], rp_error *err)
 {
-    struct pb_reader reader = pb_reader(reply->view.data, reply->view.size);
-    struct pb_field field;
-    int more;
-    memset(numbers, 0, REPLY_FIELDS * sizeof *numbers);
-    while ((more = pb_next(&reader, &field)) == 1)
-        if (field.number < REPLY_FIELDS)
-            numbers[field.number] = field.value;
-    if (more < 0 || reply->view.body != REPLAY__REPLY__BODY_REDUCE)
-        return err_set(err, RP_BAD_MESSAGE, "the broker's reply is not what was asked for");
-    return RP_OK;
+    bool read = conn_reply_numbers(reply, REPLAY__REPLY__BODY_REDUCE, numbers, REPLY_FIELDS);
+    return read ? RP_OK : err_set(err, RP_BAD_MESSAGE, "the broker's reply is not what was asked for");
 }
 
 /* Sends JOIN or LEAVE. */
 static rp_status membership(rp_reduce *self, Replay__Reduce__Op op, int64_t timeout_ms, rp_error *err)
 {
-    Replay__Reduce body;
-    body_init(self, &body, op);
+    Replay__Reduce body = body_of(self, op);
     struct conn_message message = {.field = REPLAY__REQUEST__BODY_REDUCE, .body = &body.base, .timeout_ms = timeout_ms};
     struct conn_reply *reply = NULL;
     RP_TRY(conn_call(self->conn, &message, &reply, err));
@@ -165,15 +141,9 @@ static rp_status membership(rp_reduce *self, Replay__Reduce__Op op, int64_t time
     return status;
 }
 
-static void reduce_free(rp_reduce *self)
-{
-    conn_ticket_destroy(&self->pending);
-    free(self);
-}
-
 rp_reduce *rp_reduce_join(rp_client *client, const char *group, int64_t timeout_ms, rp_error *err)
 {
-    if (check_name("group's name", group, err) != RP_OK)
+    if (client_check_name("group's name", group, err) != RP_OK)
         return NULL;
     rp_reduce *self = calloc(1, sizeof *self);
     if (!self) {
@@ -183,11 +153,10 @@ rp_reduce *rp_reduce_join(rp_client *client, const char *group, int64_t timeout_
     self->conn = client_conn(client);
     strcpy(self->group, group);
     rng_system(&self->member, sizeof self->member);
-    if (membership(self, REPLAY__REDUCE__OP__JOIN, timeout_ms, err) != RP_OK) {
-        reduce_free(self);
-        return NULL;
-    }
-    return self;
+    if (membership(self, REPLAY__REDUCE__OP__JOIN, timeout_ms, err) == RP_OK)
+        return self;
+    free(self);
+    return NULL;
 }
 
 static rp_status send_vector(rp_reduce *self, const float *values, uint64_t n, int64_t round_ms, rp_error *err)
@@ -196,8 +165,7 @@ static rp_status send_vector(rp_reduce *self, const float *values, uint64_t n, i
     if (n > SIZE_MAX / sizeof *values || zmq_msg_init_size(&payload, (size_t)n * sizeof *values) != 0)
         return err_set(err, RP_NO_MEMORY, "no memory for a vector of %llu floats", (unsigned long long)n);
     memcpy(zmq_msg_data(&payload), values, (size_t)n * sizeof *values);
-    Replay__Reduce body;
-    body_init(self, &body, REPLAY__REDUCE__OP__ADD);
+    Replay__Reduce body = body_of(self, REPLAY__REDUCE__OP__ADD);
     if (round_ms >= 0) {
         body.has_timeout_ms_case = REPLAY__REDUCE__HAS_TIMEOUT_MS_TIMEOUT_MS;
         body.timeout_ms = (uint64_t)round_ms;
@@ -301,6 +269,7 @@ rp_status rp_reduce_leave(rp_reduce **reduce, int64_t timeout_ms, rp_error *err)
     if (self->pending)
         conn_cancel(self->conn, self->pending->id);
     rp_status status = membership(self, REPLAY__REDUCE__OP__LEAVE, timeout_ms, err);
-    reduce_free(self);
+    conn_ticket_destroy(&self->pending);
+    free(self);
     return status == RP_NOT_FOUND ? RP_OK : status;
 }

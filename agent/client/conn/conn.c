@@ -53,9 +53,8 @@ struct conn_trace {
 };
 
 struct conn {
-    const char *
-        endpoint; /* that is used or tried: home, or where the shard has moved to. The I/O thread changes it, with the mutex
-                           * held */
+    /* That is used or tried: home, or where the shard has moved to. The I/O thread changes it, with the mutex held. */
+    const char *endpoint;
     char *home; /* the endpoint that it was given */
     char *name;
     char *host; /* "127.0.0.1", or NULL if the transport has none */
@@ -101,9 +100,9 @@ struct conn {
     uint32_t failures;
     uint64_t hello_id;
     bool reset_wanted;
-    uint32_t
-        io_shard; /* number of the shard that the socket was opened for: its heartbeats and its thread follow from it.
-                        * CONN_SHARD_UNKNOWN: the broker is not known to be one of several */
+    /* Number of the shard that the socket was opened for: its heartbeats and its thread follow from it. CONN_SHARD_UNKNOWN: the broker
+     * is not known to be one of several. */
+    uint32_t io_shard;
     bool pipe_ready; /* the last poll found a wake-up in the pipe */
     /* The socket may hold something: it is new, its descriptor was readable, or it was used since it was read until it was empty. */
     bool dealer_used, monitor_used;
@@ -501,18 +500,6 @@ static int64_t trace_tick(struct conn *self, int64_t now_ns)
     return INT64_MAX;
 }
 
-/* Compares the clocks: the broker's reading was made at some time between sending and receiving. */
-static void compare(struct conn_trace *self, int64_t sent_ns, int64_t now_ns, int64_t broker_ns)
-{
-    if (!sent_ns || now_ns - sent_ns >= self->trip_ns)
-        return;
-    self->trip_ns = now_ns - sent_ns;
-    self->offset_ns = broker_ns - (sent_ns + self->trip_ns / 2);
-    /* Processes of one machine have one clock: an offset that may be 0 is 0. */
-    if (llabs(self->offset_ns) <= (self->trip_ns + 1) / 2)
-        self->offset_ns = 0;
-}
-
 static void trace_told(struct conn *self, const struct wire_reply *reply, int64_t sent_ns)
 {
     struct conn_trace *trace = &self->tracing;
@@ -527,20 +514,15 @@ static void trace_told(struct conn *self, const struct wire_reply *reply, int64_
         trace->end_ns = now + left;
         trace->trip_ns = INT64_MAX;
     }
-    if (trace->number == told->trace)
-        compare(trace, sent_ns, now, (int64_t)told->now_ns);
+    if (trace->number == told->trace && sent_ns && now - sent_ns < trace->trip_ns) {
+        /* Compare the clocks: the broker's reading was made at some time between sending and receiving. */
+        trace->trip_ns = now - sent_ns;
+        trace->offset_ns = (int64_t)told->now_ns - (sent_ns + trace->trip_ns / 2);
+        /* Processes of one machine have one clock: an offset that may be 0 is 0. */
+        if (llabs(trace->offset_ns) <= (trace->trip_ns + 1) / 2)
+            trace->offset_ns = 0;
+    }
     unpack_free(message);
-}
-
-static void trace_request(struct conn *self, const struct conn_request *request)
-{
-    const ProtobufCFieldDescriptor *field =
-        protobuf_c_message_descriptor_get_field(&replay__request__descriptor, request->field);
-    trace_add(&self->trace, field ? field->name : "request", "requests",
-              &(struct trace_span){.start_ns = request->traced_ns,
-                                   .duration_ns = conn_now() - request->traced_ns,
-                                   .id = request->id,
-                                   .link = TRACE_REQUEST});
 }
 
 /* ---- the link: opens the service socket, watches it, and reopens it with exponential back-off and jitter */
@@ -562,21 +544,17 @@ static void option(void *socket, int name, int value)
     zmq_setsockopt(socket, name, &value, sizeof value);
 }
 
-/* Gives the sockets of each shard a thread of the context. libzmq would choose the thread with the fewest sockets, but connections
- * that begin at the same time do not count yet: several shards got one thread, while others had nothing to do. */
-static bool spread(const struct conn *self, void *socket)
-{
-    bool is_shard = self->io_shard != CONN_SHARD_UNKNOWN;
-    int threads = is_shard ? zmq_ctx_get(self->context, ZMQ_IO_THREADS) : 1;
-    uint64_t mask = UINT64_C(1) << (threads > 1 ? self->io_shard % (uint32_t)(threads < 64 ? threads : 64) : 0);
-    return threads <= 1 || zmq_setsockopt(socket, ZMQ_AFFINITY, &mask, sizeof mask) == 0;
-}
-
 bool conn_connect(const struct conn *self, void *socket, const char *endpoint)
 {
     int ipv6 = endpoint_is_ipv6(endpoint);
+    /* Gives the sockets of each shard a thread of the context. libzmq would choose the thread with the fewest sockets, but connections
+     * that begin at the same time do not count yet: several shards got one thread, while others had nothing to do. */
+    bool is_shard = self->io_shard != CONN_SHARD_UNKNOWN;
+    int threads = is_shard ? zmq_ctx_get(self->context, ZMQ_IO_THREADS) : 1;
+    uint64_t mask = UINT64_C(1) << (threads > 1 ? self->io_shard % (uint32_t)(threads < 64 ? threads : 64) : 0);
     return zmq_setsockopt(socket, ZMQ_IPV6, &ipv6, sizeof ipv6) == 0 && handshake_secure(&self->handshake, socket) &&
-           spread(self, socket) && zmq_connect(socket, endpoint) == 0;
+           (threads <= 1 || zmq_setsockopt(socket, ZMQ_AFFINITY, &mask, sizeof mask) == 0) &&
+           zmq_connect(socket, endpoint) == 0;
 }
 
 static char *host_of(const char *endpoint)
@@ -692,21 +670,15 @@ static void set_link(struct conn *self, enum link_state state, int64_t now_ns)
     conn_shards_signal(self->shards);
 }
 
-static int64_t link_pause(struct conn *self)
-{
-    int64_t pause = self->backoff_min_ns;
-    for (uint32_t i = 0; i < self->failures && pause < self->backoff_max_ns; i++)
-        pause *= 2;
-    if (pause > self->backoff_max_ns)
-        pause = self->backoff_max_ns;
-    return (int64_t)((double)pause * (0.5 + 0.5 * rng_unit(&self->rng)));
-}
-
 static void link_fail(struct conn *self, const char *why, int64_t now_ns)
 {
     bool was_up = self->link == LINK_UP;
+    int64_t pause = self->backoff_min_ns;
+    for (uint32_t i = 0; i < self->failures && pause < self->backoff_max_ns; i++)
+        pause *= 2;
+    pause = pause < self->backoff_max_ns ? pause : self->backoff_max_ns;
     link_close(self);
-    self->link_time = now_ns + link_pause(self);
+    self->link_time = now_ns + (int64_t)((double)pause * (0.5 + 0.5 * rng_unit(&self->rng)));
     self->failures++;
     self->reset_wanted = false;
     snprintf(self->reason, sizeof self->reason, "%s", why);
@@ -1027,25 +999,20 @@ static void take_reply(struct conn *self, struct conn_reply *reply)
     } else {
         struct conn_request *request = take_answered(self, id, (rp_status)reply->view.status);
         if (request) {
-            if (request->traced_ns)
-                trace_request(self, request);
+            if (request->traced_ns) {
+                const ProtobufCFieldDescriptor *field =
+                    protobuf_c_message_descriptor_get_field(&replay__request__descriptor, request->field);
+                trace_add(&self->trace, field ? field->name : "request", "requests",
+                          &(struct trace_span){.start_ns = request->traced_ns,
+                                               .duration_ns = conn_now() - request->traced_ns,
+                                               .id = request->id,
+                                               .link = TRACE_REQUEST});
+            }
             request_answer(request, reply);
             return;
         }
     }
     requests_drop_reply(&self->pending, reply);
-}
-
-/* Handles an answer that there was no memory for. */
-static void lose_reply(struct conn *self, uint64_t id)
-{
-    if (id == self->hello_id) {
-        link_no_memory(self);
-        return;
-    }
-    struct conn_request *request = take_answered(self, id, RP_NO_MEMORY);
-    if (request)
-        request_end(request, RP_NO_MEMORY, "no memory for the broker's reply");
 }
 
 static void take_replies(struct conn *self)
@@ -1060,21 +1027,14 @@ static void take_replies(struct conn *self)
             return;
         }
         self->n_replies++;
+        struct conn_request *request = NULL;
         if (reply)
             take_reply(self, reply);
-        else if (lost)
-            lose_reply(self, lost);
+        else if (lost && lost == self->hello_id) /* there was no memory for the answer */
+            link_no_memory(self);
+        else if (lost && (request = take_answered(self, lost, RP_NO_MEMORY)) != NULL)
+            request_end(request, RP_NO_MEMORY, "no memory for the broker's reply");
     }
-}
-
-static int64_t tick_parts(struct conn *self, int64_t now_ns)
-{
-    int64_t next = INT64_MAX;
-    for (struct conn_part *part = self->parts; part; part = part->next) {
-        int64_t at = part->ops->tick(part, now_ns);
-        next = at < next ? at : next;
-    }
-    return next;
 }
 
 static int64_t turn(struct conn *self)
@@ -1088,8 +1048,10 @@ static int64_t turn(struct conn *self)
     link_step(self, now);
     take_replies(self);
     int64_t next = expire_requests(self, now);
-    int64_t parts = tick_parts(self, now);
-    next = parts < next ? parts : next;
+    for (struct conn_part *part = self->parts; part; part = part->next) {
+        int64_t at = part->ops->tick(part, now);
+        next = at < next ? at : next;
+    }
     if (self->tracing.number) {
         int64_t trace = trace_tick(self, now);
         next = trace < next ? trace : next;
@@ -1403,21 +1365,6 @@ rp_status conn_call(struct conn *self, const struct conn_message *message, struc
 /* Longest back-off in milliseconds: a day. More is no help, and must not overflow in nanoseconds. */
 #define BACKOFF_MOST_MS INT64_C(86400000)
 
-static void set_back_off(struct conn *self, const rp_client_options *options)
-{
-    int64_t min_ms = options && options->backoff_min_ms > 0 ? options->backoff_min_ms : 50;
-    int64_t max_ms = options && options->backoff_max_ms > 0 ? options->backoff_max_ms : 5000;
-    min_ms = min_ms < BACKOFF_MOST_MS ? min_ms : BACKOFF_MOST_MS;
-    max_ms = max_ms < BACKOFF_MOST_MS ? max_ms : BACKOFF_MOST_MS;
-    self->backoff_min_ns = min_ms * NS_PER_MS;
-    self->backoff_max_ns = (max_ms < min_ms ? min_ms : max_ms) * NS_PER_MS;
-}
-
-static bool conn_hosted(const struct conn_plan *plan)
-{
-    return plan->host && plan->host->ducts;
-}
-
 /* The key that is given, or that of a key file. */
 static rp_status load_key(struct conn *self, const struct conn_plan *plan, rp_error *err)
 {
@@ -1442,7 +1389,7 @@ static void init(struct conn *self, const struct conn_plan *plan)
     self->forks = forks_count();
     self->pid = getpid();
     self->wake_read = self->wake_write = -1;
-    if (conn_hosted(plan))
+    if (plan->host && plan->host->ducts)
         self->broker = *plan->host;
     self->shards = plan->shards;
     self->shard = self->io_shard = plan->shard;
@@ -1450,7 +1397,12 @@ static void init(struct conn *self, const struct conn_plan *plan)
     pthread_mutex_init(&self->mutex, NULL);
     trace_init(&self->trace);
     conn_cond_init(&self->changed);
-    set_back_off(self, options);
+    int64_t min_ms = options->backoff_min_ms > 0 ? options->backoff_min_ms : 50;
+    int64_t max_ms = options->backoff_max_ms > 0 ? options->backoff_max_ms : 5000;
+    min_ms = min_ms < BACKOFF_MOST_MS ? min_ms : BACKOFF_MOST_MS;
+    max_ms = max_ms < BACKOFF_MOST_MS ? max_ms : BACKOFF_MOST_MS;
+    self->backoff_min_ns = min_ms * NS_PER_MS;
+    self->backoff_max_ns = (max_ms < min_ms ? min_ms : max_ms) * NS_PER_MS;
     rng_system(&seed, sizeof seed);
     rng_seed(&self->rng, seed);
     atomic_store(&self->next_id, 1);
@@ -1459,7 +1411,7 @@ static void init(struct conn *self, const struct conn_plan *plan)
     self->endpoint = self->home = strdup(plan->endpoint);
     self->name = strdup(options->name ? options->name : "client");
     self->host = host_of(plan->endpoint);
-    self->own_context = !options->zmq_context && !conn_hosted(plan);
+    self->own_context = !options->zmq_context && !conn_is_hosted(self);
     self->context = self->own_context ? zmq_ctx_new() : options->zmq_context;
 }
 
@@ -1515,20 +1467,20 @@ rp_status conn_open(const struct conn_plan *plan, struct conn **out, rp_error *e
 {
     void *context = plan->options->zmq_context;
     int threads = context ? zmq_ctx_get(context, ZMQ_IO_THREADS) : 1;
-    if (!conn_hosted(plan))
-        RP_TRY(open_files_check((uint32_t)(CONN_DESCRIPTORS + CONN_PER_IO_THREAD * (threads > 0 ? threads : 0)),
-                                "a client", "two more for each writer or sampler", err));
     struct conn *self = calloc(1, sizeof *self);
     if (!self)
         return err_set(err, RP_NO_MEMORY, "no memory for a client");
     bool watched = forks_watch();
     init(self, plan);
     rp_status status = RP_OK;
-    if (!watched || !self->endpoint || !self->name || !(self->context || conn_hosted(plan)))
+    if (!watched || !self->endpoint || !self->name || !(self->context || conn_is_hosted(self)))
         status = err_set(err, RP_NO_MEMORY, "no memory for a client");
+    if (status == RP_OK && !conn_is_hosted(self))
+        status = open_files_check((uint32_t)(CONN_DESCRIPTORS + CONN_PER_IO_THREAD * (threads > 0 ? threads : 0)),
+                                  "a client", "two more for each writer or sampler", err);
     if (status == RP_OK)
         status = load_key(self, plan, err);
-    if (status == RP_OK && !conn_hosted(plan))
+    if (status == RP_OK && !conn_is_hosted(self))
         status = check_endpoint(self, err);
     if (status == RP_OK)
         status = start(self, err);

@@ -25,15 +25,6 @@ static bool complete_endpoint(char **endpoint, const char *host)
     return true;
 }
 
-static void hello_free(struct conn_hello *self)
-{
-    if (self->basis)
-        conn_hello_unref(&self->basis);
-    else
-        conn_reply_unpacked_free(self->wire);
-    free(self);
-}
-
 struct conn_hello *hello_read(const struct conn_reply *reply, const char *host, rp_error *err)
 {
     Replay__Reply *wire;
@@ -82,11 +73,17 @@ struct conn_hello *hello_stand_in(const struct conn_hello *from)
     return self;
 }
 
-void conn_hello_unref(struct conn_hello **self)
+void conn_hello_unref(struct conn_hello **self_p)
 {
-    if (*self && __atomic_sub_fetch(&(*self)->refs, 1, __ATOMIC_ACQ_REL) == 0)
-        hello_free(*self);
-    *self = NULL;
+    struct conn_hello *self = *self_p;
+    *self_p = NULL;
+    if (!self || __atomic_sub_fetch(&self->refs, 1, __ATOMIC_ACQ_REL) != 0)
+        return;
+    if (self->basis)
+        conn_hello_unref(&self->basis);
+    else
+        conn_reply_unpacked_free(self->wire);
+    free(self);
 }
 
 uint32_t conn_hello_count(const struct conn_hello *self)

@@ -22,14 +22,6 @@
 /* Delay before the next request after the broker has ended one because it shuts down. */
 #define RETRY_NS (100 * NS_PER_MS)
 
-static rp_status params_check_name(const char *name, rp_error *err)
-{
-    size_t size = name ? strlen(name) : 0;
-    if (size == 0 || size > RP_MAX_NAME)
-        return err_set(err, RP_INVALID_ARGUMENT, "a name has 1 to %u bytes", RP_MAX_NAME);
-    return RP_OK;
-}
-
 static rp_status unexpected(rp_error *err)
 {
     return err_set(err, RP_BAD_MESSAGE, "the broker's reply is not what was asked for");
@@ -158,7 +150,7 @@ rp_status rp_params_get(rp_client *client, const char *name, uint64_t have, int6
                         rp_error *err)
 {
     *out = NULL;
-    RP_TRY(params_check_name(name, err));
+    RP_TRY(client_check_name("name", name, err));
     if (client_shards(client) > 1)
         return get_from_shards(client, name, have, timeout_ms, out, err);
     return get_from(client_conn(client), name, have, timeout_ms, GRACE_MS, out, err);
@@ -188,7 +180,7 @@ struct shard {
 /* Makes a publisher or a subscriber, which begins with its link. NULL with err set: the name is wrong, or no memory. */
 static void *link_new(size_t bytes, rp_client *client, const char *name, rp_error *err)
 {
-    if (params_check_name(name, err) != RP_OK || conn_check_process(client_conn(client), err) != RP_OK)
+    if (client_check_name("name", name, err) != RP_OK || conn_check_process(client_conn(client), err) != RP_OK)
         return NULL;
     struct link *self = calloc(1, bytes);
     if (!self) {
@@ -240,7 +232,7 @@ static void shard_keep_error(const struct shard *shard, const rp_error *error)
         err_prefix(&self->error, "%s", conn_title(shard->conn, title, sizeof title));
 }
 
-/* Attaches the shard to the connection of a shard. */
+/* Attaches to the connection of a shard. */
 static void shard_open(struct shard *self, struct link *link, uint32_t shard, const struct conn_part_ops *ops)
 {
     *self = (struct shard){.part.ops = ops, .link = link, .conn = client_shard(link->client, shard)};
@@ -285,11 +277,10 @@ static bool shard_is_free(const struct shard *self, int64_t now_ns, int64_t *wak
  * and then it is settled: refused, or stored and `current`. A put that the connection or the broker has broken off goes back to
  * `newest`, unless a newer block is there. The caller's thread fills `newest`; all other moves are the I/O thread's.
  *
- * With shards, that is the way to shard 0, which gives the block its version. Then the shards of the other shards put `current` with
- * that version. A shard that is away, or comes back as another broker, gets `current` when it is back. If another shard names a newer
+ * With shards, that is the way to shard 0, which gives the block its version. Then the other shards are sent `current` with that
+ * version. A shard that is away, or comes back as another broker, gets `current` when it is back. If another shard names a newer
  * version than that of `current`, a later put of somebody else was faster there, or shard 0 has lost its count in a restart. Shard 0
  * knows: it gives `current` a version above the newer one if `current` is still what it has, and refuses it otherwise. */
-#include <pthread.h>
 /* Least time between the starts of two puts. Parameters that are two milliseconds younger make no actor better, but each
  * put wakes a dozen threads between the learner and the actors. */
 #define GAP_NS (2 * NS_PER_MS)
@@ -525,8 +516,7 @@ rp_status rp_publisher_put(rp_publisher *publisher, const void *data, uint64_t b
     return status;
 }
 
-/* Returns the shard of a shard that has yet to get the newest block; shards that are away need not, but for shard 0. NULL: none has.
- * Lock held. */
+/* Returns a shard that has yet to get the newest block; shards that are away need not, but for shard 0. NULL: all have it. Lock held. */
 static const struct publish_shard *open_shard(const struct rp_publisher *self)
 {
     if (self->settled < self->stats.given || self->above)
@@ -604,25 +594,20 @@ rp_status rp_publisher_destroy(rp_publisher **publisher, int64_t timeout_ms, rp_
     return status;
 }
 
-/* Puts to all shards: as a publisher that has one block. */
-static rp_status put_to_shards(rp_client *client, const char *name, const void *data, uint64_t bytes,
-                               int64_t timeout_ms, uint64_t *version, rp_error *err)
-{
-    rp_error own = {0};
-    rp_publisher *publisher = rp_publisher_new(client, name, &own);
-    rp_status status = publisher ? rp_publisher_put(publisher, data, bytes, &own) : (rp_status)own.status;
-    if (publisher && status == RP_OK)
-        status = rp_publisher_flush(publisher, timeout_ms, version, &own);
-    rp_publisher_destroy(&publisher, 0, NULL);
-    return status == RP_OK ? RP_OK : err_set(err, status, "%s", own.text);
-}
-
 rp_status rp_params_put(rp_client *client, const char *name, const void *data, uint64_t bytes, int64_t timeout_ms,
                         uint64_t *version, rp_error *err)
 {
-    RP_TRY(params_check_name(name, err));
-    if (client_shards(client) > 1)
-        return put_to_shards(client, name, data, bytes, timeout_ms, version, err);
+    RP_TRY(client_check_name("name", name, err));
+    RP_TRY(conn_check_process(client_conn(client), err));
+    if (client_shards(client) > 1) { /* as a publisher that has one block */
+        rp_publisher *publisher = rp_publisher_new(client, name, err);
+        if (!publisher)
+            return RP_NO_MEMORY;
+        rp_status status = rp_publisher_put(publisher, data, bytes, err);
+        status = status == RP_OK ? rp_publisher_flush(publisher, timeout_ms, version, err) : status;
+        rp_publisher_destroy(&publisher, 0, NULL);
+        return status;
+    }
     zmq_msg_t payload;
     if (bytes > SIZE_MAX || zmq_msg_init_size(&payload, (size_t)bytes) != 0)
         return err_set(err, RP_NO_MEMORY, "no memory for %llu bytes", (unsigned long long)bytes);
@@ -654,7 +639,7 @@ rp_status rp_params_put(rp_client *client, const char *name, const void *data, u
  * takes it, which makes the I/O thread ask again. A copy that lies ready for REFRESH_NS is replaced by a newer one, so that slow
  * callers get fresh parameters and fast callers do not pay for copies they skip.
  *
- * With shards there is a shard to each, and the one of the nearest shard asks. Another takes over when that shard is lost, or has
+ * With shards, the nearest one is asked. Another takes over when that shard is lost, or has
  * nothing while this client has nothing either. A shard may be slower than others to get a version: one that is older than what
  * the caller has got is dropped, and that shard is asked for another than it. Only when all shards that are there have become
  * other brokers may versions count from 1 again. */
@@ -662,7 +647,7 @@ rp_status rp_params_put(rp_client *client, const char *name, const void *data, u
 #define REFRESH_NS (20 * NS_PER_MS)
 /* Wait for the first version at one of several shards. */
 #define FIRST_MS 500
-/* How often the shard of a lost shard looks for another. */
+/* How often another shard is looked for while the nearest is lost. */
 #define LOOK_NS (100 * NS_PER_MS)
 
 struct subscribe_shard {
@@ -688,7 +673,7 @@ static struct rp_subscriber *subscriber_of(const struct subscribe_shard *shard)
     return (struct rp_subscriber *)shard->shard.link;
 }
 
-/* Makes the shard of the nearest shard the one that asks, if this shard was. True: another shard asks now. */
+/* Makes the nearest shard the one that is asked, if this one was. True: another one is asked now. */
 static bool pass_on(struct rp_subscriber *self, const struct subscribe_shard *shard, uint32_t nearest)
 {
     pthread_mutex_lock(&self->link.lock);
@@ -728,21 +713,15 @@ static void keep(struct rp_subscriber *self, struct subscribe_shard *shard, rp_p
     self->stats.arrived++;
 }
 
-static uint64_t version_here(struct rp_subscriber *self)
-{
-    pthread_mutex_lock(&self->link.lock);
-    uint64_t have = self->have;
-    pthread_mutex_unlock(&self->link.lock);
-    return have;
-}
-
 static void on_params(void *ctx, struct conn_reply *reply)
 {
     struct subscribe_shard *shard = ctx;
     struct rp_subscriber *self = subscriber_of(shard);
     rp_params *params = NULL;
     rp_error error = {0};
-    uint64_t have = version_here(self);
+    pthread_mutex_lock(&self->link.lock);
+    uint64_t have = self->have;
+    pthread_mutex_unlock(&self->link.lock);
     rp_status status = conn_reply_status(reply, &error);
     if (status == RP_OK)
         status = params_new(self->link.name, have, reply, &params, &error);
@@ -761,16 +740,6 @@ static void on_params(void *ctx, struct conn_reply *reply)
     pthread_mutex_unlock(&self->link.lock);
     if (status == RP_DEADLINE_EXCEEDED && have == 0)
         pass_on(self, shard, client_move_nearest(self->link.client, conn_shard(shard->shard.conn)));
-}
-
-/* Returns the time at which a ready copy is to be replaced, and the version that the shard need not bring. */
-static int64_t due_ns(struct rp_subscriber *self, const struct subscribe_shard *shard, uint64_t *have)
-{
-    pthread_mutex_lock(&self->link.lock);
-    int64_t due = self->ready ? self->arrived_ns + REFRESH_NS : 0;
-    *have = shard->behind ? shard->behind : self->have;
-    pthread_mutex_unlock(&self->link.lock);
-    return due;
 }
 
 /* True if this shard is to ask; otherwise *wake_ns is the time to look again. */
@@ -797,7 +766,10 @@ static int64_t subscriber_tick(struct conn_part *part, int64_t now_ns)
     int64_t wake_ns;
     if (!is_its_turn(self, shard, now_ns, &wake_ns) || !shard_is_free(&shard->shard, now_ns, &wake_ns))
         return wake_ns;
-    wake_ns = due_ns(self, shard, &have);
+    pthread_mutex_lock(&self->link.lock);
+    wake_ns = self->ready ? self->arrived_ns + REFRESH_NS : 0;
+    have = shard->behind ? shard->behind : self->have;
+    pthread_mutex_unlock(&self->link.lock);
     if (now_ns < wake_ns)
         return wake_ns;
     Replay__ParamsGet body = REPLAY__PARAMS_GET__INIT;
@@ -867,15 +839,6 @@ static void subscriber_down(struct conn_part *part)
 static const struct conn_part_ops subscriber_ops = {
     .up = subscriber_up, .down = subscriber_down, .tick = subscriber_tick};
 
-static rp_status nothing_new(struct rp_subscriber *self, uint64_t have, int64_t timeout_ms, rp_error *err)
-{
-    char why[256] = "";
-    if (timeout_ms != 0)
-        client_describe(self->link.client, why, sizeof why);
-    return err_set(err, RP_DEADLINE_EXCEEDED, "no other version of '%s' than %llu has arrived%s%s", self->link.name,
-                   (unsigned long long)have, why[0] ? ": " : "", why);
-}
-
 rp_status rp_subscriber_take(rp_subscriber *subscriber, int64_t timeout_ms, rp_params **out, rp_error *err)
 {
     int64_t deadline = timeout_ms == 0 ? 0 : conn_deadline(timeout_ms);
@@ -905,9 +868,13 @@ rp_status rp_subscriber_take(rp_subscriber *subscriber, int64_t timeout_ms, rp_p
     pthread_mutex_unlock(&subscriber->link.lock);
     if (*out)
         conn_wake(subscriber->shards[active].shard.conn);
-    else if (status == RP_OK)
-        status = nothing_new(subscriber, have, timeout_ms, err);
-    return status;
+    if (*out || status != RP_OK)
+        return status;
+    char why[256] = "";
+    if (timeout_ms != 0)
+        client_describe(subscriber->link.client, why, sizeof why);
+    return err_set(err, RP_DEADLINE_EXCEEDED, "no other version of '%s' than %llu has arrived%s%s",
+                   subscriber->link.name, (unsigned long long)have, why[0] ? ": " : "", why);
 }
 
 rp_status rp_subscriber_get_stats(rp_subscriber *subscriber, rp_subscriber_stats *out)

@@ -80,6 +80,20 @@ void conn_reply_unpacked_free(Replay__Reply *wire)
     unpack_free((ProtobufCMessage *)wire);
 }
 
+bool conn_reply_numbers(const struct conn_reply *self, uint32_t body, uint64_t *numbers, uint32_t n)
+{
+    struct pb_reader reader = pb_reader(self->view.data, self->view.size);
+    struct pb_field field;
+    int more = -1;
+    memset(numbers, 0, n * sizeof *numbers);
+    if (!self->answered || self->view.body != body)
+        return false;
+    while ((more = pb_next(&reader, &field)) == 1)
+        if (field.number < n && field.wire != PB_BYTES)
+            numbers[field.number] = field.value;
+    return more == 0;
+}
+
 static bool reply_add_frame(struct conn_reply *self, zmq_msg_t *frame)
 {
     if (self->n_payload == self->capacity) {
@@ -267,12 +281,6 @@ void requests_drop_reply(struct requests *self, struct conn_reply *reply)
     request->reply = reply;
 }
 
-/* Receives the header. A socket removes the envelope itself; for a duct it is skipped here. */
-static bool receive_header(struct way from, zmq_msg_t *frame, bool *more)
-{
-    return way_receive(from, frame, more) && (!from.duct || (*more && way_receive(from, frame, more)));
-}
-
 bool requests_receive(struct requests *self, struct way from, struct conn_reply **out, uint64_t *lost)
 {
     zmq_msg_t frame;
@@ -281,7 +289,10 @@ bool requests_receive(struct requests *self, struct way from, struct conn_reply 
     *out = NULL;
     *lost = 0;
     zmq_msg_init(&frame);
-    if (!receive_header(from, &frame, &more)) {
+    bool got = way_receive(from, &frame, &more);
+    if (got && from.duct) /* a socket removes the envelope itself */
+        got = more && way_receive(from, &frame, &more);
+    if (!got) {
         zmq_msg_close(&frame);
         return false;
     }

@@ -39,6 +39,9 @@ rp_status conn_reply_status(const struct conn_reply *self, rp_error *err);
  * or the library's own status if no reply came: *out is NULL. */
 rp_status conn_reply_read(const struct conn_reply *self, Replay__Reply **out, rp_error *err);
 void conn_reply_unpacked_free(Replay__Reply *wire);
+/* Reads numbers of the body without memory: that of field i goes to numbers[i], absent ones are 0. False: the reply has another body, or
+ * it is damaged. */
+bool conn_reply_numbers(const struct conn_reply *self, uint32_t body, uint64_t *numbers, uint32_t n);
 /* Returns a constant reply with RP_NO_MEMORY. */
 struct conn_reply *reply_no_memory(void);
 

@@ -45,9 +45,8 @@ struct batch_field {
 struct batch_layout {
     struct batch_layout *next; /* in the list of retired layouts */
     uint32_t n_fields;
-    uint8_t *encoded;
     size_t encoded_size;
-    char *names;
+    uint8_t *encoded; /* this and the names of the fields: behind them */
     struct batch_field fields[];
 };
 
@@ -178,20 +177,11 @@ static inline bool field_rows(const struct batch_field *field, uint32_t length, 
     return (n - 1) * field->stride < left;
 }
 
-static void layout_free(struct batch_layout *self)
-{
-    if (!self)
-        return;
-    free(self->encoded);
-    free(self->names);
-    free(self);
-}
-
 static void free_retired(struct batch_decoder *self)
 {
     while (self->retired) {
         struct batch_layout *next = self->retired->next;
-        layout_free(self->retired);
+        free(self->retired);
         self->retired = next;
     }
 }
@@ -227,56 +217,37 @@ static rp_status field_parse(const Replay__Layout *from, const Replay__Field *fi
     return RP_OK;
 }
 
-static rp_status fields_parse(struct batch_layout *self, const Replay__Layout *from, rp_error *err)
-{
-    char *name = self->names;
-    for (uint32_t i = 0; i < self->n_fields; i++) {
-        struct batch_field *field = &self->fields[i];
-        RP_TRY(field_parse(from, from->fields[i], field, err));
-        size_t size = strlen(from->fields[i]->name) + 1;
-        memcpy(name, from->fields[i]->name, size);
-        field->name = name;
-        name += size;
-    }
-    return RP_OK;
-}
-
 static rp_status layout_new(const uint8_t *encoded, size_t size, struct batch_layout **out, rp_error *err)
 {
     Replay__Layout *from = replay__layout__unpack(NULL, size, encoded);
+    *out = NULL;
     if (!from)
         return err_set(err, RP_DATA_LOSS, "a layout in the broker's reply cannot be decoded");
     rp_status status = RP_OK;
-    struct batch_layout *self = NULL;
-    size_t names_size = 1;
+    size_t names_size = 0, fields_size = from->n_fields * sizeof(struct batch_field);
     for (size_t i = 0; i < from->n_fields; i++)
         names_size += strlen(from->fields[i]->name) + 1;
-    if (from->n_fields > BATCH_MAX_FIELDS || from->n_columns > RP_MAX_COLUMNS) {
+    struct batch_layout *self = calloc(1, sizeof *self + fields_size + names_size + size);
+    if (from->n_fields > BATCH_MAX_FIELDS || from->n_columns > RP_MAX_COLUMNS)
         status =
             err_set(err, RP_DATA_LOSS, "a layout with %zu fields over %zu columns", from->n_fields, from->n_columns);
-        goto done;
-    }
-    self = calloc(1, sizeof *self + from->n_fields * sizeof *self->fields);
-    if (self) {
-        self->encoded = malloc(size ? size : 1);
-        self->names = calloc(1, names_size);
-    }
-    if (!self || !self->encoded || !self->names) {
+    else if (!self)
         status = err_set(err, RP_NO_MEMORY, "no memory for a layout");
-        goto done;
+    char *name = self ? (char *)self->fields + fields_size : NULL;
+    for (size_t i = 0; i < from->n_fields && status == RP_OK; i++) {
+        status = field_parse(from, from->fields[i], &self->fields[i], err);
+        self->fields[i].name = strcpy(name, from->fields[i]->name);
+        name += strlen(name) + 1;
     }
-    if (size)
-        memcpy(self->encoded, encoded, size);
-    self->encoded_size = size;
-    self->n_fields = (uint32_t)from->n_fields;
-    status = fields_parse(self, from, err);
-done:
+    if (status == RP_OK) {
+        self->encoded = memcpy(name, encoded, size);
+        self->encoded_size = size;
+        self->n_fields = (uint32_t)from->n_fields;
+        *out = self;
+    } else {
+        free(self);
+    }
     replay__layout__free_unpacked(from, NULL);
-    if (status != RP_OK) {
-        layout_free(self);
-        self = NULL;
-    }
-    *out = self;
     return status;
 }
 
@@ -1021,7 +992,7 @@ void batch_decoder_destroy(struct batch_decoder **self)
     slabs_reset(decoder, 0);
     free_retired(decoder);
     for (uint32_t i = 0; i < KEPT_LAYOUTS; i++)
-        layout_free(decoder->kept[i]);
+        free(decoder->kept[i]);
     codec_scratch_fini(&decoder->scratch);
     batch_pool_unref(&decoder->pool);
     free(decoder);

@@ -7,18 +7,17 @@
 #include "agent/client/sampler/batch.h"
 #include "proto/base/error.h"
 
-/* A new batch: pieces first ... first + n_pieces - 1. */
+/* A new batch, of pieces whose fields are those of `like`. */
 struct joined {
     struct rp_batch *batch;
-    uint32_t first, n_pieces;
-    uint32_t n, n_fields;
+    const struct rp_batch *like;
+    uint32_t n;
     uint64_t waited_ns; /* inside the broker, by the items that waited longest */
     struct batch_spec_field *fields;
 };
 
 struct piece {
     struct batch_rows rows;
-    uint32_t given; /* its number, as the caller gave it */
     uint32_t batch; /* that it goes to */
     uint32_t at;    /* first row there */
 };
@@ -28,52 +27,45 @@ struct batch_join {
     struct batch_join_options options;
     uint32_t n, n_batches;
     struct piece *pieces;
-    uint32_t *place; /* of the piece that the caller gave as number i */
     struct joined *batches;
 };
 
 /* ---- which batches fit together ---- */
-
-/* Returns the first dimension of one step: all before it may differ between batches. */
-static uint32_t first_fixed(const rp_field_view *a)
-{
-    return a->lengths ? 2 : 1;
-}
-
-static bool field_fits(const rp_field_view *a, const rp_field_view *b)
-{
-    if (a->dtype != b->dtype || a->rank != b->rank || !a->lengths != !b->lengths)
-        return false;
-    for (uint32_t k = first_fixed(a); k < a->rank; k++)
-        if (a->shape[k] != b->shape[k])
-            return false;
-    return true;
-}
 
 static bool batches_fit(const struct rp_batch *a, const struct rp_batch *b)
 {
     if (a->info.n_fields != b->info.n_fields)
         return false;
     for (uint32_t f = 0; f < a->info.n_fields; f++) {
-        const rp_field_view *other = rp_batch_find(b, a->fields[f].name);
-        if (!other || !field_fits(&a->fields[f], other))
+        const rp_field_view *one = &a->fields[f], *other = rp_batch_find(b, one->name);
+        if (!other || one->dtype != other->dtype || one->rank != other->rank || !one->lengths != !other->lengths)
             return false;
+        for (uint32_t k = one->lengths ? 2 : 1; k < one->rank; k++) /* numbers of items and steps may differ */
+            if (one->shape[k] != other->shape[k])
+                return false;
     }
     return true;
 }
 
-/* Moves the pieces that fit to the first one to the front, in their order, and returns how many there are. */
-static uint32_t group_front(struct piece *pieces, uint32_t n)
+/* Gives each piece its place in the first batch that it fits into. */
+static void place_pieces(struct batch_join *self)
 {
-    uint32_t same = 1;
-    for (uint32_t i = 1; i < n; i++) {
-        if (!batches_fit(pieces[0].rows.from, pieces[i].rows.from))
-            continue;
-        struct piece moved = pieces[i];
-        memmove(&pieces[same + 1], &pieces[same], (i - same) * sizeof *pieces);
-        pieces[same++] = moved;
+    for (uint32_t i = 0; i < self->n; i++) {
+        struct piece *piece = &self->pieces[i];
+        const struct rp_batch *from = piece->rows.from;
+        uint32_t k = 0;
+        while (k < self->n_batches && !batches_fit(self->batches[k].like, from))
+            k++;
+        struct joined *made = &self->batches[k];
+        if (k == self->n_batches) {
+            made->like = from;
+            self->n_batches++;
+        }
+        piece->batch = k;
+        piece->at = made->n;
+        made->n += piece->rows.n;
+        made->waited_ns = made->waited_ns > from->info.waited_ns ? made->waited_ns : from->info.waited_ns;
     }
-    return same;
 }
 
 /* ---- the shape of a new batch ---- */
@@ -84,75 +76,48 @@ static const rp_field_view *field_in(const struct rp_batch *from, uint32_t f, co
     return strcmp(from->fields[f].name, name) == 0 ? &from->fields[f] : rp_batch_find(from, name);
 }
 
-static void batch_join_plan_field(const struct batch_join *join, struct joined *self, uint32_t f)
+static void batch_join_plan_field(const struct batch_join *join, uint32_t batch, uint32_t f)
 {
-    const rp_field_view *like = &join->pieces[self->first].rows.from->fields[f];
-    struct batch_spec_field *field = &self->fields[f];
+    const rp_field_view *like = &join->batches[batch].like->fields[f];
+    struct batch_spec_field *field = &join->batches[batch].fields[f];
     *field = (struct batch_spec_field){.view = *like, .steps = 1, .variable = like->lengths != NULL};
-    uint64_t step_bytes = 0;
-    for (uint32_t i = self->first; i < self->first + self->n_pieces; i++) {
+    uint64_t steps = like->shape[0] * (field->variable ? like->shape[1] : 1);
+    for (uint32_t i = 0; i < join->n && field->variable; i++) {
         const struct batch_rows *rows = &join->pieces[i].rows;
-        const rp_field_view *view = field_in(rows->from, f, like->name);
-        for (uint32_t k = rows->first; k < rows->first + rows->n && field->variable; k++)
-            field->steps = view->lengths[k] > field->steps ? view->lengths[k] : field->steps;
-        if (step_bytes == 0 && view->shape[0] && (!field->variable || view->shape[1]))
-            step_bytes = view->bytes / view->shape[0] / (field->variable ? view->shape[1] : 1);
-        if (!field->variable)
-            break; /* all pieces are alike */
+        if (join->pieces[i].batch != batch)
+            continue;
+        const uint32_t *lengths = field_in(rows->from, f, like->name)->lengths;
+        for (uint32_t k = rows->first; k < rows->first + rows->n; k++)
+            field->steps = lengths[k] > field->steps ? lengths[k] : field->steps;
     }
-    field->item_bytes = field->steps * step_bytes;
+    field->item_bytes = steps ? field->steps * (like->bytes / steps) : 0;
     if (field->variable)
         field->view.shape[1] = field->steps;
 }
 
-static rp_status make_batch(const struct batch_join *join, struct joined *self, rp_error *err)
+static rp_status make_batch(const struct batch_join *join, uint32_t batch, rp_error *err)
 {
+    struct joined *self = &join->batches[batch];
     uint64_t most = join->options.max_bytes ? join->options.max_bytes : UINT64_MAX / 4;
+    uint32_t n_fields = self->like->info.n_fields;
+    self->fields = malloc((n_fields + 1) * sizeof *self->fields);
+    if (!self->fields)
+        return err_set(err, RP_NO_MEMORY, "no memory to put a batch together");
     struct batch_spec spec = {.n = self->n,
-                              .n_fields = self->n_fields,
+                              .n_fields = n_fields,
                               .fields = self->fields,
                               .max_bytes = most,
                               .limit = most,
                               .sources = join->options.sources,
                               .shards = join->options.shards};
-    for (uint32_t f = 0; f < self->n_fields; f++)
-        batch_join_plan_field(join, self, f);
+    for (uint32_t f = 0; f < n_fields; f++)
+        batch_join_plan_field(join, batch, f);
     RP_TRY(batch_make(join->pool, &spec, &self->batch, err));
     self->batch->info.waited_ns = self->waited_ns;
     return RP_OK;
 }
 
 /* ---- life ---- */
-
-static uint64_t longer(uint64_t a, uint64_t b)
-{
-    return a > b ? a : b;
-}
-
-/* Groups the pieces, and gives each its place. */
-static rp_status make_batches(struct batch_join *self, rp_error *err)
-{
-    for (uint32_t done = 0; done < self->n;) {
-        struct joined *made = &self->batches[self->n_batches];
-        made->first = done;
-        made->n_pieces = group_front(self->pieces + done, self->n - done);
-        made->n_fields = self->pieces[done].rows.from->info.n_fields;
-        made->fields = malloc((made->n_fields + 1) * sizeof *made->fields);
-        if (!made->fields)
-            return err_set(err, RP_NO_MEMORY, "no memory to put a batch together");
-        for (uint32_t i = done; i < done + made->n_pieces; i++) {
-            self->pieces[i].batch = self->n_batches;
-            self->pieces[i].at = made->n;
-            self->place[self->pieces[i].given] = i;
-            made->n += self->pieces[i].rows.n;
-            made->waited_ns = longer(made->waited_ns, self->pieces[i].rows.from->info.waited_ns);
-        }
-        self->n_batches++;
-        RP_TRY(make_batch(self, made, err));
-        done += made->n_pieces;
-    }
-    return RP_OK;
-}
 
 rp_status batch_join_new(struct batch_pool *pool, const struct batch_rows *rows, uint32_t n,
                          const struct batch_join_options *options, struct batch_join **out, rp_error *err)
@@ -165,15 +130,16 @@ rp_status batch_join_new(struct batch_pool *pool, const struct batch_rows *rows,
     self->options = *options;
     self->n = n;
     self->pieces = malloc((n + 1) * sizeof *self->pieces);
-    self->place = malloc((n + 1) * sizeof *self->place);
     self->batches = calloc(n + 1, sizeof *self->batches);
     for (uint32_t i = 0; self->pieces && i < n; i++)
-        self->pieces[i] = (struct piece){.rows = rows[i], .given = i};
+        self->pieces[i] = (struct piece){.rows = rows[i]};
     rp_status status = RP_OK;
-    if (!self->pieces || !self->place || !self->batches)
-        status = err_set(err, RP_NO_MEMORY, "no memory to put a batch together");
+    if (self->pieces && self->batches)
+        place_pieces(self);
     else
-        status = make_batches(self, err);
+        status = err_set(err, RP_NO_MEMORY, "no memory to put a batch together");
+    for (uint32_t i = 0; i < self->n_batches && status == RP_OK; i++)
+        status = make_batch(self, i, err);
     if (status != RP_OK)
         batch_join_drop(&self);
     *out = self;
@@ -186,7 +152,6 @@ static void join_free(struct batch_join *self)
         free(self->batches[i].fields);
     batch_pool_unref(&self->pool);
     free(self->pieces);
-    free(self->place);
     free(self->batches);
     free(self);
 }
@@ -292,11 +257,11 @@ static void copy_even(const rp_field_view *from, const struct batch_rows *rows, 
 
 void batch_join_copy(struct batch_join *self, uint32_t i)
 {
-    const struct piece *piece = &self->pieces[self->place[i]];
+    const struct piece *piece = &self->pieces[i];
     const struct joined *made = &self->batches[piece->batch];
     const struct batch_rows *rows = &piece->rows;
     copy_arrays(made, piece);
-    for (uint32_t f = 0; f < made->n_fields; f++) {
+    for (uint32_t f = 0; f < made->batch->info.n_fields; f++) {
         const struct batch_spec_field *field = &made->fields[f];
         const rp_field_view *to = &made->batch->fields[f], *from = field_in(rows->from, f, to->name);
         uint64_t item_bytes = field->item_bytes;

@@ -118,20 +118,13 @@ static rp_status check(rp_client *client, const char *table, uint32_t *max, rp_e
 static rp_status read_answer(const struct change_shard *shard, const struct conn_reply *reply, rp_change *change,
                              rp_error *error)
 {
-    uint64_t counts[4] = {0}; /* by field */
+    uint64_t counts[4];
     rp_status status = conn_reply_status(reply, error);
-    if (reply->answered && (status == RP_OK || reply->view.body == REPLAY__REPLY__BODY_CHANGE)) {
-        struct pb_reader reader = pb_reader(reply->view.data, reply->view.size);
-        struct pb_field field;
-        int more;
-        while ((more = pb_next(&reader, &field)) == 1)
-            if (field.number < 4 && field.wire == PB_FIXED64)
-                counts[field.number] = field.value;
-        if (status == RP_OK && (more < 0 || reply->view.body != REPLAY__REPLY__BODY_CHANGE))
-            status = err_set(error, RP_BAD_MESSAGE, "the broker's reply does not say what was changed");
-        else if (status == RP_OK && counts[3])
-            status = err_set(error, RP_INVALID_ARGUMENT, "%.*s", (int)reply->view.text.size, reply->view.text.data);
-    }
+    bool read = conn_reply_numbers(reply, REPLAY__REPLY__BODY_CHANGE, counts, 4);
+    if (status == RP_OK && !read)
+        status = err_set(error, RP_BAD_MESSAGE, "the broker's reply does not say what was changed");
+    else if (status == RP_OK && counts[3])
+        status = err_set(error, RP_INVALID_ARGUMENT, "%.*s", (int)reply->view.text.size, reply->view.text.data);
     *change = (rp_change){.applied = counts[1], .missing = counts[2], .refused = counts[3]};
     char title[300];
     if (status != RP_OK && reply->answered && shard->updater->n_shards > 1)
@@ -270,26 +263,16 @@ static rp_status send_all(rp_updater *self, int64_t deadline_ns, rp_error *err)
     return RP_OK;
 }
 
-/* Returns how many keys from the first on belong to the same shard. */
-static uint64_t run_length(const rp_updater *self, const uint64_t *keys, uint64_t n, uint32_t *shard)
-{
-    uint64_t run = 1;
-    *shard = client_shard_of(self->client, keys[0]);
-    if (self->n_shards == 1)
-        return n;
-    while (run < n && client_shard_of(self->client, keys[run]) == *shard)
-        run++;
-    return run;
-}
-
 /* Takes keys, with priorities unless they are deletes, and sends full batches. *taken: how many. */
 static rp_status collect(rp_updater *self, const uint64_t *keys, const double *priorities, uint64_t n,
                          int64_t deadline_ns, uint64_t *taken, rp_error *err)
 {
     rp_status status = RP_OK;
     for (*taken = 0; *taken < n && status == RP_OK;) {
-        uint32_t shard;
-        uint64_t run = run_length(self, keys + *taken, n - *taken, &shard);
+        uint32_t shard = client_shard_of(self->client, keys[*taken]);
+        uint64_t run = self->n_shards == 1 ? n - *taken : 1; /* keys that belong to the same shard */
+        while (*taken + run < n && client_shard_of(self->client, keys[*taken + run]) == shard)
+            run++;
         struct change_shard *to = &self->shards[shard];
         uint32_t room = self->batch - to->n, part = run < room ? (uint32_t)run : room;
         memcpy(to->keys + to->n, keys + *taken, part * sizeof *keys);

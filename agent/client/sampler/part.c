@@ -189,21 +189,14 @@ static bool refuse(struct part *self, rp_status status, const char *text)
     return false;
 }
 
-/* Returns a part of the same group that has answered before. */
-static const struct part *known_other(const struct part *self)
-{
-    for (uint32_t i = 0; i < self->group->n; i++)
-        if (self->siblings[i].known && &self->siblings[i] != self)
-            return &self->siblings[i];
-    return NULL;
-}
-
 /* Checks what the first answer says. False: the part cannot be used. */
 static bool check_deal(struct part *self)
 {
     static const char *const ways[] = {"has a ratio of samples to inserts", "has no ratio", "is a queue"};
     const struct group *group = self->group;
-    const struct part *other = known_other(self);
+    const struct part *other = NULL; /* of the same group, that has answered before */
+    for (uint32_t i = 0; i < group->n && !other; i++)
+        other = self->siblings[i].known && &self->siblings[i] != self ? &self->siblings[i] : NULL;
     uint32_t batch = self->sampler->options.batch_size;
     char text[sizeof self->sampler->error.text];
     if (self->deal > DEAL_QUEUE) {
@@ -243,14 +236,12 @@ static bool learn_deal(struct part *self)
 /* Reads a PermitReply and returns the number of permits that it grants, at most `most`. */
 static uint32_t read_permit(struct part *self, const struct conn_reply *reply, uint32_t most)
 {
-    uint64_t values[9] = {0}; /* by field */
-    if (!reply->answered || reply->view.body != REPLAY__REPLY__BODY_PERMIT)
+    uint64_t values[9];
+    if (!conn_reply_numbers(reply, REPLAY__REPLY__BODY_PERMIT, values, 9)) {
+        if (reply->status == RP_OK)
+            self->retry_ns = conn_now() + RETRY_NS;
         return 0;
-    struct pb_reader reader = pb_reader(reply->view.data, reply->view.size);
-    struct pb_field field;
-    while (pb_next(&reader, &field) == 1)
-        if (field.number < 9 && field.wire != PB_BYTES)
-            values[field.number] = field.value;
+    }
     set_state(self, as_double(values[4]), values[3], values[5]);
     self->deal = values[2] <= UINT32_MAX ? (uint32_t)values[2] : UINT32_MAX;
     self->min_size = at_most(values[6], MOST_COUNT);

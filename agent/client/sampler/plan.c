@@ -233,35 +233,26 @@ static bool group_pays(struct rp_sampler *self, const struct plan *plan, uint32_
     return front && self->flexible && group->stock > 0 && is_starved(self, group);
 }
 
-/* Adds `share`, divided as the parts of a group weigh now, to their shares in a plan. False: no part can give items. */
-static bool add_shares(struct rp_sampler *self, struct plan *plan, const struct group *group, double share)
-{
-    double sum = 0;
-    for (uint32_t p = group->first; p < group->first + group->n; p++)
-        sum += part_weight(&self->parts[p]);
-    for (uint32_t p = group->first; p < group->first + group->n && sum > 0; p++)
-        plan->share[p] += share * part_weight(&self->parts[p]) / sum;
-    return sum > 0;
-}
-
 /* Draws which parts of a group give `count` items of a plan, which stand for a share of all. Returns how many were drawn. */
 static uint32_t draw_parts(struct rp_sampler *self, struct plan *plan, const struct group *group, uint32_t count,
                            double share)
 {
     uint32_t drawn = 0, *counts = self->counts;
-    double *weights = self->room + self->n_parts;
-    if (!add_shares(self, plan, group, share))
-        return 0;
+    double *weights = self->room + self->n_parts, sum = 0;
     memset(counts, 0, group->n * sizeof *counts);
     for (uint32_t i = 0; i < group->n; i++) {
         weights[i] = part_weight(&self->parts[group->first + i]);
         self->sizes[i] = self->parts[group->first + i].size;
+        sum += weights[i];
     }
+    if (!(sum > 0))
+        return 0; /* no part can give items */
     if (self->options.distinct)
         drawn = shares_draw_distinct(&self->rng, weights, self->sizes, group->n, count, counts);
     else if (shares_draw(&self->rng, weights, group->n, count, counts, self->room))
         drawn = count;
     for (uint32_t i = 0; i < group->n; i++) {
+        plan->share[group->first + i] += share * weights[i] / sum;
         plan->need[group->first + i] += counts[i];
         self->parts[group->first + i].needed += counts[i];
     }
@@ -697,16 +688,21 @@ static void add(char *out, size_t size, const char *format, ...)
     va_end(args);
 }
 
-/* Writes "shards 1, 2 and 3" of the parts of a group for which the question is answered with yes. Returns how many. */
-static uint32_t name_parts(const struct rp_sampler *self, const struct group *group, bool (*is)(const struct part *),
-                           char *out, size_t size)
+static bool is_missing(const struct part *part)
+{
+    return part->away || !part->known || part_is_late(part, LATE_NS);
+}
+
+/* Writes "shards 1, 2 and 3" of the parts of a group that are missing, or of the others. Returns how many. */
+static uint32_t name_parts(const struct rp_sampler *self, const struct group *group, bool missing, char *out,
+                           size_t size)
 {
     uint32_t n = 0, at = 0;
     for (uint32_t p = group->first; p < group->first + group->n; p++)
-        n += is(&self->parts[p]);
+        n += is_missing(&self->parts[p]) == missing;
     for (uint32_t p = group->first; p < group->first + group->n; p++) {
         const struct part *part = &self->parts[p];
-        if (!is(part))
+        if (is_missing(part) != missing)
             continue;
         const char *before = at == 0 ? (n > 1 ? "shards " : "shard ") : at + 1 == n ? " and " : ", ";
         if (self->n_shards > 1)
@@ -716,16 +712,6 @@ static uint32_t name_parts(const struct rp_sampler *self, const struct group *gr
         at++;
     }
     return n;
-}
-
-static bool is_missing(const struct part *part)
-{
-    return part->away || !part->known || part_is_late(part, LATE_NS);
-}
-
-static bool is_there(const struct part *part)
-{
-    return !is_missing(part);
 }
 
 /* Adds what the limiter of the first broker that is there lacks: what it says is about its own part of the table. */
@@ -753,7 +739,7 @@ static void explain_group(const struct rp_sampler *self, const struct group *gro
     for (uint32_t p = group->first; p < group->first + group->n; p++)
         room += self->parts[p].away ? 0 : self->parts[p].room;
     /* What is known of a plain group's broker is its state at the start. */
-    uint32_t missing = group->deal != DEAL_PLAIN ? name_parts(self, group, is_missing, out, size) : 0;
+    uint32_t missing = group->deal != DEAL_PLAIN ? name_parts(self, group, true, out, size) : 0;
     if (missing) {
         add(out, size, " %s not answer; ", missing > 1 ? "do" : "does");
         where = " on the shards that answer";
@@ -763,7 +749,7 @@ static void explain_group(const struct rp_sampler *self, const struct group *gro
     if (plan && plan->state != PLAN_DRAWN && group->deal == DEAL_PERMITS)
         return; /* it has its permits, and waits for the items */
     if (group->deal == DEAL_PERMITS && room < want) {
-        uint32_t there = name_parts(self, group, is_there, out, size);
+        uint32_t there = name_parts(self, group, false, out, size);
         if (there)
             add(out, size, " %s room for %llu of %llu samples; ", there > 1 ? "have" : "has", (unsigned long long)room,
                 (unsigned long long)want);
@@ -899,30 +885,6 @@ static void finish_batches(struct rp_sampler *self, struct plan *plan)
     self->most = most < self->capacity ? (uint32_t)most : self->capacity;
 }
 
-/* All parts have copied their rows: completes the batch. Takes the lock. */
-static void plan_finish(struct rp_sampler *self, struct plan *plan)
-{
-    rp_batch *batches = plan->join ? batch_join_finish(&plan->join) : NULL;
-    pthread_mutex_lock(&self->lock);
-    plan->batches = batches;
-    if (batches)
-        finish_batches(self, plan);
-    plan->state = PLAN_READY;
-    pthread_mutex_unlock(&self->lock);
-    pthread_cond_signal(&self->ready);
-}
-
-/* Gives back what was dealt out of queues: it is dealt again at the next try. */
-static void take_back(struct rp_sampler *self, struct plan *plan)
-{
-    for (uint32_t p = 0; p < self->n_parts; p++) {
-        if (self->parts[p].group->deal != DEAL_QUEUE)
-            continue;
-        self->parts[p].needed -= plan->need[p];
-        plan->need[p] = 0;
-    }
-}
-
 /* Finds the rows of a plan, and a place in a batch for each. */
 static rp_status prepare(struct rp_sampler *self, struct plan *plan)
 {
@@ -956,7 +918,12 @@ static bool deal(struct rp_sampler *self, struct plan *plan)
     if (prepare(self, plan) == RP_NO_MEMORY) {
         self->error = plan->error;
         self->stalled = true;
-        take_back(self, plan);
+        for (uint32_t p = 0; p < self->n_parts; p++) {
+            if (self->parts[p].group->deal != DEAL_QUEUE)
+                continue; /* what was dealt out of queues is dealt again at the next try */
+            self->parts[p].needed -= plan->need[p];
+            plan->need[p] = 0;
+        }
         return false;
     }
     plan->left = 0;
@@ -991,8 +958,16 @@ bool plans_copy(struct rp_sampler *self, struct part *part)
             batch_join_copy(plan->join, i);
         rows += copy->rows;
         copy = copy->next;
-        if (__atomic_sub_fetch(&plan->left, 1, __ATOMIC_ACQ_REL) == 0) /* otherwise the plan belongs to others now */
-            plan_finish(self, plan);
+        if (__atomic_sub_fetch(&plan->left, 1, __ATOMIC_ACQ_REL) != 0)
+            continue; /* the plan belongs to others now */
+        rp_batch *batches = plan->join ? batch_join_finish(&plan->join) : NULL;
+        pthread_mutex_lock(&self->lock);
+        plan->batches = batches;
+        if (batches)
+            finish_batches(self, plan);
+        plan->state = PLAN_READY;
+        pthread_mutex_unlock(&self->lock);
+        pthread_cond_signal(&self->ready);
     }
     struct pick_list empty = {0};
     pthread_mutex_lock(&self->lock);

@@ -167,12 +167,6 @@ static uint64_t permits_missing(rp_sampler *self, uint32_t g)
     return want > have ? want - have : 0;
 }
 
-static bool may_ask(const rp_sampler *self, const struct part *part, int64_t now_ns)
-{
-    return part->known && !part->away && part->connected && !part->permit && now_ns >= part->retry_ns &&
-           part->asked_step != self->steps;
-}
-
 /* Asks parts with room for what they have, the roomiest first, and spreads the rest: it waits there. Released meanwhile. */
 static void get_permits(rp_sampler *self, uint32_t g, int64_t now_ns)
 {
@@ -181,7 +175,8 @@ static void get_permits(rp_sampler *self, uint32_t g, int64_t now_ns)
         struct part *best = NULL;
         uint32_t n = 0;
         for (struct part *part = &self->parts[group->first]; part < &self->parts[group->first + group->n]; part++) {
-            if (!may_ask(self, part, now_ns))
+            if (!part->known || part->away || !part->connected || part->permit || now_ns < part->retry_ns ||
+                part->asked_step == self->steps)
                 continue;
             n++;
             best = !best || part->room > best->room ? part : best;
@@ -211,18 +206,6 @@ static void ask(rp_sampler *self, struct part *part, uint64_t count, int64_t now
     }
 }
 
-/* Others give the items that a part cannot give. With `distinct` the batch does without them: who has given items to it already
- * could give the same again. */
-static void give_up(rp_sampler *self, struct part *part, uint64_t count)
-{
-    uint64_t come = self->options.max_samples && part->away && part_is_last(part) ? part->outstanding : 0;
-    count -= come < count ? come : count; /* with others there would be too many when they come */
-    if (!self->options.distinct)
-        plans_redraw(self, part, count);
-    else if (has_other(self, part))
-        plans_excuse(self, part, count);
-}
-
 static void ask_part(rp_sampler *self, struct part *part, int64_t now_ns)
 {
     enum deal deal = part->group->deal;
@@ -235,7 +218,14 @@ static void ask_part(rp_sampler *self, struct part *part, int64_t now_ns)
     if (owed == 0)
         return;
     if (deal != DEAL_PLAIN && part_weight(part) == 0) {
-        give_up(self, part, owed);
+        /* Others give the items that a part cannot give. With `distinct` the batch does without them: who has given items to it already
+         * could give the same again. */
+        uint64_t come = self->options.max_samples && part->away && part_is_last(part) ? part->outstanding : 0;
+        owed -= come < owed ? come : owed; /* with others there would be too many when they come */
+        if (!self->options.distinct)
+            plans_redraw(self, part, owed);
+        else if (has_other(self, part))
+            plans_excuse(self, part, owed);
         return;
     }
     if (now_ns >= part->retry_ns && !self->ending && (deal != DEAL_PLAIN || is_open(self)))
@@ -830,14 +820,6 @@ static rp_status timed_out(rp_sampler *self, int64_t timeout_ms, rp_error *err)
                    (long long)timeout_ms, link[0] ? link : why);
 }
 
-static rp_status ended(const rp_sampler *self, rp_error *err)
-{
-    if (self->ending)
-        return err_set(err, RP_END_OF_STREAM, "%s", self->end_text);
-    return err_set(err, RP_END_OF_STREAM, "all of the %llu samples asked for were given",
-                   (unsigned long long)self->options.max_samples);
-}
-
 /* Takes the lock. */
 static rp_status next(rp_sampler *self, rp_batch **batch, int64_t timeout_ms, rp_error *err)
 {
@@ -861,8 +843,11 @@ static rp_status next(rp_sampler *self, rp_batch **batch, int64_t timeout_ms, rp
         status = give_batch(self, batch, err);
     else if (self->error.status != RP_OK)
         status = give_error(self, err);
+    else if (self->ending)
+        status = err_set(err, RP_END_OF_STREAM, "%s", self->end_text);
     else
-        status = ended(self, err);
+        status = err_set(err, RP_END_OF_STREAM, "all of the %llu samples asked for were given",
+                         (unsigned long long)self->options.max_samples);
     pthread_mutex_unlock(&self->lock);
     return status;
 }
