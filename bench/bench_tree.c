@@ -101,8 +101,8 @@ static bool bench_init(struct bench *self, uint32_t leaves)
     self->slots = malloc(WORK * sizeof *self->slots);
     self->weights = malloc(WORK * sizeof *self->weights);
     self->selector = selector_prioritized.create(&exponent, 1, leaves, 1, NULL);
-    bool good = ref_tree_init(&self->reference, leaves) && sumtree_init(&self->tree, leaves);
-    if (!good || !self->slots || !self->weights || !self->selector) {
+    sumtree_init(&self->tree, leaves);
+    if (!ref_tree_init(&self->reference, leaves) || !self->slots || !self->weights || !self->selector) {
         bench_fini(self);
         return false;
     }

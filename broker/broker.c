@@ -140,12 +140,6 @@ static bool take_ingest(struct broker *self)
     return !self->sessions.ingest_held && drain(self, receive_ingest, &self->sessions.ingest_idle);
 }
 
-static bool take_requests(struct broker *self)
-{
-    bool idle = false;
-    return !self->closed && drain(self, receive_request, &idle);
-}
-
 /* Runs a stage of the turn; while a trace is recorded, a stage that had work to do is a span. */
 static bool stage(struct broker *self, const char *name, bool (*run)(struct broker *))
 {
@@ -236,7 +230,8 @@ void broker_turn(struct broker *self, int wait_ms)
         busy = zap_run(&self->peers);
     }
     busy |= take_ingest(self);
-    busy |= take_requests(self);
+    bool idle = false;
+    busy |= !self->closed && drain(self, receive_request, &idle);
     busy |= timers_run(&loop->timers, loop->now_ns, TIMERS_PER_TURN);
     busy |= !self->closed && pump_run(&self->tables);
     busy |= run_checkpoints(self);
@@ -346,19 +341,13 @@ void broker_memory_settings(void)
 
 /* ---- creation ---- */
 
-/* Returns the memory that the broker knows of. */
-static uint64_t counted_bytes(const struct broker *self)
-{
-    return store_memory(&self->store) + self->params.bytes;
-}
-
 static void every_second(struct timer *timer, void *ctx)
 {
     struct broker *self = ctx;
     tables_tick(&self->tables);
     peers_sweep(&self->peers);
     kept_samples_sweep(&self->samples);
-    resident_check(&self->resident, counted_bytes(self), self->peers.unfinished_bytes);
+    resident_check(&self->resident, store_memory(&self->store) + self->params.bytes, self->peers.unfinished_bytes);
     timer_set(&self->loop.timers, timer, self->loop.now_ns + NS_PER_S);
 }
 

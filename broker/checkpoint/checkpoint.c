@@ -10,7 +10,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "broker/config/config.h"
 #include "broker/disk/load.h"
@@ -42,20 +41,6 @@ static void give_record(struct recorder *out, struct disk_job *job, size_t size)
     job->size = size;
     self->offset += size;
     stream_give(stream, job);
-}
-
-static void checkpoint_file_init(struct checkpoint_file *self, struct stream *stream, uint64_t number)
-{
-    *self = (struct checkpoint_file){.out = {.pool = &stream->pool, .give = give_record},
-                                     .stream = stream,
-                                     .number = number,
-                                     .offset = FILE_HEAD_BYTES};
-}
-
-static void checkpoint_file_fini(struct checkpoint_file *self)
-{
-    recorder_fini(&self->out);
-    free(self->segments);
 }
 
 RP_PRINTF(2, 3) static void checkpoint_file_fail(struct checkpoint_file *self, const char *format, ...)
@@ -275,14 +260,6 @@ static void kept_checkpoints_clean(struct kept_checkpoints *self, uint64_t keep)
         log_line(LEVEL_INFO, "B0524", "files that are no longer needed are removed",
                  "checkpoints=%u segments=%u segment_bytes=%llu", checkpoints, segments,
                  (unsigned long long)(bytes - stream->segments.total_bytes));
-}
-
-static void kept_checkpoints_fini(struct kept_checkpoints *self)
-{
-    for (uint32_t i = 0; i < self->n; i++)
-        free(self->list[i].segments);
-    free(self->list);
-    free(self->dead);
 }
 
 /* ---- a checkpoint in progress ---- */
@@ -746,7 +723,7 @@ static void put_head(struct checkpoint *self)
 {
     const struct durable_state *state = self->state;
     struct recorder *sink = &self->file.out;
-    journal_put_start(sink, state, (struct entry_start){.previous = self->checkpoints->last});
+    journal_put_start(sink, state, (struct entry_start){.previous = self->checkpoints->last.number});
     struct entry_checkpoint *entry = recorder_entry(&self->file.out, ENTRY_CHECKPOINT, 0, sizeof *entry);
     *entry = (struct entry_checkpoint){.number = self->number, .base = self->base, .journal = self->journal};
     for (uint32_t i = 0; i < state->tables->n; i++)
@@ -764,7 +741,10 @@ static struct checkpoint *checkpoint_begin(struct checkpoints *checkpoints, enum
     self->state = state;
     self->stream = stream;
     self->number = checkpoints->next++;
-    checkpoint_file_init(&self->file, stream, self->number);
+    self->file = (struct checkpoint_file){.out = {.pool = &stream->pool, .give = give_record},
+                                          .stream = stream,
+                                          .number = self->number,
+                                          .offset = FILE_HEAD_BYTES};
     self->reason = reason;
     self->failures = stream->failures;
     self->start_ns = clock_now(&state->loop->clock);
@@ -795,7 +775,8 @@ static void checkpoint_free(struct checkpoint *self)
         free(copy->items);
         free(copy->refs);
     }
-    checkpoint_file_fini(&self->file);
+    recorder_fini(&self->file.out);
+    free(self->file.segments);
     free(self->tables);
     free(self->selections);
     free(self);
@@ -815,11 +796,8 @@ static void checkpoint_free(struct checkpoint *self)
 /* A checkpoint to free space must free at least this much. */
 #define GAIN_LEAST (64u << 10)
 
-static const char *reason_name(enum checkpoint_reason reason)
-{
-    static const char *const names[] = {"asked", "signal", "period", "journal", "space", "sync", "exit"};
-    return names[reason];
-}
+/* By enum checkpoint_reason. */
+static const char *const reasons[] = {"asked", "signal", "period", "journal", "space", "sync", "exit"};
 
 static uint64_t bytes_of(const struct checkpoint *self)
 {
@@ -831,23 +809,18 @@ static double rate_of(uint64_t bytes, int64_t took_ns)
     return took_ns > 0 ? (double)bytes * 1e3 / (double)took_ns : 0;
 }
 
-static double share_done(const struct checkpoint *self)
+double checkpoint_progress(const struct checkpoints *self)
 {
-    if (self->ended || self->slots_all == 0)
-        return self->ended ? 1 : 0;
-    double share = (double)self->slots_done / (double)self->slots_all;
+    const struct checkpoint *run = self->running;
+    if (!run || run->ended || run->slots_all == 0)
+        return run && run->ended ? 1 : 0;
+    double share = (double)run->slots_done / (double)run->slots_all;
     return share < 1 ? share : 1;
 }
 
 void checkpoints_clean(struct checkpoints *self)
 {
     kept_checkpoints_clean(&self->kept, self->low ? 1 : (uint64_t)self->state.config->checkpoint_keep);
-}
-
-static void tell_ended(const struct checkpoints *self, uint64_t number, const char *error)
-{
-    if (self->listener.ended)
-        self->listener.ended(self->listener.ctx, number, error);
 }
 
 /* Delays the next checkpoint that no client asked for; longer after each failure, if it is to replace bad segments. */
@@ -875,34 +848,16 @@ rp_status checkpoint_start(struct checkpoints *self, enum checkpoint_reason reas
     return RP_OK;
 }
 
-bool checkpoint_is_running(const struct checkpoints *self)
-{
-    return self && self->running;
-}
-
-/* True while a checkpoint is wanted or running. NULL-safe. */
-static bool checkpoint_is_pending(const struct checkpoints *self)
-{
-    return self && (self->running || self->wanted);
-}
-
 static void begin(struct checkpoints *self)
 {
     self->wanted = false;
     struct checkpoint *run = self->running = checkpoint_begin(self, self->reason);
     log_line(LEVEL_INFO, "B0520", "checkpoint begun", "checkpoint=%llu reason=%s base=%llu items=%llu took_us=%lld",
-             (unsigned long long)run->number, reason_name(run->reason), (unsigned long long)run->base,
+             (unsigned long long)run->number, reasons[run->reason], (unsigned long long)run->base,
              (unsigned long long)run->items,
              (long long)((clock_now(&self->state.loop->clock) - run->start_ns) / NS_PER_US));
     timer_set(&self->state.loop->timers, &self->progress, self->state.loop->now_ns + PROGRESS_NS);
     chores_add(&self->state.loop->chores, &run->chore);
-}
-
-/* True if the journal has passed its limit. */
-static bool journal_is_long(const struct checkpoints *self)
-{
-    const struct stream *stream = self->stream;
-    return stream->journal && stream->journal_bytes > space_limit(&stream->space);
 }
 
 /* True if a checkpoint would free enough: segments without live chunks, which only the journal and older checkpoints
@@ -936,7 +891,7 @@ static void mind_space(struct checkpoints *self)
         return;
     if (low && gains_space(self))
         checkpoint_start(self, CHECKPOINT_SPACE, NULL, NULL);
-    else if (journal_is_long(self))
+    else if (self->stream->journal && self->stream->journal_bytes > space_limit(&self->stream->space))
         checkpoint_start(self, CHECKPOINT_JOURNAL, NULL, NULL);
 }
 
@@ -961,20 +916,15 @@ bool checkpoints_run(struct checkpoints *self)
 
 /* ---- end ---- */
 
-/* Which slots have changed since the base is not known any more: the next checkpoint is whole. */
-static void lose_chain(struct checkpoints *self)
-{
-    self->base = 0;
-    for (uint32_t i = 0; i < self->state.tables->n; i++)
-        self->state.tables->list[i].in.marks->all_changed = true;
-}
-
 static void abandon(struct checkpoint *run)
 {
     struct checkpoints *self = run->checkpoints;
     char quoted[320];
     let_go(run);
-    lose_chain(self);
+    /* Which slots have changed since the base is not known any more: the next checkpoint is whole. */
+    self->base = 0;
+    for (uint32_t i = 0; i < self->state.tables->n; i++)
+        self->state.tables->list[i].in.marks->all_changed = true;
     self->stream->journal_bytes += run->replaces;
     stream_file_job(self->stream, DISK_JOB_ABANDON, DISK_CHECKPOINT, run->number);
     log_line(LEVEL_ERROR, "B0523", "checkpoint failed", "checkpoint=%llu why=%s", (unsigned long long)run->number,
@@ -984,32 +934,27 @@ static void abandon(struct checkpoint *run)
     self->kept.n_dead = 0;
     self->running = NULL;
     timer_clear(&self->state.loop->timers, &self->progress);
-    tell_ended(self, run->number, run->file.error);
+    self->listener.ended(self->listener.ctx, run->number, run->file.error);
     checkpoint_free(run);
-}
-
-/* This checkpoint becomes the base of the next incremental one. */
-static void extend_chain(struct checkpoints *self, const struct checkpoint *run)
-{
-    self->links = run->base ? self->links + 1 : 0;
-    self->chain_bytes = run->base ? self->chain_bytes + run->file.offset : 0;
-    if (!run->base)
-        self->base_bytes = run->file.offset;
-    self->base = run->number;
 }
 
 static void finish(struct checkpoints *self, struct checkpoint *run)
 {
     int64_t now = clock_now(&self->state.loop->clock), took = now - run->start_ns;
-    extend_chain(self, run);
+    /* This checkpoint becomes the base of the next incremental one. */
+    self->links = run->base ? self->links + 1 : 0;
+    self->chain_bytes = run->base ? self->chain_bytes + run->file.offset : 0;
+    if (!run->base)
+        self->base_bytes = run->file.offset;
+    self->base = run->number;
     stream_healed(self->stream, run->failures);
     self->heal_pause_ns = 0;
-    self->last = run->number;
+    self->last.number = run->number;
+    self->last.based_on = run->base;
+    self->last.items = run->items;
+    self->last.written_bytes = bytes_of(run);
+    self->last.took_ns = (uint64_t)took;
     self->last_ns = now;
-    self->last_base = run->base;
-    self->last_items = run->items;
-    self->last_bytes = bytes_of(run);
-    self->last_took_ns = (uint64_t)took;
     self->running = NULL;
     timer_clear(&self->state.loop->timers, &self->progress);
     log_line(LEVEL_INFO, "B0522", "checkpoint is whole",
@@ -1019,7 +964,7 @@ static void finish(struct checkpoints *self, struct checkpoint *run)
              rate_of(bytes_of(run), took));
     kept_checkpoints_add(&self->kept, &run->file, run->base, run->journal);
     checkpoints_clean(self);
-    tell_ended(self, run->number, NULL);
+    self->listener.ended(self->listener.ctx, run->number, NULL);
     checkpoint_free(run);
 }
 
@@ -1046,7 +991,7 @@ void checkpoint_exit(struct checkpoints *self, bool (*turn)(void *ctx), void *ct
     struct clock clock = clock_system(); /* the broker's may stand still */
     uint64_t seen = 0;
     int64_t moved_ns = clock_now(&clock);
-    while (checkpoint_is_pending(self)) {
+    while (self->running || self->wanted) {
         bool patient = turn(ctx);
         uint64_t moved = stream->given - stream->backlog + (self->running ? self->running->file.out.entries : 0);
         int64_t now = clock_now(&clock);
@@ -1110,16 +1055,9 @@ static void progress_timer(struct timer *timer, void *ctx)
     if (!run)
         return;
     log_line(LEVEL_INFO, "B0521", "checkpoint in progress", "checkpoint=%llu done=%.1f%% bytes=%llu mb_per_s=%.0f",
-             (unsigned long long)run->number, 100 * share_done(run), (unsigned long long)bytes_of(run),
+             (unsigned long long)run->number, 100 * checkpoint_progress(self), (unsigned long long)bytes_of(run),
              rate_of(bytes_of(run), loop->now_ns - run->start_ns));
     timer_set(&loop->timers, timer, loop->now_ns + PROGRESS_NS);
-}
-
-static int64_t wall_now(void)
-{
-    struct timespec at;
-    clock_gettime(CLOCK_REALTIME, &at);
-    return at.tv_sec * NS_PER_S + at.tv_nsec;
 }
 
 /* Finds the checkpoints in the folder, and the newest of them. */
@@ -1131,9 +1069,9 @@ static void read_kept(struct checkpoints *self)
         const struct kept_checkpoint *kept = &self->kept.list[i];
         if (kept->useless)
             continue;
-        self->last = kept->number;
-        self->last_base = kept->base;
-        self->last_ns = self->state.loop->now_ns - (wall_now() - kept->changed_ns);
+        self->last.number = kept->number;
+        self->last.based_on = kept->base;
+        self->last_ns = kept->changed_ns - self->state.loop->wall_offset_ns;
     }
     kept_checkpoints_note_dead(&self->kept);
 }
@@ -1153,6 +1091,8 @@ void checkpoints_init(struct checkpoints **out, const struct durable_state *stat
     self->progress = (struct timer){.fire = progress_timer, .ctx = self};
     self->period = (struct timer){.fire = period_timer, .ctx = self};
     self->next = folder_next(&stream->folder, DISK_CHECKPOINT);
+    replay__checkpoint_reply__init(&self->last);
+    self->last.folder = stream->folder.path;
     stream->ops = &ops;
     stream->ops_ctx = self;
     read_kept(self);
@@ -1177,24 +1117,10 @@ void checkpoints_fini(struct checkpoints **at)
     self->stream->ops = NULL;
     timer_clear(&loop->timers, &self->period);
     timer_clear(&loop->timers, &self->progress);
-    kept_checkpoints_fini(&self->kept);
+    for (uint32_t i = 0; i < self->kept.n; i++)
+        free(self->kept.list[i].segments);
+    free(self->kept.list);
+    free(self->kept.dead);
     free(self);
     *at = NULL;
-}
-
-struct checkpoint_report checkpoints_report(const struct checkpoints *self)
-{
-    if (!self)
-        return (struct checkpoint_report){0};
-    int64_t now_ns = self->state.loop->now_ns;
-    return (struct checkpoint_report){
-        .last = self->last,
-        .base = self->last_base,
-        .items = self->last_items,
-        .bytes = self->last_bytes,
-        .took_ns = self->last_took_ns,
-        .age_ns = self->last && now_ns > self->last_ns ? (uint64_t)(now_ns - self->last_ns) : 0,
-        .running = self->running ? self->running->number : 0,
-        .done = self->running ? share_done(self->running) : 0,
-    };
 }

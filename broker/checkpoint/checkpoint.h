@@ -32,14 +32,6 @@ struct checkpoint_listener {
     void *ctx;
 };
 
-/* What there is to tell about checkpoints. */
-struct checkpoint_report {
-    uint64_t last; /* number of the newest whole one; 0: none. The next five are about it */
-    uint64_t base, items, bytes, took_ns, age_ns;
-    uint64_t running; /* number of the one in progress; 0: none */
-    double done;      /* share of its items that are written, 0 to 1 */
-};
-
 /* Most incremental checkpoints on one base. */
 #define CHECKPOINT_LINKS 16u
 
@@ -150,9 +142,8 @@ struct checkpoints {
     uint64_t base, base_bytes, chain_bytes;
     uint32_t links;
     struct kept_checkpoints kept;
-    uint64_t last; /* number of the newest whole checkpoint; 0: none. The next fields are about it */
-    int64_t last_ns;
-    uint64_t last_base, last_items, last_bytes, last_took_ns;
+    Replay__CheckpointReply last; /* the newest whole checkpoint; number 0: none */
+    int64_t last_ns;              /* when it ended */
 };
 
 /* Reads which checkpoints there are, and sets up timers. After the restore and stream_begin. *out stays NULL if the
@@ -167,16 +158,18 @@ bool checkpoints_run(struct checkpoints *self);
 /* Asks for a checkpoint, which begins in this turn or the next, or when the one in progress has ended. *number (may be
  * NULL): which it will be. self is NULL where none are made: then the error says how to configure them. */
 rp_status checkpoint_start(struct checkpoints *self, enum checkpoint_reason reason, uint64_t *number, rp_error *err);
-/* NULL-safe. */
-bool checkpoint_is_running(const struct checkpoints *self);
+static inline bool checkpoint_is_running(const struct checkpoints *self)
+{
+    return self->running != NULL;
+}
 /* The disk writer has finished this checkpoint, or (ok is false) has given it up. */
 void checkpoint_finished(struct checkpoints *self, uint64_t number, bool ok);
 /* Makes the last checkpoint, if checkpoint.on_exit is set, and waits for it. turn: lets the broker work; returns false if
  * the end must not wait any longer. */
 void checkpoint_exit(struct checkpoints *self, bool (*turn)(void *ctx), void *ctx);
-/* Removes files that are no longer needed. */
+/* Removes files that are no longer needed: called when a checkpoint has ended, and when the disk becomes short of space. */
 void checkpoints_clean(struct checkpoints *self);
-/* All zero for NULL. */
-struct checkpoint_report checkpoints_report(const struct checkpoints *self);
+/* Returns the share of the items of the checkpoint in progress that are written, 0 to 1. */
+double checkpoint_progress(const struct checkpoints *self);
 
 #endif

@@ -98,13 +98,6 @@ uint64_t loading_items(const struct loading *self)
     return n;
 }
 
-static struct layout *layout_hold(const struct loading *self, uint32_t id)
-{
-    struct layout *layout = layouts_at(self->state->layouts, id);
-    layout->refs++;
-    return layout;
-}
-
 static void layout_drop(const struct loading *self, uint32_t id)
 {
     layouts_release(self->state->layouts, layouts_at(self->state->layouts, id));
@@ -289,10 +282,6 @@ static struct session *session_revive(const struct loading *self, uint32_t ordin
     }
     struct identity *owner =
         identity_by_key(&self->state->peers->identities, hello->owner.len == KEY_BYTES ? hello->owner.data : NULL);
-    if (!owner) {
-        err_set(err, RP_NO_MEMORY, "no memory for the key that opened session %u", ordinal);
-        return NULL;
-    }
     struct columns *columns = columns_new(hello->columns, hello->n_columns, err);
     if (!columns)
         return NULL;
@@ -321,7 +310,7 @@ static rp_status apply_session(struct loading *self, const void *body)
     void *session = self->state->sessions ? (void *)session_revive(self, (uint32_t)ordinal, hello, self->err) : self;
     replay__hello__free_unpacked(hello, NULL);
     if (!session)
-        return self->err && self->err->status ? (rp_status)self->err->status : RP_NO_MEMORY;
+        return RP_BAD_MESSAGE;
     idmap_put(&self->sessions, ordinal, session);
     self->next_ordinal = ordinal >= self->next_ordinal ? ordinal + 1 : self->next_ordinal;
     return RP_OK;
@@ -347,9 +336,9 @@ static rp_status apply_form(struct loading *self, const void *body)
             replay__layout__free_unpacked(form, NULL);
         return err_set(self->err, RP_BAD_MESSAGE, "a layout of session %u cannot be decoded", session->ordinal);
     }
-    bool ok = intake_register(session, form, packed, size);
+    intake_register(session, form, packed, size);
     replay__layout__free_unpacked(form, NULL);
-    return ok ? RP_OK : err_set(self->err, RP_NO_MEMORY, "no memory for a layout of session %u", session->ordinal);
+    return RP_OK;
 }
 
 /* Returns the session's flow to a table. NULL: the table is not configured. */
@@ -527,7 +516,7 @@ static rp_status apply_layout(struct loading *self, const void *body)
     columns_release(columns);
     replay__layout__free_unpacked(wire, NULL);
     if (!layout)
-        return err_set(self->err, why.status == RP_NO_MEMORY ? RP_NO_MEMORY : RP_BAD_MESSAGE, "%s", why.text);
+        return err_set(self->err, RP_BAD_MESSAGE, "%s", why.text);
     if (self->layouts[id])
         layouts_release(self->state->layouts, self->layouts[id]);
     self->layouts[id] = layout;
@@ -727,7 +716,7 @@ static bool loading_selection_add(const struct loading *self, struct loaded_sele
     picks->step[i] = picks->session[i] = 0; /* as its first chunk says */
     if (span->n) {
         memcpy(picks->refs + picks->n_refs, places, span->n * sizeof(uint64_t));
-        layout_hold(self, span->layout);
+        layouts_at(self->state->layouts, span->layout)->refs++;
     }
     picks->n_refs += span->n;
     return true;

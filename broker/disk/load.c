@@ -364,19 +364,14 @@ static rp_status journal_unread(const rp_error *why, rp_error *err)
     return err_set(err, RP_IO, "%s. Repair it, or move the file elsewhere to load what comes before it", why->text);
 }
 
-/* True for the entries that a segment begins with: they change nothing. */
-static bool is_preamble(uint16_t type)
-{
-    return type == ENTRY_START || type == ENTRY_TABLE || type == ENTRY_ORDINAL;
-}
-
-/* Counts the entries that change the state. */
+/* Counts the entries that change the state: not those that a segment begins with, nor chunks. */
 static uint64_t record_news(struct record_view record, uint64_t limit)
 {
     struct entry_reader reader = entry_reader(record);
     uint64_t news = 0;
     for (struct entry_view entry; entry_next(&reader, &entry) && entry.at < limit;)
-        news += !is_preamble(entry.type) && entry.type != ENTRY_CHUNK;
+        news += entry.type != ENTRY_START && entry.type != ENTRY_TABLE && entry.type != ENTRY_ORDINAL &&
+                entry.type != ENTRY_CHUNK;
     return news;
 }
 

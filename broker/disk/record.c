@@ -252,13 +252,6 @@ static rp_status check_rejection(const uint8_t *body, size_t size, rp_error *err
     return RP_OK;
 }
 
-static rp_status check_name(const uint8_t *name, size_t size, rp_error *err)
-{
-    if (size == 0 || size > TEXT_MOST || memchr(name, '\0', size))
-        return err_set(err, RP_BAD_MESSAGE, "its name is empty, too long, or has a zero in it");
-    return RP_OK;
-}
-
 static rp_status check_slot_value(const uint8_t *body, size_t size, rp_error *err)
 {
     const struct entry_value *value = (const void *)body;
@@ -266,7 +259,10 @@ static rp_status check_slot_value(const uint8_t *body, size_t size, rp_error *er
         return err_set(err, RP_BAD_MESSAGE, "its value is larger than itself");
     RP_TRY(check_total(size, sizeof *value + value->name_bytes + value->value_bytes, err));
     RP_TRY(check_time(value->put_ns, err));
-    return check_name(body + sizeof *value, value->name_bytes, err);
+    if (value->name_bytes == 0 || value->name_bytes > TEXT_MOST ||
+        memchr(body + sizeof *value, '\0', value->name_bytes))
+        return err_set(err, RP_BAD_MESSAGE, "its name is empty, too long, or has a zero in it");
+    return RP_OK;
 }
 
 static rp_status check_counter(const uint8_t *body, size_t size, rp_error *err)

@@ -3,7 +3,6 @@
  * long on a busy disk is left to the syncing thread. */
 #include "broker/journal/disk_writer.h"
 
-#include <assert.h>
 #include <czmq.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -70,15 +69,6 @@ static bool syncer_segment(struct syncer *self, struct sync_job *job)
     return false;
 }
 
-static bool syncer_finish(struct syncer *self, struct sync_job *job)
-{
-    if (atomic_load(&self->failures) != job->failures) {
-        err_set(&job->err, RP_IO, "a segment that it relies on could not be synced");
-        return false;
-    }
-    return folder_finish(self->folder, job->number, job->descriptor, &job->err) == RP_OK;
-}
-
 static void syncer_do(struct syncer *self, struct sync_job *job)
 {
     switch (job->what) {
@@ -96,7 +86,10 @@ static void syncer_do(struct syncer *self, struct sync_job *job)
         job->ok = folder_remove(self->folder, job->kind, job->number, false, &job->err) == RP_OK;
         break;
     case SYNC_FINISH:
-        job->ok = syncer_finish(self, job);
+        if (atomic_load(&self->failures) != job->failures)
+            err_set(&job->err, RP_IO, "a segment that it relies on could not be synced");
+        else
+            job->ok = folder_finish(self->folder, job->number, job->descriptor, &job->err) == RP_OK;
         break;
     }
     if (job->descriptor >= 0)
@@ -137,8 +130,6 @@ static void syncer_actor(zsock_t *pipe, void *given)
 
 /* ---- the disk writer */
 
-#define EVENTS_MOST 16u
-
 struct written_file {
     uint64_t number;
     int descriptor;   /* -1: no file is open */
@@ -152,11 +143,6 @@ struct disk_writer {
     pthread_mutex_t mutex;
     struct disk_job *first, **last; /* jobs that the actor has not taken yet */
     struct disk_news news;
-    struct {
-        uint64_t number;
-        bool ok;
-    } events[EVENTS_MOST]; /* checkpoints that have ended, not reported yet */
-    uint32_t n_events;
     int64_t end_ns; /* after disk_writer_destroy: when retries stop */
     /* shared by both threads */
     atomic_bool told;            /* there is news, and a message in the pipe */
@@ -210,17 +196,11 @@ bool disk_writer_news(struct disk_writer *self, struct disk_news *out)
         return false;
     pthread_mutex_lock(&self->mutex);
     *out = self->news;
-    if (self->n_events) {
-        *(self->events[0].ok ? &out->finished : &out->abandoned) = self->events[0].number;
-        self->n_events--;
-        memmove(self->events, self->events + 1, self->n_events * sizeof self->events[0]);
+    self->news.finished = self->news.abandoned = 0;
+    char token;
+    while (zmq_recv(self->socket, &token, sizeof token, ZMQ_DONTWAIT) >= 0) {
     }
-    if (!self->n_events) {
-        char token;
-        while (zmq_recv(self->socket, &token, sizeof token, ZMQ_DONTWAIT) >= 0) {
-        }
-        atomic_store_explicit(&self->told, false, memory_order_relaxed);
-    }
+    atomic_store_explicit(&self->told, false, memory_order_relaxed);
     pthread_mutex_unlock(&self->mutex);
     return true;
 }
@@ -271,12 +251,11 @@ static void measure(struct disk_writer *self)
     self->measured_ns = clock_now(&self->clock);
 }
 
-static void tell_event(struct disk_writer *self, uint64_t checkpoint, bool ok)
+/* At most one checkpoint is in progress: of two that have ended, the core thread has given up the earlier one. */
+static void tell_ended(struct disk_writer *self, uint64_t checkpoint, bool ok)
 {
     pthread_mutex_lock(&self->mutex);
-    assert(self->n_events < EVENTS_MOST); /* at most one checkpoint is in progress */
-    self->events[self->n_events].number = checkpoint;
-    self->events[self->n_events++].ok = ok;
+    *(ok ? &self->news.finished : &self->news.abandoned) = checkpoint;
     tell(self);
     pthread_mutex_unlock(&self->mutex);
 }
@@ -489,7 +468,7 @@ static void sync_done(struct disk_writer *self, struct sync_job *job)
     if (job->what == SYNC_FINISH) {
         if (job->ok) {
             healed(self, job->failures);
-            tell_event(self, job->number, true);
+            tell_ended(self, job->number, true);
         } else
             give_up(self, job->number, job->err.text);
     } else if (job->what == SYNC_REMOVE) {
@@ -679,7 +658,7 @@ static void give_up(struct disk_writer *self, uint64_t checkpoint, const char *w
     char quoted[320];
     log_line(LEVEL_ERROR, "B0503", "checkpoint abandoned", "checkpoint=%llu why=%s", (unsigned long long)checkpoint,
              log_quote(quoted, sizeof quoted, why));
-    tell_event(self, checkpoint, false);
+    tell_ended(self, checkpoint, false);
 }
 
 static void checkpoint_finish(struct disk_writer *self, const struct disk_job *job)

@@ -672,12 +672,6 @@ static bool chunk_is_shared(struct chunk *chunk)
     return message && zmq_msg_size(message) == chunk->bytes && chunk_entry_bytes(chunk) > LARGE_CHUNK;
 }
 
-static bool chunk_reserve(struct stream *self, struct chunk *chunk)
-{
-    size_t need = sizeof(struct record_head) + chunk_disk_bytes(chunk);
-    return chunk_is_shared(chunk) || recorder_reserve(&self->out, need);
-}
-
 static void chunk_put(struct stream *self, struct chunk *chunk)
 {
     size_t size = chunk_entry_bytes(chunk);
@@ -704,7 +698,8 @@ bool stream_chunk(struct stream *self, struct chunk *chunk)
 
 bool stream_chunk_again(struct stream *self, struct chunk *chunk)
 {
-    if (!chunk_reserve(self, chunk))
+    size_t need = sizeof(struct record_head) + chunk_disk_bytes(chunk);
+    if (!chunk_is_shared(chunk) && !recorder_reserve(&self->out, need))
         return false;
     if (chunk->at)
         stream_chunk_dead(self, chunk);
@@ -882,11 +877,8 @@ void stream_run(struct stream *self)
 {
     self->message_at = self->given + self->out.used;
     struct disk_news news;
-    while (disk_writer_news(self->disk_writer, &news)) {
-        take_news(self, &news);
-        if (!news.finished && !news.abandoned)
-            break; /* the next turn reads what came meanwhile */
-    }
+    if (disk_writer_news(self->disk_writer, &news))
+        take_news(self, &news); /* the next turn reads what comes meanwhile */
 }
 
 static void hold_text(const struct stream *self, char *text, size_t size)

@@ -245,11 +245,6 @@ static const char *site_url(const struct site *self)
     return self ? web_url(self->web) : "";
 }
 
-static const char *site_token(const struct site *self)
-{
-    return web_token(self->web);
-}
-
 /* ---- the broker ---- */
 
 static struct broker *running;
@@ -402,7 +397,7 @@ static void print_endpoints(const struct broker *broker, const struct site *site
     const char *http = site_url(site);
     printf("service %s\ningest %s\nevents %s\n", peers->told.service, peers->told.ingest, peers->told.events);
     if (http[0] && isatty(STDOUT_FILENO))
-        printf("http %s?token=%s\n", http, site_token(site));
+        printf("http %s?token=%s\n", http, web_token(site->web));
     else if (http[0])
         printf("http %s\n", http);
     fflush(stdout);

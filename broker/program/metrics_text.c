@@ -307,21 +307,16 @@ static void put_tables(const struct writer *self, const Replay__InfoReply *info)
     free(limiters);
 }
 
-static void put_release(const struct writer *self, const Replay__ServerInfo *server)
-{
-    char label[64];
-    snprintf(label, sizeof label, "version=\"%s\"", server->release);
-    put_head(self, "replay_build_info", "", "gauge", "Always 1; the label has the version.");
-    put_sample(self, "replay_build_info", "", label, NULL, 1);
-}
-
 void metrics_text(struct text *out, const Replay__InfoReply *info, const struct metrics_style *style)
 {
     char shard[32];
     const Replay__ServerInfo *server = info->server;
     snprintf(shard, sizeof shard, "shard=\"%lld\"", (long long)style->shard);
     const struct writer self = {out, style->openmetrics, style->shard >= 0 ? shard : NULL};
-    put_release(&self, server);
+    char version[64];
+    snprintf(version, sizeof version, "version=\"%s\"", server->release);
+    put_head(&self, "replay_build_info", "", "gauge", "Always 1; the label has the version.");
+    put_sample(&self, "replay_build_info", "", version, NULL, 1);
     put_one(&self, &server_figures, &server->base);
     put_list(&self, &status_figures, server->failed, server->n_failed);
     put_one(&self, &memory_figures, &server->memory->base);

@@ -60,14 +60,6 @@ static struct thread_use *find(struct thread_use *list, uint32_t n, const char *
     return NULL;
 }
 
-/* Adds what each name has used since the last look. Where a thread has ended meanwhile, its last moments are missing. */
-static void add_uses(struct threads *self, const double *before)
-{
-    for (uint32_t i = 0; i < self->n; i++)
-        if (self->list[i].now_s > before[i])
-            self->list[i].cpu_s += self->list[i].now_s - before[i];
-}
-
 static void look_at_threads(struct threads *self)
 {
     double before[THREADS_MOST] = {0};
@@ -95,7 +87,10 @@ static void look_at_threads(struct threads *self)
     }
     if (tasks)
         closedir(tasks);
-    add_uses(self, before);
+    /* Adds what each name has used since the last look. Where a thread has ended meanwhile, its last moments are missing. */
+    for (uint32_t i = 0; i < self->n; i++)
+        if (self->list[i].now_s > before[i])
+            self->list[i].cpu_s += self->list[i].now_s - before[i];
 }
 
 static uint64_t count_files(void)

@@ -442,14 +442,6 @@ static void collect_ages(struct reply_build *self, const struct samples *samples
         table->mean_weight = 1000;
 }
 
-/* What a sampler over shards has to know of the table for its next draw. */
-static void put_state(const struct table *table, struct wire_sampled_out *out)
-{
-    out->paid = true;
-    out->mass = table_mass(table);
-    out->room = table_sampleable(table, UINT32_MAX);
-}
-
 /* Writes the Sampled header. */
 static void write_header(const struct reply_build *self, const struct sample_reply *reply, struct pb_writer *header)
 {
@@ -489,8 +481,11 @@ static void write_header(const struct reply_build *self, const struct sample_rep
         .waited_ns = reply->waited_ns > 0 ? (uint64_t)reply->waited_ns : 0,
         .partial = reply->partial,
     };
-    if (reply->paid)
-        put_state(reply->table, &out);
+    if (reply->paid) { /* what a sampler over shards has to know of the table for its next draw */
+        out.paid = true;
+        out.mass = table_mass(reply->table);
+        out.room = table_sampleable(reply->table, UINT32_MAX);
+    }
     wire_write_sampled(header, &out);
 }
 

@@ -144,11 +144,6 @@ static void *diffusion_create(const rp_option *options, uint32_t n_options, uint
                                .capacity = capacity,
                                .radius = 1,
                                .decay = 0.5};
-    if (!self->by_step || !self->next) {
-        diffusion_destroy(self);
-        err_set(err, RP_NO_MEMORY, "no memory for priority_diffusion");
-        return NULL;
-    }
     for (uint32_t i = 0; i < n_options; i++) {
         const char *name = options[i].name, *value = options[i].value;
         bool ok = false;
@@ -196,11 +191,8 @@ static void diffusion_on_delete(void *ctx, const rp_item_view *item)
 static void diffusion_on_reset(void *ctx)
 {
     struct diffusion *self = ctx;
-    struct keymap *fresh = keymap_new(NULL);
-    if (!fresh)
-        return; /* stale entries do no harm: slots are checked before use */
     keymap_destroy(&self->by_step);
-    self->by_step = fresh;
+    self->by_step = keymap_new(NULL);
 }
 
 static void raise_neighbour(struct diffusion *self, const rp_item_view *item, uint64_t step, double priority)

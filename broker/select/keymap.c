@@ -68,20 +68,17 @@ static void count_bytes(struct keymap *self, size_t more, size_t less)
 
 /* ---- lines */
 
-static bool segment_new(struct keymap *self)
+static void segment_new(struct keymap *self)
 {
     uint32_t lines = self->segments ? 2 * self->segments->segment.lines : FIRST_LINES;
     if (lines > MOST_LINES)
         lines = MOST_LINES;
     union line *segment = reserve_map(lines * sizeof *segment);
-    if (!segment)
-        return false;
     segment->segment.next = self->segments;
     segment->segment.lines = lines;
     segment->segment.used = 1;
     self->segments = segment;
     count_bytes(self, lines * sizeof *segment, 0);
-    return true;
 }
 
 static union line *line_new(struct keymap *self)
@@ -90,22 +87,12 @@ static union line *line_new(struct keymap *self)
     if (line) {
         self->free_lines = line->next;
     } else {
-        union line *segment = self->segments;
-        if (!segment || segment->segment.used == segment->segment.lines) {
-            if (!segment_new(self))
-                return NULL;
-            segment = self->segments;
-        }
-        line = segment + segment->segment.used++;
+        if (!self->segments || self->segments->segment.used == self->segments->segment.lines)
+            segment_new(self);
+        line = self->segments + self->segments->segment.used++;
     }
     memset(line->slot, 0xff, sizeof line->slot);
     return line;
-}
-
-static void line_free(struct keymap *self, union line *line)
-{
-    line->next = self->free_lines;
-    self->free_lines = line;
 }
 
 static union line *line_of(const struct entry *entry)
@@ -147,12 +134,10 @@ static struct directory *directory_of(const struct keymap *self, uint64_t hash)
     return (struct directory *)(uintptr_t)(in_old ? &self->old : &self->now);
 }
 
-static bool directory_init(struct keymap *self, struct directory *dir, uint64_t cells)
+static struct directory directory_new(struct keymap *self, uint64_t cells)
 {
-    *dir = (struct directory){.cells = reserve_map(cells * sizeof(struct entry)), .mask = cells - 1};
-    if (dir->cells)
-        count_bytes(self, cells * sizeof(struct entry), 0);
-    return dir->cells;
+    count_bytes(self, cells * sizeof(struct entry), 0);
+    return (struct directory){.cells = reserve_map(cells * sizeof(struct entry)), .mask = cells - 1};
 }
 
 static void directory_fini(struct keymap *self, struct directory *dir)
@@ -185,14 +170,10 @@ static void directory_free(const struct keymap *self, struct directory *dir, str
 
 /* ---- growth */
 
-/* Without memory the directory stays as it is until it is nearly full. */
 static void start_moving(struct keymap *self)
 {
-    struct directory larger;
-    if (!directory_init(self, &larger, 2 * (self->now.mask + 1)))
-        return;
     self->old = self->now;
-    self->now = larger;
+    self->now = directory_new(self, 2 * (self->old.mask + 1));
     self->start = 0;
     while (self->old.cells[self->start].value)
         self->start++;
@@ -225,15 +206,13 @@ static void move_some(struct keymap *self)
         directory_fini(self, &self->old);
 }
 
-/* Makes room for one more block. False if there is no memory. */
-static bool make_room(struct keymap *self)
+/* Makes room for one more block. */
+static void make_room(struct keymap *self)
 {
-    uint64_t cells = self->now.mask + 1;
     if (self->old.cells)
         move_some(self);
-    else if (self->now.count >= cells / 2)
+    else if (self->now.count >= (self->now.mask + 1) / 2)
         start_moving(self);
-    return self->old.cells || self->now.count < cells / 8 * 7;
 }
 
 /* ---- public */
@@ -242,10 +221,7 @@ struct keymap *keymap_new(uint64_t *account)
 {
     struct keymap *self = need_alloc(sizeof *self);
     self->account = account;
-    if (!directory_init(self, &self->now, FIRST_CELLS)) {
-        free(self);
-        return NULL;
-    }
+    self->now = directory_new(self, FIRST_CELLS);
     rng_system(self->seed, sizeof self->seed);
     return self;
 }
@@ -309,15 +285,12 @@ void keymap_get_many(const struct keymap *self, uint32_t n, const uint64_t *keys
 }
 
 /* Adds the second key of a block: both slots move from the entry into a line. */
-static bool widen(struct keymap *self, struct entry *entry)
+static void widen(struct keymap *self, struct entry *entry)
 {
     union line *line = line_new(self);
-    if (!line)
-        return false;
     line->slot[entry->tag % LINE_KEYS] = (uint32_t)(entry->value >> 1);
     entry->tag &= ~(uint64_t)(LINE_KEYS - 1);
     entry->value = (uintptr_t)line;
-    return true;
 }
 
 bool keymap_put(struct keymap *self, uint64_t key, uint32_t slot)
@@ -327,15 +300,16 @@ bool keymap_put(struct keymap *self, uint64_t key, uint32_t slot)
     struct directory *dir = directory_of(self, hash);
     struct entry *entry = probe(dir, hash, key);
     if (!entry->value) {
-        if (!make_room(self))
-            return false;
+        make_room(self);
         dir = directory_of(self, hash);
         *probe(dir, hash, key) = (struct entry){.tag = key, .value = (uint64_t)slot << 1 | 1};
         dir->count++;
         return true;
     }
-    if (entry_slot(entry, key) != KEYMAP_NONE || (is_single(entry) && !widen(self, entry)))
+    if (entry_slot(entry, key) != KEYMAP_NONE)
         return false;
+    if (is_single(entry))
+        widen(self, entry);
     line_of(entry)->slot[key % LINE_KEYS] = slot;
     entry->tag++;
     return true;
@@ -352,7 +326,9 @@ uint32_t keymap_remove(struct keymap *self, uint64_t key)
     if (is_single(entry)) {
         directory_free(self, dir, entry);
     } else if (entry->tag % LINE_KEYS == 0) {
-        line_free(self, line_of(entry));
+        union line *line = line_of(entry);
+        line->next = self->free_lines;
+        self->free_lines = line;
         directory_free(self, dir, entry);
     } else {
         line_of(entry)->slot[key % LINE_KEYS] = KEYMAP_NONE;

@@ -11,8 +11,7 @@
 
 struct keymap;
 
-/* account: the map adds its bytes to it as it grows, and takes them off at its end; NULL: nobody counts. Returns NULL if there is
- * no memory. */
+/* account: the map adds its bytes to it as it grows, and takes them off at its end; NULL: nobody counts. */
 struct keymap *keymap_new(uint64_t *account);
 void keymap_destroy(struct keymap **self);
 
@@ -20,7 +19,7 @@ void keymap_destroy(struct keymap **self);
 uint32_t keymap_get(const struct keymap *self, uint64_t key);
 /* The same for n keys at once: their cache misses overlap. */
 void keymap_get_many(const struct keymap *self, uint32_t n, const uint64_t *keys, uint32_t *slots);
-/* Adds a key. slot is not KEYMAP_NONE. False: the key exists or there is no memory, and nothing has changed. */
+/* Adds a key. slot is not KEYMAP_NONE. False: the key exists, and nothing has changed. */
 bool keymap_put(struct keymap *self, uint64_t key, uint32_t slot);
 /* Removes a key and returns its slot. KEYMAP_NONE: no such key. */
 uint32_t keymap_remove(struct keymap *self, uint64_t key);

@@ -324,14 +324,6 @@ static rp_status check_ratio(struct limiter *self, double error_buffer, rp_error
     return isnan(error_buffer) ? check_bounds(self, err) : set_buffer(self, error_buffer, err);
 }
 
-static uint32_t hash_of(const struct limiter *self)
-{
-    const double settings[] = {(double)self->kind, self->samples_per_insert, self->min_size_part, self->min_diff,
-                               self->max_diff};
-    uint32_t hash = crc32c(0, settings, sizeof settings);
-    return hash ? hash : 1;
-}
-
 rp_status limiter_init(struct limiter *self, const struct limiter_config *config, rp_error *err)
 {
     struct limiter made = {
@@ -366,7 +358,10 @@ rp_status limiter_init(struct limiter *self, const struct limiter_config *config
         return err_set(err, RP_INVALID_ARGUMENT,
                        "no such rate limiter; write none, min_size, sample_to_insert_ratio, queue or stack");
     }
-    made.configured = hash_of(&made);
+    const double settings[] = {(double)made.kind, made.samples_per_insert, made.min_size_part, made.min_diff,
+                               made.max_diff};
+    uint32_t hash = crc32c(0, settings, sizeof settings);
+    made.configured = hash ? hash : 1;
     *self = made;
     return RP_OK;
 }

@@ -27,12 +27,6 @@ static rp_status selector_check_plain(const char *name, const rp_option *options
     return RP_OK;
 }
 
-static void *selector_no_memory(const char *name, uint32_t capacity, rp_error *err)
-{
-    err_set(err, RP_NO_MEMORY, "selector %s: no memory for %u items", name, capacity);
-    return NULL;
-}
-
 /* The update of a selector that does not regard priorities. */
 static void ignore_update(void *state, uint32_t slot, double priority)
 {
@@ -50,19 +44,13 @@ struct taken {
     uint32_t n, capacity;
 };
 
-/* False: no memory. */
-static bool taken_add(struct taken *self, uint32_t slot, float weight)
+static void taken_add(struct taken *self, uint32_t slot, float weight)
 {
     if (self->n == self->capacity) {
-        uint32_t capacity = self->capacity ? 2 * self->capacity : 256;
-        struct taken_slot *list = realloc(self->list, capacity * sizeof *list);
-        if (!list)
-            return false;
-        self->list = list;
-        self->capacity = capacity;
+        self->capacity = self->capacity ? 2 * self->capacity : 256;
+        self->list = need_resize(self->list, self->capacity, sizeof *self->list);
     }
     self->list[self->n++] = (struct taken_slot){slot, weight};
-    return true;
 }
 
 /* ---- fifo and lifo: one list in the order of insertion, picked from its oldest or its newest end. An update of the priority keeps
@@ -94,11 +82,9 @@ static void *list_create(const char *name, bool newest_first, const rp_option *o
 {
     if (selector_check_plain(name, options, n_options, capacity, err) != RP_OK)
         return NULL;
-    struct link *links = reserve_map(capacity * sizeof *links);
-    if (!links)
-        return selector_no_memory(name, capacity, err);
     struct list *self = need_alloc(sizeof *self);
-    *self = (struct list){.links = links, .capacity = capacity, .newest_first = newest_first};
+    *self = (struct list){
+        .links = reserve_map(capacity * sizeof *self->links), .capacity = capacity, .newest_first = newest_first};
     return self;
 }
 
@@ -214,11 +200,8 @@ static void *uniform_create(const rp_option *options, uint32_t n_options, uint32
 {
     if (selector_check_plain("uniform", options, n_options, capacity, err) != RP_OK)
         return NULL;
-    struct slotset present;
-    if (!slotset_init(&present, capacity))
-        return selector_no_memory("uniform", capacity, err);
     struct uniform *self = need_alloc(sizeof *self);
-    self->present = present;
+    slotset_init(&self->present, capacity);
     self->capacity = capacity;
     rng_seed(&self->rng, seed);
     return self;
@@ -284,13 +267,10 @@ static uint32_t uniform_pick_distinct(void *state, uint32_t n, bool (*skip)(void
 {
     struct uniform *self = state;
     uint32_t got = 0;
-    bool memory = true;
     while (got < n && self->present.count > 0) {
         double probability = 1.0 / self->present.count;
         uint32_t slot = uniform_draw(self);
-        memory = taken_add(&self->taken, slot, 0.0f);
-        if (!memory)
-            break;
+        taken_add(&self->taken, slot, 0.0f);
         slotset_remove(&self->present, slot);
         if (skip && skip(ctx, slot))
             continue;
@@ -299,7 +279,7 @@ static uint32_t uniform_pick_distinct(void *state, uint32_t n, bool (*skip)(void
     }
     while (self->taken.n > 0)
         slotset_add(&self->present, self->taken.list[--self->taken.n].slot);
-    return memory || got ? got : RP_PICK_NO_MEMORY;
+    return got;
 }
 
 static uint32_t uniform_save(void *state, void *out, uint32_t size)
@@ -386,10 +366,7 @@ static void *heap_create(const char *name, double sign, const rp_option *options
                           .sign = sign,
                           .entries = reserve_map(capacity * sizeof *self->entries),
                           .place = reserve_map(capacity * sizeof *self->place)};
-    if (self->entries && self->place)
-        return self;
-    heap_destroy(self);
-    return selector_no_memory(name, capacity, err);
+    return self;
 }
 
 static void *min_heap_create(const rp_option *options, uint32_t n_options, uint32_t capacity, uint64_t seed,
@@ -411,25 +388,25 @@ static bool heap_before(const struct selector_entry *a, const struct selector_en
     return a->rank < b->rank || (a->rank == b->rank && a->sequence < b->sequence);
 }
 
-static void put(struct heap *self, uint32_t at, struct selector_entry selector_entry)
+static void put(struct heap *self, uint32_t at, struct selector_entry entry)
 {
-    self->entries[at] = selector_entry;
-    self->place[selector_entry.slot] = at;
+    self->entries[at] = entry;
+    self->place[entry.slot] = at;
 }
 
-static void sift_up(struct heap *self, uint32_t at, struct selector_entry selector_entry)
+static void sift_up(struct heap *self, uint32_t at, struct selector_entry entry)
 {
     while (at > 0) {
         uint32_t parent = (at - 1) / FANOUT;
-        if (!heap_before(&selector_entry, &self->entries[parent]))
+        if (!heap_before(&entry, &self->entries[parent]))
             break;
         put(self, at, self->entries[parent]);
         at = parent;
     }
-    put(self, at, selector_entry);
+    put(self, at, entry);
 }
 
-static void sift_down(struct heap *self, uint32_t at, struct selector_entry selector_entry)
+static void sift_down(struct heap *self, uint32_t at, struct selector_entry entry)
 {
     for (;;) {
         uint64_t first = (uint64_t)at * FANOUT + 1;
@@ -441,21 +418,21 @@ static void sift_down(struct heap *self, uint32_t at, struct selector_entry sele
             if (heap_before(&self->entries[child], &self->entries[best]))
                 best = child;
         }
-        if (!heap_before(&self->entries[best], &selector_entry))
+        if (!heap_before(&self->entries[best], &entry))
             break;
         put(self, at, self->entries[best]);
         at = best;
     }
-    put(self, at, selector_entry);
+    put(self, at, entry);
 }
 
-/* Puts an selector_entry in the place of another that may rank above or below it. */
-static void replace(struct heap *self, uint32_t at, struct selector_entry selector_entry)
+/* Puts an entry in the place of another that may rank above or below it. */
+static void replace(struct heap *self, uint32_t at, struct selector_entry entry)
 {
-    if (at > 0 && heap_before(&selector_entry, &self->entries[(at - 1) / FANOUT]))
-        sift_up(self, at, selector_entry);
+    if (at > 0 && heap_before(&entry, &self->entries[(at - 1) / FANOUT]))
+        sift_up(self, at, entry);
     else
-        sift_down(self, at, selector_entry);
+        sift_down(self, at, entry);
 }
 
 static struct selector_entry new_entry(struct heap *self, uint32_t slot, double priority)
@@ -520,8 +497,8 @@ static uint32_t heap_pick_distinct(void *state, uint32_t n, bool (*skip)(void *c
         probabilities[got++] = 1.0;
     }
     while (self->count < all) {
-        struct selector_entry selector_entry = self->entries[self->count++];
-        sift_up(self, self->count - 1, selector_entry);
+        struct selector_entry entry = self->entries[self->count++];
+        sift_up(self, self->count - 1, entry);
     }
     return got;
 }
@@ -651,10 +628,8 @@ static void *prioritized_create(const rp_option *options, uint32_t n_options, ui
     if (selector_check_plain("prioritized", NULL, 0, capacity, err) != RP_OK)
         return NULL;
     struct prioritized *self = need_alloc(sizeof *self);
-    if (!sumtree_init(&self->tree, capacity) || !slotset_init(&self->present, capacity)) {
-        prioritized_destroy(self);
-        return selector_no_memory("prioritized", capacity, err);
-    }
+    sumtree_init(&self->tree, capacity);
+    slotset_init(&self->present, capacity);
     self->exponent = exponent;
     self->max_priority = exponent > 0.0 ? pow((double)FLT_MAX, 1.0 / exponent) : (double)INFINITY;
     self->low = exponent > 0.0 ? pow((double)FLT_MIN, 1.0 / exponent) : 0.0;
@@ -741,15 +716,14 @@ struct distinct {
     double left_behind; /* otherwise: the weight that they still have in the tree */
 };
 
-/* Takes one slot out, and picks it unless it is skipped. False: no memory. */
-static bool accept(struct prioritized *self, struct distinct *d, uint32_t slot)
+/* Takes one slot out, and picks it unless it is skipped. */
+static void accept(struct prioritized *self, struct distinct *d, uint32_t slot)
 {
     double weight = (double)sumtree_get(&self->tree, slot);
     double probability = 1.0 / self->present.count;
     if (self->tree.nonzero > 0)
         probability = fmin(1.0, weight / (sumtree_total(&self->tree) - d->left_behind));
-    if (!taken_add(&self->taken, slot, (float)weight))
-        return false;
+    taken_add(&self->taken, slot, (float)weight);
     slotset_remove(&self->present, slot);
     if (d->emptied)
         sumtree_set(&self->tree, slot, 0.0f);
@@ -759,15 +733,6 @@ static bool accept(struct prioritized *self, struct distinct *d, uint32_t slot)
         d->slots[d->got] = slot;
         d->probabilities[d->got++] = probability;
     }
-    return true;
-}
-
-static void empty_taken(struct prioritized *self, struct distinct *d)
-{
-    for (uint32_t i = 0; i < self->taken.n; i++)
-        sumtree_set(&self->tree, self->taken.list[i].slot, 0.0f);
-    d->emptied = true;
-    d->left_behind = 0.0;
 }
 
 /* Drawing with replacement and ignoring slots that were drawn before is the same as taking each pick out, and does not change
@@ -777,31 +742,34 @@ static uint32_t prioritized_pick_distinct(void *state, uint32_t n, bool (*skip)(
 {
     struct prioritized *self = state;
     struct distinct d = {.skip = skip, .ctx = ctx, .slots = slots, .probabilities = probabilities};
-    bool memory = true;
-    while (memory && d.got < n && self->present.count > 0) {
+    while (d.got < n && self->present.count > 0) {
         uint32_t block[DISTINCT_BLOCK];
         uint32_t draws = d.emptied ? 1 : n - d.got < DISTINCT_BLOCK ? n - d.got : DISTINCT_BLOCK;
         uint32_t fresh = 0;
         if (self->tree.nonzero == 0) {
-            memory = accept(self, &d, pick_any(self));
+            accept(self, &d, pick_any(self));
             continue;
         }
         sumtree_pick(&self->tree, &self->rng, draws, block);
-        for (uint32_t i = 0; memory && i < draws; i++) {
+        for (uint32_t i = 0; i < draws; i++) {
             if (!slotset_has(&self->present, block[i]))
                 continue;
             fresh++;
-            memory = accept(self, &d, block[i]);
+            accept(self, &d, block[i]);
         }
-        if (!d.emptied && 2 * fresh < draws)
-            empty_taken(self, &d);
+        if (d.emptied || 2 * fresh >= draws)
+            continue;
+        for (uint32_t i = 0; i < self->taken.n; i++)
+            sumtree_set(&self->tree, self->taken.list[i].slot, 0.0f);
+        d.emptied = true;
+        d.left_behind = 0.0;
     }
     while (self->taken.n > 0) {
         const struct taken_slot *last = &self->taken.list[--self->taken.n];
         slotset_add(&self->present, last->slot);
         sumtree_set(&self->tree, last->slot, last->weight);
     }
-    return memory || d.got ? d.got : RP_PICK_NO_MEMORY;
+    return d.got;
 }
 
 static double prioritized_total(void *state)

@@ -9,19 +9,16 @@
 #define SUM_COUNTS 64u
 #define SUM_SLOTS (COUNT_SLOTS * SUM_COUNTS)
 
-bool slotset_init(struct slotset *self, uint32_t capacity)
+void slotset_init(struct slotset *self, uint32_t capacity)
 {
     size_t counts = ((size_t)capacity + COUNT_SLOTS - 1) / COUNT_SLOTS;
     size_t sums = (counts + SUM_COUNTS - 1) / SUM_COUNTS;
     size_t bit_bytes = counts * COUNT_WORDS * sizeof(uint64_t);
     *self = (struct slotset){.bytes = bit_bytes + (counts + sums) * sizeof(uint32_t)};
     char *memory = reserve_map(self->bytes);
-    if (!memory)
-        return false;
     self->bits = (uint64_t *)(void *)memory;
     self->counts = (uint32_t *)(void *)(memory + bit_bytes);
     self->sums = self->counts + counts;
-    return true;
 }
 
 void slotset_fini(struct slotset *self)

@@ -15,8 +15,8 @@ struct slotset {
     size_t bytes;
 };
 
-/* Makes an empty set. capacity > 0. False: no memory. */
-bool slotset_init(struct slotset *self, uint32_t capacity);
+/* Makes an empty set. capacity > 0. */
+void slotset_init(struct slotset *self, uint32_t capacity);
 void slotset_fini(struct slotset *self);
 
 /* The slot must not be in the set. */

@@ -9,7 +9,7 @@
 #define EXACT_EVERY 127u /* prime, so that no regular pattern of changes always misses the same path */
 #define PICK_BLOCK 128u  /* descents in parallel; their lines fit into the first-level cache */
 
-bool sumtree_init(struct sumtree *self, uint32_t capacity)
+void sumtree_init(struct sumtree *self, uint32_t capacity)
 {
     size_t offset[SUMTREE_LEVELS];
     size_t nodes = ((size_t)capacity + SUMTREE_FANOUT - 1) / SUMTREE_FANOUT;
@@ -25,13 +25,10 @@ bool sumtree_init(struct sumtree *self, uint32_t capacity)
         nodes = groups;
     }
     char *memory = reserve_map(bytes);
-    if (!memory)
-        return false;
     self->bytes = bytes;
     self->leaves = (float *)(void *)memory;
     for (uint32_t l = 0; l < self->levels; l++)
         self->level[l] = (double *)(void *)(memory + offset[l]);
-    return true;
 }
 
 void sumtree_fini(struct sumtree *self)

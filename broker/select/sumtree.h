@@ -25,8 +25,8 @@ struct sumtree {
     size_t bytes;
 };
 
-/* Makes a tree with all weights zero. capacity > 0. False: no memory. */
-bool sumtree_init(struct sumtree *self, uint32_t capacity);
+/* Makes a tree with all weights zero. capacity > 0. */
+void sumtree_init(struct sumtree *self, uint32_t capacity);
 void sumtree_fini(struct sumtree *self);
 
 /* weight is finite and not negative. */

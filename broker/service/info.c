@@ -182,14 +182,17 @@ static Replay__DiskInfo *disk_info(struct arena *arena, const struct service *se
     info->spilled_bytes = service->store->spilled_bytes;
     info->fetched_chunks = service->spill ? service->spill->fetched_chunks : 0;
     info->fetched_bytes = service->spill ? service->spill->fetched_bytes : 0;
-    struct checkpoint_report report = checkpoints_report(service->checkpoints);
-    info->checkpoint = report.last;
-    info->checkpoint_bytes = report.bytes;
-    info->checkpoint_items = report.items;
-    info->checkpoint_took_ns = report.took_ns;
-    info->checkpoint_age_ns = report.age_ns;
-    info->checkpoint_running = report.running != 0;
-    info->checkpoint_progress = report.done;
+    const struct checkpoints *checkpoints = service->checkpoints;
+    if (!checkpoints)
+        return info;
+    int64_t age_ns = service->loop->now_ns - checkpoints->last_ns;
+    info->checkpoint = checkpoints->last.number;
+    info->checkpoint_bytes = checkpoints->last.written_bytes;
+    info->checkpoint_items = checkpoints->last.items;
+    info->checkpoint_took_ns = checkpoints->last.took_ns;
+    info->checkpoint_age_ns = checkpoints->last.number && age_ns > 0 ? (uint64_t)age_ns : 0;
+    info->checkpoint_running = checkpoint_is_running(checkpoints);
+    info->checkpoint_progress = checkpoint_progress(checkpoints);
     return info;
 }
 

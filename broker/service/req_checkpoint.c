@@ -24,10 +24,10 @@ static void explain(const void *ctx, const struct wait *wait, struct wait_text *
 {
     const struct service *service = ctx;
     const struct checkpoint_wait *self = (const struct checkpoint_wait *)wait;
-    struct checkpoint_report report = checkpoints_report(service->checkpoints);
-    if (report.running == self->number)
+    const struct checkpoint *run = service->checkpoints->running;
+    if (run && run->number == self->number)
         snprintf(out->text, sizeof out->text, "checkpoint %llu is being written: %.0f%% of its items are written",
-                 (unsigned long long)self->number, 100 * report.done);
+                 (unsigned long long)self->number, 100 * checkpoint_progress(service->checkpoints));
     else
         snprintf(out->text, sizeof out->text, "checkpoint %llu begins when the one before it has ended",
                  (unsigned long long)self->number);
@@ -47,14 +47,6 @@ static const struct wait_ops ops = {"checkpoint", explain, end, NULL, expire};
 void request_checkpoint_ended(void *ctx, uint64_t number, const char *error)
 {
     struct service *service = ctx;
-    struct checkpoint_report report = checkpoints_report(service->checkpoints);
-    Replay__CheckpointReply reply = REPLAY__CHECKPOINT_REPLY__INIT;
-    reply.number = report.last;
-    reply.based_on = report.base;
-    reply.items = report.items;
-    reply.written_bytes = report.bytes;
-    reply.took_ns = report.took_ns;
-    reply.folder = service->stream->folder.path;
     char text[400];
     snprintf(text, sizeof text, "checkpoint %llu failed: %.300s", (unsigned long long)number, error ? error : "");
     for (struct wait *wait = service->peers->waits.first, *next; wait; wait = next) {
@@ -66,7 +58,9 @@ void request_checkpoint_ended(void *ctx, uint64_t number, const char *error)
             continue;
         }
         request_send(service->peers, &wait->to, wait->id,
-                     &(struct answer){.status = RP_OK, .field = REPLAY__REPLY__BODY_CHECKPOINT, .body = &reply.base});
+                     &(struct answer){.status = RP_OK,
+                                      .field = REPLAY__REPLY__BODY_CHECKPOINT,
+                                      .body = &service->checkpoints->last.base});
         end(service, wait);
     }
     if (!error)

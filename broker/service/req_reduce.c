@@ -252,16 +252,6 @@ static void reply_membership(struct service *service, struct request *request, c
     request_ok(service->peers, request, REPLAY__REPLY__BODY_REDUCE, &reply.base);
 }
 
-static rp_status reduce_join(struct service *service, struct request *request, struct reduce_group *group, uint64_t id,
-                             rp_error *err)
-{
-    if (!member_find(group, id) && !member_add(group, id))
-        return err_set(err, RP_RESOURCE_EXHAUSTED, "group '%s' has %u members, which is the most", group->name,
-                       MEMBERS_MOST);
-    reply_membership(service, request, group);
-    return RP_OK;
-}
-
 static rp_status reduce_leave(struct service *service, struct request *request, struct reduce_group *group, uint64_t id)
 {
     struct reduce_member *member = member_find(group, id);
@@ -371,7 +361,11 @@ rp_status req_reduce(struct service *service, struct request *request, rp_error 
         return err_set(err, RP_NOT_FOUND, "no reduce group '%.64s': join it first", ask->group);
     switch (ask->op) {
     case REPLAY__REDUCE__OP__JOIN:
-        return reduce_join(service, request, group, ask->member, err);
+        if (!member_find(group, ask->member) && !member_add(group, ask->member))
+            return err_set(err, RP_RESOURCE_EXHAUSTED, "group '%s' has %u members, which is the most", group->name,
+                           MEMBERS_MOST);
+        reply_membership(service, request, group);
+        return RP_OK;
     case REPLAY__REDUCE__OP__LEAVE:
         return reduce_leave(service, request, group, ask->member);
     case REPLAY__REDUCE__OP__ADD:

@@ -121,13 +121,6 @@ static const struct command *command_find(uint32_t body)
     return NULL;
 }
 
-static rp_status check_role(const struct identity *identity, const struct command *command, rp_error *err)
-{
-    char what[64];
-    snprintf(what, sizeof what, "a %s request", command->name);
-    return identity_check(identity, command->roles, what, err);
-}
-
 static rp_status request_dispatch(struct service *service, struct request *request, const void *frame, size_t size,
                                   rp_error *err)
 {
@@ -149,8 +142,11 @@ static rp_status request_dispatch(struct service *service, struct request *reque
                        WIRE_VERSION);
     request->roles = command->roles;
     request->times = &service->commands[command - commands].times;
-    if (peers->identities.on)
-        RP_TRY(check_role(request->identity, command, err));
+    if (peers->identities.on) {
+        char what[64];
+        snprintf(what, sizeof what, "a %s request", command->name);
+        RP_TRY(identity_check(request->identity, command->roles, what, err));
+    }
     request->answered = wait_take_over(peers, request);
     request->remember = command->flags & REMEMBER;
     if (request->answered || (request->remember && request_repeat(peers, request)))

@@ -66,16 +66,16 @@ static struct session_layout *layout_place(struct session *session, uint32_t id)
     return &session->layouts[id];
 }
 
-bool intake_register(struct session *session, const Replay__Layout *wire, const void *data, size_t size)
+void intake_register(struct session *session, const Replay__Layout *wire, const void *data, size_t size)
 {
     struct sessions *sessions = session->sessions;
     struct session_layout *place = layout_place(session, wire->id);
     if (!place) {
         intake_complain(sessions, "B0204", "layout refused", session, "layout ids must be 0, 1, 2 ... up to 65535");
-        return true;
+        return;
     }
     if (place->layout || place->refusal)
-        return true; /* sent again after a reconnect */
+        return; /* sent again after a reconnect */
     rp_error err = {0};
     place->table = tables_find(session->sessions->tables, wire->table, strlen(wire->table));
     if (session->layout_bytes > LAYOUT_BYTES_PER_SESSION)
@@ -86,20 +86,16 @@ bool intake_register(struct session *session, const Replay__Layout *wire, const 
             layouts_intern(sessions->layouts, wire, session->columns, place->table->id, place->table->signature, &err);
     else
         err_set(&err, RP_NOT_FOUND, "no table '%.64s'", wire->table);
-    void *packed = place->layout || err.status == RP_NO_MEMORY ? NULL : malloc(size ? size : 1);
-    if (!place->layout && !packed)
-        return false;
     EFFECT(sessions->loop, layout, session, data, size);
     if (place->layout) {
         session->layout_bytes += place->layout->wire_size;
-        return true;
+        return;
     }
     place->refusal = need_text(err.text);
-    place->packed = memcpy(packed, data, size);
+    place->packed = memcpy(need_alloc(size), data, size);
     place->packed_size = (uint32_t)size;
     session->layout_bytes += size;
     intake_complain(sessions, "B0204", "layout refused", session, err.text);
-    return true;
 }
 
 static bool intake_layouts(struct intake *self)
@@ -121,10 +117,10 @@ static bool intake_layouts(struct intake *self)
         if (status == RP_BAD_MESSAGE)
             intake_complain(self->session->sessions, "B0204", "layout refused", self->session,
                             "a Layout could not be decoded");
-        bool ok =
-            status == RP_OK && intake_register(self->session, (const Replay__Layout *)wire, field.data, field.size);
+        if (status == RP_OK)
+            intake_register(self->session, (const Replay__Layout *)wire, field.data, field.size);
         unpack_free(wire);
-        if (!ok && status != RP_BAD_MESSAGE)
+        if (status == RP_NO_MEMORY)
             return false;
     }
     return true;

@@ -238,7 +238,7 @@ void transit_explain(const struct session *session, char *out, unsigned size);
 /* Reads a message from the ingest socket, and turns it into chunks in the store and items in tables, or items that wait for their
  * table. False: there was none. */
 bool ingest_receive(struct sessions *sessions);
-/* Registers a layout; data is the message that `wire` was unpacked from. False: no memory. */
-bool intake_register(struct session *session, const Replay__Layout *wire, const void *data, size_t size);
+/* Registers a layout; data is the message that `wire` was unpacked from. */
+void intake_register(struct session *session, const Replay__Layout *wire, const void *data, size_t size);
 
 #endif

@@ -91,11 +91,8 @@ bool params_restore_slot(struct params *self, const char *name, uint64_t version
         return false;
     if (size)
         memcpy(zmq_msg_data(&message), value, size);
-    self->bytes += size - zmq_msg_size(&slot->value);
-    zmq_msg_move(&slot->value, &message);
+    params_put(self, slot, &message, version, put_ns);
     zmq_msg_close(&message);
-    slot->version = version;
-    slot->put_ns = put_ns;
     return true;
 }
 

@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <semaphore.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 
@@ -188,13 +189,20 @@ static _Thread_local struct reserve_group *open_group;
 
 void *reserve_map(size_t bytes)
 {
-    if (bytes > SIZE_MAX - 4 * HUGE_BYTES)
-        return NULL;
     struct reserve_group *group = open_group;
-    void *memory = bytes < HUGE_BYTES ? map_pages(bytes) : map_huge(bytes, group && group->sparing);
+    void *memory = NULL;
+    if (bytes < SIZE_MAX - 4 * HUGE_BYTES)
+        memory = bytes < HUGE_BYTES ? map_pages(bytes) : map_huge(bytes, group && group->sparing);
+    if (!memory) {
+        fprintf(stderr,
+                "out of memory: no address space for %zu bytes of a table, and this process ends: lower max_size, or "
+                "raise the limit (ulimit -v)\n",
+                bytes);
+        _Exit(1);
+    }
     if (group)
         group->bytes += bytes;
-    if (memory && bytes >= HUGE_BYTES && group && !group->sparing && group->n < RESERVE_GROUP_MAPS) {
+    if (bytes >= HUGE_BYTES && group && !group->sparing && group->n < RESERVE_GROUP_MAPS) {
         group->maps[group->n].memory = memory;
         group->maps[group->n++].bytes = bytes;
     }

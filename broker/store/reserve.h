@@ -14,8 +14,9 @@ uint8_t *reserve_region_map(void);
 /* Returns a region whose memory another thread has touched already, and asks for the next ones. NULL: none is ready now. */
 uint8_t *reserve_region(void);
 
-/* NULL if there is no address space left. Aligned to 4 KiB; from 2 MiB on the kernel is asked for huge pages. bytes > 0 */
-void *reserve_map(size_t bytes);
+/* Ends the process with a sentence if there is no address space left: the configuration asks for tables that this process may not
+ * have. Aligned to 4 KiB; from 2 MiB on the kernel is asked for huge pages. bytes > 0 */
+void *reserve_map(size_t bytes) __attribute__((returns_nonnull));
 /* Takes the same number of bytes as reserve_map; NULL is allowed. A thread of its own unmaps large memory, so that the caller
  * does not wait. */
 void reserve_unmap(void *memory, size_t bytes);

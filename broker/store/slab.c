@@ -88,17 +88,11 @@ static void list_drop(struct slab **list, struct slab *slab)
     slab->listed = false;
 }
 
-/* A growing heap takes regions that were prefaulted. */
-static uint8_t *region_memory(const struct slab_heap *self)
-{
-    uint8_t *memory = self->ahead && self->n_regions >= GROWING_REGIONS ? reserve_region() : NULL;
-    return memory ? memory : reserve_region_map();
-}
-
 static struct region *region_new(struct slab_heap *self)
 {
-    uint8_t *memory = region_memory(self);
-    if (!memory)
+    /* A growing heap takes regions that were prefaulted. */
+    uint8_t *memory = self->ahead && self->n_regions >= GROWING_REGIONS ? reserve_region() : NULL;
+    if (!memory && !(memory = reserve_region_map()))
         return NULL;
     struct region *region = need_alloc(sizeof *region);
     region->memory = memory;

@@ -51,10 +51,9 @@ uint64_t span_bytes(const struct span *self)
 
 /* ---- episodes */
 
-bool episodes_init(struct episodes *self, uint64_t *account)
+void episodes_init(struct episodes *self, uint64_t *account)
 {
     *self = (struct episodes){.items = keymap_new(account)};
-    return self->items != NULL;
 }
 
 void episodes_fini(struct episodes *self)
@@ -64,8 +63,8 @@ void episodes_fini(struct episodes *self)
 
 void episodes_open(struct episodes *self, struct episode_items *place, uint64_t episode)
 {
-    if (place->n && !keymap_put(self->items, place->episode, place->n))
-        self->here--;
+    if (place->n)
+        keymap_put(self->items, place->episode, place->n);
     uint32_t n = keymap_remove(self->items, episode);
     *place = (struct episode_items){.episode = episode, .n = n == KEYMAP_NONE ? 0 : n};
 }
@@ -77,17 +76,14 @@ static size_t bitmap_bytes(const struct marks *self)
     return (size_t)self->words * sizeof(uint64_t);
 }
 
-rp_status marks_init(struct marks **at, uint32_t capacity, rp_error *err)
+struct marks *marks_new(uint32_t capacity)
 {
-    struct marks *self = *at = need_alloc(sizeof *self);
+    struct marks *self = need_alloc(sizeof *self);
     self->words = capacity / 64 + 1;
     self->all_changed = true;
     self->changed = reserve_map(bitmap_bytes(self));
     self->pending = reserve_map(bitmap_bytes(self));
-    if (self->changed && self->pending)
-        return RP_OK;
-    marks_destroy(at);
-    return err_set(err, RP_NO_MEMORY, "no memory for the marks of %u slots", capacity);
+    return self;
 }
 
 void marks_destroy(struct marks **at)
@@ -194,7 +190,7 @@ rp_status contents_init(struct contents *self, struct table *table, struct conte
     *self = (struct contents){
         .free = NO_SLOT, .account = account_new(table->tables), .arrays = {.sparing = table->store->sparing}};
     self->keys = keymap_new(account);
-    bool counts = episodes_init(&self->episodes, account);
+    episodes_init(&self->episodes, account);
     reserve_group_begin(&self->arrays);
     self->items = reserve_map(items_bytes(table));
     self->sampler = table->sampler_ops->create(config->sampler.options.data, config->sampler.options.count,
@@ -202,15 +198,11 @@ rp_status contents_init(struct contents *self, struct table *table, struct conte
     if (self->sampler)
         self->remover = table->remover_ops->create(config->remover.options.data, config->remover.options.count,
                                                    table->capacity, seeds.remover, err);
-    rp_status status = RP_OK;
-    if (!self->items || !self->keys || !counts)
-        status = err_set(err, RP_NO_MEMORY, "no memory for %u slots", table->capacity);
-    else if (!self->remover)
-        status = err && err->status ? (rp_status)err->status : RP_NO_MEMORY;
-    else if (config_makes_checkpoints(table->tables->config))
-        status = marks_init(&self->marks, table->capacity, err);
+    if (config_makes_checkpoints(table->tables->config))
+        self->marks = marks_new(table->capacity);
     reserve_group_end(table->capacity);
-    if (status != RP_OK)
-        contents_fini(self, table);
-    return status;
+    if (self->remover)
+        return RP_OK;
+    contents_fini(self, table);
+    return err && err->status ? (rp_status)err->status : RP_NO_MEMORY;
 }

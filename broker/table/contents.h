@@ -69,8 +69,8 @@ struct episodes {
     struct episode_items open[1u << EPISODES_OPEN_BITS];
 };
 
-/* account: as for keymap_new. False: no memory. */
-bool episodes_init(struct episodes *self, uint64_t *account);
+/* account: as for keymap_new. */
+void episodes_init(struct episodes *self, uint64_t *account);
 void episodes_fini(struct episodes *self);
 /* Puts the count that is open back into the map and opens another one in its place. Without memory the old count is lost, and
  * the episode counts as gone. */
@@ -132,7 +132,7 @@ struct marks {
     bool all_changed;            /* as after a start or a reset: the next checkpoint copies all slots */
 };
 
-rp_status marks_init(struct marks **self, uint32_t capacity, rp_error *err);
+struct marks *marks_new(uint32_t capacity);
 void marks_destroy(struct marks **self);
 /* A slot of the contents is about to change: by insert, remove, priority or sample. */
 void marks_touch(struct marks *self, const struct table *table, const struct contents *in, uint32_t slot);

@@ -11,12 +11,11 @@
 /* The key map keeps 16 keys in a line. */
 #define LINE_KEYS 16u
 
-bool ordinals_init(struct ordinals *self, uint32_t shard)
+void ordinals_init(struct ordinals *self, uint32_t shard)
 {
     self->prefix = (uint64_t)shard << KEY_SHARD_SHIFT;
     self->at = reserve_map(KEY_ORDINALS * sizeof *self->at);
     self->next = 1;
-    return self->at != NULL;
 }
 
 void ordinals_fini(struct ordinals *self)

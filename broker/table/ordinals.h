@@ -44,7 +44,7 @@ static inline uint32_t ordinal_of_key(uint64_t key)
 }
 
 /* shard: the first bits of the keys that are handed out. */
-bool ordinals_init(struct ordinals *self, uint32_t shard);
+void ordinals_init(struct ordinals *self, uint32_t shard);
 void ordinals_fini(struct ordinals *self);
 
 /* Returns an ordinal for a new session, and its keys. 0: no ordinal is left. */

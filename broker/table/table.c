@@ -185,13 +185,10 @@ static bool span_enter(struct table *self, const struct span *span)
 
 rp_status table_enter(struct table *self, uint32_t slot, uint64_t key, const struct span *span, rp_error *err)
 {
-    if (!keymap_put(self->in.keys, key, slot)) {
-        if (keymap_get(self->in.keys, key) == KEYMAP_NONE)
-            return err_set(err, RP_NO_MEMORY, "no memory for the key map of table '%s'", self->name);
+    if (!keymap_put(self->in.keys, key, slot))
         return err_set(err, RP_ALREADY_EXISTS,
                        "key %llu is in table '%s' already: to change its priority send an update",
                        (unsigned long long)key, self->name);
-    }
     if (!span_enter(self, span)) {
         keymap_remove(self->in.keys, key);
         return err_set(err, RP_NO_MEMORY, "no memory for an item of table '%s'", self->name);
@@ -601,11 +598,6 @@ static bool host_copy_to(void *ctx, uint32_t slot, const char *other_table, doub
     return true;
 }
 
-static rp_extension_host extension_host(struct table *table)
-{
-    return (rp_extension_host){table, host_view, host_set_priority, host_copy_to};
-}
-
 /* ---- life */
 
 static void signature_init(struct table *self)
@@ -638,7 +630,7 @@ static rp_status extensions_init(struct table *self, rp_error *err)
                            "no extension '%s': built in are statistics, priority_diffusion and "
                            "insert_on_sample; others come from plugins",
                            list[i].kind);
-        extension->host = extension_host(self);
+        extension->host = (rp_extension_host){self, host_view, host_set_priority, host_copy_to};
         extension->self =
             extension->ops->create(list[i].options.data, list[i].options.count, self->capacity, &extension->host, err);
         if (!extension->self)
@@ -693,14 +685,6 @@ static rp_status init_with(struct table *self, uint32_t capacity, rp_error *err)
     RP_TRY(status);
     self->one_by_one = config->max_times_sampled > 0 || self->hook_sample;
     return RP_OK;
-}
-
-/* Creates the table that the configuration lists at `id`. */
-static rp_status table_init(struct table *self, struct tables *tables, uint32_t id, uint64_t seed, rp_error *err)
-{
-    const struct table_config *config = (const struct table_config *)tables->config->tables.data + id;
-    *self = (struct table){.tables = tables, .config = config, .id = id, .seed = seed};
-    return init_with(self, table_slots(config), err);
 }
 
 rp_status table_grow(struct table *self, uint32_t capacity, rp_error *err)
@@ -807,8 +791,7 @@ rp_status table_reset(struct table *self, rp_error *err)
 rp_status tables_init(struct tables *self, rp_error *err)
 {
     self->storage_budget = (uint64_t)self->config->memory_limit - (uint64_t)config_ingest_budget(self->config);
-    if (!ordinals_init(&self->ordinals, config_shards(self->config) > 1 ? (uint32_t)self->config->shard : 0))
-        return err_set(err, RP_NO_MEMORY, "no memory for the ordinals of sessions");
+    ordinals_init(&self->ordinals, config_shards(self->config) > 1 ? (uint32_t)self->config->shard : 0);
     return plugins_load(&self->plugins, &self->config->plugins, err);
 }
 
@@ -817,10 +800,12 @@ rp_status tables_create(struct tables *self, struct rng *seeds, rp_error *err)
     uint32_t n = self->config->tables.count;
     self->list = need_alloc(n * sizeof *self->list);
     for (uint32_t i = 0; i < n; i++) {
-        rp_status status = table_init(&self->list[i], self, i, rng_next(seeds), err);
+        const struct table_config *config = (const struct table_config *)self->config->tables.data + i;
+        self->list[i] = (struct table){.tables = self, .config = config, .id = i, .seed = rng_next(seeds)};
+        rp_status status = init_with(&self->list[i], table_slots(config), err);
         self->n = i + 1;
         if (status != RP_OK) {
-            err_prefix(err, "table '%s'", self->list[i].config->name);
+            err_prefix(err, "table '%s'", config->name);
             return status;
         }
     }

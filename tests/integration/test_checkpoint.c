@@ -196,8 +196,8 @@ TEST(several_share_one_and_time_runs_out)
         assert_non_null(strstr(late->text, "checkpoint "));
     }
     uint64_t number = testpeer_await(peer, second)->reply->checkpoint->number;
-    assert_int_equal(testpeer_await(peer, third)->reply->checkpoint->number, number);
-    assert_true(number <= 2);
+    uint64_t last = testpeer_await(peer, third)->reply->checkpoint->number;
+    assert_true(number <= last && last <= 2); /* whoever comes while one is written gets the next */
     end();
 }
 

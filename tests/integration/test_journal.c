@@ -405,30 +405,3 @@ TEST(a_smaller_table_is_reported_and_trimmed)
     broker_process_fini(&scene.broker);
     twin_folder_fini(&scene.folder);
 }
-
-TEST(another_signature_is_refused_with_a_sentence)
-{
-    struct scene scene;
-    start(&scene, "  - {name: log, max_size: 1000, sampler: {kind: fifo}, limiter: {kind: none}}\n");
-    write_items(&scene, 0, 5);
-    broker_process_stop(&scene.broker, SIGKILL);
-    char config[160], text[4096];
-    snprintf(config, sizeof config, "%s/other.yaml", scene.broker.dir);
-    FILE *file = fopen(config, "w");
-    fprintf(
-        file,
-        "service: ipc://%s/service\ningest: ipc://%s/ingest\nevents: ipc://%s/events\n%s\ntables:\n"
-        "  - {name: log, max_size: 1000, sampler: {kind: fifo}, signature: [{name: x, dtype: float32, shape: [1]}]}\n",
-        scene.broker.dir, scene.broker.dir, scene.broker.dir, scene.broker.more);
-    fclose(file);
-    const char *const argv[] = {process_env("RP_BROKER"), "-c", config, NULL};
-    assert_int_not_equal(process_run(argv, NULL, 0, text, sizeof text), 0);
-    assert_non_null(strstr(text, "'x'"));
-    assert_non_null(strstr(text, "uint64"));
-    assert_non_null(strstr(text, "float32"));
-    unlink(config);
-    broker_process_again(&scene.broker, NULL);
-    assert_int_equal(size_of_log(&scene), 5);
-    broker_process_fini(&scene.broker);
-    twin_folder_fini(&scene.folder);
-}

@@ -13,22 +13,36 @@
 
 #define KIB 1024u
 
-static uint64_t size_of(struct embed *embed, const char *table)
+static struct embed embed;
+
+static int end(void **state)
 {
-    return embed_table(embed, table)->in.size;
+    (void)state;
+    embed_stop(&embed);
+    return 0;
+}
+
+static uint64_t size_of(const char *table)
+{
+    return embed_table(&embed, table)->in.size;
+}
+
+/* Returns a peer with a session of items of so many bytes. */
+static struct testpeer *writer_of(uint32_t bytes, bool notices)
+{
+    struct testpeer *peer = testpeer_new(&embed);
+    testpeer_open_with(peer, notices, &(struct testpeer_column){"x", "uint8", 1, {bytes}, bytes}, 1);
+    return peer;
 }
 
 /* Half of the memory that max_size needs, a ratio limiter, a real sampler: several times max_size goes through. */
-TEST(the_run_goes_on_at_half_the_memory_that_max_size_needs)
+TEST(the_run_goes_on_at_half_the_memory_that_max_size_needs, NULL, end)
 {
-    struct embed embed;
     embed_start(&embed,
                 "  - name: t\n    max_size: 1000\n    sampler: {kind: uniform}\n"
                 "    limiter: {kind: sample_to_insert_ratio, samples_per_insert: 2, min_size: 100, error_buffer: 20}\n",
                 "memory_limit: 5MiB\n"); /* 1000 items of 10,000 bytes need 10 MB */
-    struct testpeer *writer = testpeer_new(&embed), *sampler = testpeer_new(&embed);
-    static const struct testpeer_column column = {"x", "uint8", 1, {10000}, 10000};
-    testpeer_open_with(writer, true, &column, 1);
+    struct testpeer *writer = writer_of(10000, true), *sampler = testpeer_new(&embed);
     uint64_t sent = 0, sampled = 0, most = 0;
     uint32_t idle = 0;
     uint64_t id = 0;
@@ -58,24 +72,19 @@ TEST(the_run_goes_on_at_half_the_memory_that_max_size_needs)
     assert_int_equal(testpeer_resolved(writer, 0), 5000);
     assert_true(sampled > 9000);
     assert_true(most <= 5 * KIB * KIB);
-    assert_true(size_of(&embed, "t") >= 300 && size_of(&embed, "t") <= 500);
-    embed_stop(&embed);
+    assert_true(size_of("t") >= 300 && size_of("t") <= 500);
 }
 
 /* A writer that lets go of no chunk must not drive everybody's items out of the tables. */
-TEST(chunks_kept_by_one_session_do_not_empty_the_tables)
+TEST(chunks_kept_by_one_session_do_not_empty_the_tables, NULL, end)
 {
-    struct embed embed;
     embed_start(&embed, "  - {name: t, max_size: 100000, limiter: {kind: none}}\n", "memory_limit: 8MiB\n");
-    struct testpeer *good = testpeer_new(&embed), *hoarder = testpeer_new(&embed);
-    testpeer_open(good, false);
-    static const struct testpeer_column column = {"x", "uint8", 1, {40000}, 40000};
-    testpeer_open_with(hoarder, false, &column, 1);
+    struct testpeer *good = testpeer_opened(&embed, false), *hoarder = writer_of(40000, false);
     for (uint64_t i = 0; i < 20; i++) {
         testpeer_insert(good, "t", 1 + i * 50, 50, 1);
         testpeer_heartbeat(good, 0, false);
     }
-    assert_int_equal(size_of(&embed, "t"), 1000);
+    assert_int_equal(size_of("t"), 1000);
     uint8_t *block = calloc(1, 40000);
     const void *blocks[] = {block};
     for (uint32_t i = 0; i < 1000; i++) { /* 40 MB, never let go of, within its credit */
@@ -92,48 +101,40 @@ TEST(chunks_kept_by_one_session_do_not_empty_the_tables)
     testpeer_insert(good, "t", 5000, 10, 1);
     testpeer_heartbeat(good, 0, false);
     assert_int_equal(good->credit->n_rejections, 0);
-    assert_true(size_of(&embed, "t") >= 1000);
-    embed_stop(&embed);
+    assert_true(size_of("t") >= 1000);
 }
 
-TEST(a_table_with_nothing_to_remove_names_the_holder)
+TEST(a_table_with_nothing_to_remove_names_the_holder, NULL, end)
 {
-    struct embed embed;
     embed_start(&embed,
                 "  - {name: large, max_size: 100000, limiter: {kind: none}}\n"
                 "  - {name: small, max_size: 100000, limiter: {kind: none}}\n",
                 "memory_limit: 4MiB\n");
-    struct testpeer *peer = testpeer_new(&embed);
-    static const struct testpeer_column column = {"x", "uint8", 1, {100000}, 100000};
-    testpeer_open_with(peer, false, &column, 1);
+    struct testpeer *peer = writer_of(100000, false);
     uint64_t key = 0;
     /* Up to the storage budget, then as much as ingest may have under way: held by the first table. */
     while (store_memory(&embed.broker->store) < 3500000 && key < 100) {
         testpeer_insert_large(peer, "large", ++key, 100000, true);
         testpeer_heartbeat(peer, 0, false);
     }
-    uint64_t held = size_of(&embed, "large");
+    uint64_t held = size_of("large");
     for (uint32_t i = 0; i < 20; i++) {
         testpeer_insert_large(peer, "small", ++key, 100000, true);
         testpeer_heartbeat(peer, 0, false);
     }
-    assert_int_equal(size_of(&embed, "large"), held); /* a table never pays for another */
-    assert_true(size_of(&embed, "small") <= 10);
+    assert_int_equal(size_of("large"), held); /* a table never pays for another */
+    assert_true(size_of("small") <= 10);
     assert_true(store_memory(&embed.broker->store) <= 4 * KIB * KIB);
     testpeer_insert_large(peer, "large", ++key, 100000, true);
     testpeer_heartbeat(peer, peer->credit->first_rejection + peer->credit->n_rejections, false);
     assert_int_equal(peer->credit->n_rejections, 0);
-    embed_stop(&embed);
 }
 
-TEST(an_item_that_finds_no_room_is_refused_with_numbers)
+TEST(an_item_that_finds_no_room_is_refused_with_numbers, NULL, end)
 {
-    struct embed embed;
     embed_start(&embed, "  - {name: t, max_size: 100, limiter: {kind: none}}\n",
                 "memory_limit: 1MiB\nmax_message_bytes: 8MiB\n");
-    struct testpeer *peer = testpeer_new(&embed);
-    static const struct testpeer_column column = {"x", "uint8", 1, {2000000}, 2000000};
-    testpeer_open_with(peer, false, &column, 1);
+    struct testpeer *peer = writer_of(2000000, false);
     testpeer_insert_large(peer, "t", 1, 2000000, true);
     testpeer_heartbeat(peer, 0, false);
     assert_int_equal(testpeer_resolved(peer, 0), 1);
@@ -141,35 +142,28 @@ TEST(an_item_that_finds_no_room_is_refused_with_numbers)
     assert_int_equal(peer->credit->rejections[0]->status, RP_RESOURCE_EXHAUSTED);
     assert_non_null(strstr(peer->credit->rejections[0]->text, "1048576"));
     assert_int_equal(embed.broker->store.chunks, 0);
-    embed_stop(&embed);
 }
 
-TEST(a_refused_duplicate_removes_nothing_at_the_limit)
+TEST(a_refused_duplicate_removes_nothing_at_the_limit, NULL, end)
 {
-    struct embed embed;
     embed_start(&embed, "  - {name: t, max_size: 100000, limiter: {kind: none}}\n", "memory_limit: 2MiB\n");
-    struct testpeer *peer = testpeer_new(&embed);
-    static const struct testpeer_column column = {"x", "uint8", 1, {10000}, 10000};
-    testpeer_open_with(peer, false, &column, 1);
+    struct testpeer *peer = writer_of(10000, false);
     uint64_t key = 0;
     while (store_memory(&embed.broker->store) <= embed.broker->tables.storage_budget - 12000 && key < 1000) {
         testpeer_insert_large(peer, "t", ++key, 10000, false);
         testpeer_heartbeat(peer, 0, false);
     }
-    uint64_t before = size_of(&embed, "t");
+    uint64_t before = size_of("t");
     for (uint32_t i = 0; i < 5; i++) {
         testpeer_insert_large(peer, "t", key, 10000, false);
         testpeer_heartbeat(peer, 0, false);
     }
     assert_int_equal(peer->credit->n_rejections, 5);
     assert_int_equal(peer->credit->rejections[0]->status, RP_ALREADY_EXISTS);
-    assert_int_equal(size_of(&embed, "t"), before);
-    embed_stop(&embed);
+    assert_int_equal(size_of("t"), before);
 }
 
 /* ---- items that owe samples ---- */
-
-static const struct testpeer_column tenth = {"x", "uint8", 1, {10000}, 10000};
 
 /* What waits with this kind, or NULL. */
 static const Replay__Wait *find_wait(struct testpeer *peer, const char *kind)
@@ -218,11 +212,9 @@ TEST(a_queue_loses_nothing_at_the_memory_limit)
     } rows[] = {{"  - {name: t, max_size: 5000, " QUEUE "}\n", "memory_limit: 4MiB\n"},
                 {"  - {name: t, max_size: 5000, max_bytes: 2MiB, " QUEUE "}\n", NULL}};
     for (uint32_t r = 0; r < 2; r++) {
-        struct embed embed;
         embed_start(&embed, rows[r].table, rows[r].more);
-        struct testpeer *writer = testpeer_new(&embed), *sampler = testpeer_new(&embed);
-        testpeer_open_with(writer, false, &tenth, 1);
-        uint64_t sent = fill(writer, 0, 2000), size = size_of(&embed, "t");
+        struct testpeer *writer = writer_of(10000, false), *sampler = testpeer_new(&embed);
+        uint64_t sent = fill(writer, 0, 2000), size = size_of("t");
         struct table *table = embed_table(&embed, "t");
         assert_in_range(sent, 200, 1500);
         assert_in_range(size, 100, sent - 1);
@@ -256,10 +248,8 @@ TEST(a_queue_loses_nothing_at_the_memory_limit)
 TEST(a_batch_larger_than_memory_ends_at_its_deadline)
 {
     for (int flags = 0; flags <= WHOLE; flags += WHOLE) {
-        struct embed embed;
         embed_start(&embed, "  - {name: t, max_size: 5000, " QUEUE "}\n", "memory_limit: 2MiB\n");
-        struct testpeer *writer = testpeer_new(&embed), *sampler = testpeer_new(&embed);
-        testpeer_open_with(writer, false, &tenth, 1);
+        struct testpeer *writer = writer_of(10000, false), *sampler = testpeer_new(&embed);
         uint64_t id = testpeer_sample(sampler, "t", 1000, 5000, flags);
         uint64_t sent = fill(writer, 0, 2000);
         assert_null(testpeer_poll(sampler, id));
@@ -291,20 +281,17 @@ TEST(a_batch_larger_than_memory_ends_at_its_deadline)
 }
 
 /* A reset, a delete, or another table's items that go wake inserts that wait for memory. */
-TEST(memory_that_comes_free_elsewhere_wakes_inserts)
+TEST(memory_that_comes_free_elsewhere_wakes_inserts, NULL, end)
 {
-    struct embed embed;
     embed_start(&embed,
                 "  - {name: t, max_size: 5000, " QUEUE "}\n  - {name: u, max_size: 5000, limiter: {kind: none}}\n",
                 "memory_limit: 4MiB\n");
-    struct testpeer *writer = testpeer_new(&embed), *other = testpeer_new(&embed);
-    testpeer_open_with(writer, false, &tenth, 1);
-    testpeer_open_with(other, false, &tenth, 1);
+    struct testpeer *writer = writer_of(10000, false), *other = writer_of(10000, false);
     for (uint64_t key = 1; key <= 100; key++) {
         testpeer_insert_large(other, "u", key, 10000, false);
         testpeer_heartbeat(other, 0, false);
     }
-    assert_int_equal(size_of(&embed, "u"), 100);
+    assert_int_equal(size_of("u"), 100);
     fill(writer, 0, 2000);
     uint64_t waiting = embed_table(&embed, "t")->n_waiting_items;
     assert_true(waiting > 0);
@@ -312,19 +299,16 @@ TEST(memory_that_comes_free_elsewhere_wakes_inserts)
     embed_settle(&embed);
     assert_true(embed_table(&embed, "t")->n_waiting_items < waiting);
     assert_int_equal(embed_table(&embed, "t")->stats.evicted, 0);
-    embed_stop(&embed);
 }
 
 /* Items that need more samples than the limiter will ever allow do not stop the run: they are evicted, and counted. */
-TEST(what_cannot_be_sampled_is_evicted_and_counted)
+TEST(what_cannot_be_sampled_is_evicted_and_counted, NULL, end)
 {
-    struct embed embed;
     embed_start(&embed,
                 "  - {name: t, max_size: 5000, max_times_sampled: 4, limiter: {kind: sample_to_insert_ratio, "
                 "samples_per_insert: 1, min_size: 1, error_buffer: 10}}\n",
                 "memory_limit: 4MiB\n");
-    struct testpeer *writer = testpeer_new(&embed), *sampler = testpeer_new(&embed);
-    testpeer_open_with(writer, false, &tenth, 1);
+    struct testpeer *writer = writer_of(10000, false), *sampler = testpeer_new(&embed);
     uint64_t sent = 0, got = 0;
     for (uint32_t turn = 0; got < 1500 && turn < 5000; turn++) {
         sent = send_allowed(writer, sent, 2000);
@@ -341,20 +325,17 @@ TEST(what_cannot_be_sampled_is_evicted_and_counted)
     assert_non_null(wait);
     assert_int_equal(wait->count, evicted);
     assert_string_equal(wait->table, "t");
-    embed_stop(&embed);
 }
 
-TEST(eviction_for_memory_is_told)
+TEST(eviction_for_memory_is_told, NULL, end)
 {
-    struct embed embed;
     embed_start(&embed, "  - {name: t, max_size: 5000, limiter: {kind: none}}\n", "memory_limit: 4MiB\n");
     char path[] = "/tmp/replay-memory-XXXXXX";
     int file = mkstemp(path);
     assert_true(file >= 0);
     log_set_level(LEVEL_WARN);
     assert_int_equal(log_open(path, NULL), RP_OK);
-    struct testpeer *writer = testpeer_new(&embed);
-    testpeer_open_with(writer, false, &tenth, 1);
+    struct testpeer *writer = writer_of(10000, false);
     fill(writer, 0, 300);
     assert_null(find_wait(writer, "memory"));
     assert_int_equal(testpeer_table_info(writer, "t")->evicted_for_memory, 0);
@@ -375,7 +356,6 @@ TEST(eviction_for_memory_is_told)
     const char *line = strstr(text, "B0210");
     assert_non_null(line);
     assert_null(strstr(line + 1, "B0210")); /* the first time only */
-    embed_stop(&embed);
 }
 
 /* Writers and samplers of all kinds at the limit: what is accepted is delivered as often as it owes, and all goes on. */
@@ -393,12 +373,10 @@ TEST(random_use_at_the_limit_loses_nothing)
     struct rng rng;
     rng_seed(&rng, naive_seed(__func__));
     for (uint32_t k = 0; k < 4; k++) {
-        struct embed embed;
         char tables[300];
         snprintf(tables, sizeof tables, "  - {name: t, max_size: 1000, %s}\n", kinds[k]);
         embed_start(&embed, tables, "memory_limit: 2MiB\n");
-        struct testpeer *writer = testpeer_new(&embed), *samplers[2] = {testpeer_new(&embed), testpeer_new(&embed)};
-        testpeer_open_with(writer, false, &tenth, 1);
+        struct testpeer *writer = writer_of(10000, false), *samplers[2] = {testpeer_new(&embed), testpeer_new(&embed)};
         uint32_t times[ITEMS + 1] = {0}, each = k == 3 ? 3 : 1;
         uint64_t sent = 0, got = 0, ids[2] = {0, 0};
         bool limited = false;
@@ -454,22 +432,20 @@ TEST(slots_and_keys_count)
     struct rng rng;
     rng_seed(&rng, naive_seed(__func__));
     for (uint32_t r = 0; r < 4; r++) {
-        struct embed embed;
         char tables[200];
         snprintf(tables, sizeof tables,
                  "  - {name: t, max_size: 10000000, remover: {kind: %s}, sampler: {kind: prioritized}, limiter: {kind: "
                  "none}}\n",
                  removers[r]);
         embed_start(&embed, tables, "memory_limit: 2MiB\n");
-        struct testpeer *writer = testpeer_new(&embed);
-        testpeer_open(writer, false);
+        struct testpeer *writer = testpeer_opened(&embed, false);
         const struct store *store = &embed.broker->store;
         uint64_t key = 0;
         for (uint32_t turn = 1; turn <= 20; turn++) {
             key = insert_small(writer, key, turn * 5000, &rng);
             assert_true(store_memory(store) <= embed.broker->tables.storage_budget + 64 * KIB);
             if (turn > 3)
-                assert_in_range(size_of(&embed, "t"), 5000, 13000);
+                assert_in_range(size_of("t"), 5000, 13000);
         }
         const Replay__Wait *wait = find_wait(writer, "memory");
         assert_non_null(wait);
@@ -485,16 +461,14 @@ TEST(an_item_takes_what_the_check_expects)
     struct rng rng;
     rng_seed(&rng, 1);
     for (uint32_t k = 0; k < 6; k++) {
-        struct embed embed;
         char tables[200];
         snprintf(tables, sizeof tables,
                  "  - {name: t, max_size: 1000000, sampler: {kind: %s}, remover: {kind: %s}, limiter: {kind: none}}\n",
                  kinds[k], kinds[5 - k]);
         embed_start(&embed, tables, NULL);
-        struct testpeer *writer = testpeer_new(&embed);
-        testpeer_open(writer, false);
+        struct testpeer *writer = testpeer_opened(&embed, false);
         uint64_t n = insert_small(writer, 0, 50000, &rng);
-        assert_int_equal(size_of(&embed, "t"), n);
+        assert_int_equal(size_of("t"), n);
         const struct table *table = embed_table(&embed, "t");
         double takes = (double)contents_memory(&table->in) / (double)n;
         assert_float_equal(takes, config_item_overhead(table->config), 4.0);
@@ -503,15 +477,12 @@ TEST(an_item_takes_what_the_check_expects)
 }
 
 /* Slots stay with their table: it goes on with large items, and a reset gives the slots back. */
-TEST(a_table_of_small_items_goes_on_with_large_ones)
+TEST(a_table_of_small_items_goes_on_with_large_ones, NULL, end)
 {
-    struct embed embed;
     struct rng rng;
     rng_seed(&rng, 1);
     embed_start(&embed, "  - {name: t, max_size: 10000000, limiter: {kind: none}}\n", "memory_limit: 4MiB\n");
-    struct testpeer *writer = testpeer_new(&embed), *large = testpeer_new(&embed);
-    testpeer_open(writer, false);
-    testpeer_open_with(large, false, &tenth, 1);
+    struct testpeer *writer = testpeer_opened(&embed, false), *large = writer_of(10000, false);
     uint64_t key = insert_small(writer, 0, 60000, &rng);
     rp_error err = {0};
     assert_int_equal(table_reset(embed_table(&embed, "t"), &err), RP_OK);
@@ -519,7 +490,7 @@ TEST(a_table_of_small_items_goes_on_with_large_ones)
     for (uint32_t i = 0; i < 4; i++, key += 50) /* in the same turn, before the chore that frees the old items */
         testpeer_insert(writer, "t", key + 1, 50, 1.0);
     embed_settle(&embed);
-    assert_int_equal(size_of(&embed, "t"), 200);
+    assert_int_equal(size_of("t"), 200);
     assert_int_equal(embed_table(&embed, "t")->stats.evicted, evicted);
     key = insert_small(writer, key, key + 60000, &rng);
     for (uint32_t reset = 0; reset < 2; reset++) {
@@ -530,19 +501,16 @@ TEST(a_table_of_small_items_goes_on_with_large_ones)
         }
         assert_int_equal(large->credit->n_rejections, 0);
         assert_true(store_memory(&embed.broker->store) <= (uint64_t)embed.config.memory_limit);
-        assert_in_range(size_of(&embed, "t"), reset ? 300 : 20, reset ? 340 : 200);
+        assert_in_range(size_of("t"), reset ? 300 : 20, reset ? 340 : 200);
         testpeer_reset(writer, "t");
     }
-    embed_stop(&embed);
 }
 
 /* A queue of very small items waits for memory, says so, and loses nothing. */
-TEST(a_queue_of_small_items_waits_for_memory)
+TEST(a_queue_of_small_items_waits_for_memory, NULL, end)
 {
-    struct embed embed;
     embed_start(&embed, "  - {name: t, max_size: 1000000, " QUEUE "}\n", "memory_limit: 1MiB\n");
-    struct testpeer *writer = testpeer_new(&embed), *sampler = testpeer_new(&embed);
-    testpeer_open(writer, false);
+    struct testpeer *writer = testpeer_opened(&embed, false), *sampler = testpeer_new(&embed);
     const struct table *table = embed_table(&embed, "t");
     uint64_t sent = 0;
     for (uint64_t next = 1; next <= 30000;) {
@@ -567,27 +535,23 @@ TEST(a_queue_of_small_items_waits_for_memory)
         testpeer_forget(sampler);
     }
     assert_int_equal(table->stats.evicted, 0);
-    embed_stop(&embed);
 }
 
 /* Sizes that change leave slabs with few chunks: they count, and the table makes room until they are whole again. */
-TEST(slabs_that_are_mostly_free_count)
+TEST(slabs_that_are_mostly_free_count, NULL, end)
 {
-    struct embed embed;
     embed_start(&embed, "  - {name: t, max_size: 1000000, remover: {kind: uniform}, limiter: {kind: none}}\n",
                 "memory_limit: 48MiB\n");
     uint64_t key = 0, most = 0, least = UINT64_MAX;
     for (uint32_t bytes = 1000; bytes <= 2500; bytes += 300) {
-        struct testpeer *writer = testpeer_new(&embed);
-        const struct testpeer_column column = {"x", "uint8", 1, {bytes}, bytes};
-        testpeer_open_with(writer, false, &column, 1);
+        struct testpeer *writer = writer_of(bytes, false);
         for (uint32_t i = 0; i < 40000; i++) {
             testpeer_insert_large(writer, "t", ++key, bytes, false);
             if (i % 20)
                 continue;
             testpeer_heartbeat(writer, 0, false);
             testpeer_forget(writer);
-            uint64_t reserved = slab_bytes(embed.broker->store.slabs)->reserved, size = size_of(&embed, "t");
+            uint64_t reserved = slab_bytes(embed.broker->store.slabs)->reserved, size = size_of("t");
             most = reserved > most ? reserved : most;
             least = key > 40000 && size < least ? size : least;
         }
@@ -596,96 +560,58 @@ TEST(slabs_that_are_mostly_free_count)
                   (unsigned long long)least);
     assert_true(most <= 60 * KIB * KIB);
     assert_true(least > 5000);
-    embed_stop(&embed);
 }
 
 /* ---- max_bytes ---- */
 
-TEST(max_bytes_is_held_and_larger_items_refused)
+TEST(max_bytes_is_held_and_larger_items_refused, NULL, end)
 {
-    struct embed embed;
     embed_start(&embed, "  - {name: t, max_size: 100000, max_bytes: 100kB, limiter: {kind: none}}\n", NULL);
-    struct testpeer *peer = testpeer_new(&embed), *big = testpeer_new(&embed), *huge = testpeer_new(&embed);
-    static const struct testpeer_column columns[] = {
-        {"x", "uint8", 1, {1000}, 1000}, {"x", "uint8", 1, {60000}, 60000}, {"x", "uint8", 1, {100001}, 100001}};
-    testpeer_open_with(peer, false, &columns[0], 1);
-    testpeer_open_with(big, false, &columns[1], 1);
-    testpeer_open_with(huge, false, &columns[2], 1);
+    struct testpeer *peer = writer_of(1000, false), *big = writer_of(60000, false), *huge = writer_of(100001, false);
     for (uint64_t key = 1; key <= 150; key++) {
         testpeer_insert_large(peer, "t", key, 1000, false);
         embed_settle(&embed);
         assert_true(embed_table(&embed, "t")->bytes <= 100000);
     }
-    assert_int_equal(size_of(&embed, "t"), 100);
+    assert_int_equal(size_of("t"), 100);
     assert_int_equal(testpeer_fetch(peer, "t", 1, &(uint64_t){50})->status, RP_NOT_FOUND);
     assert_int_equal(testpeer_fetch(peer, "t", 1, &(uint64_t){51})->status, RP_OK);
     testpeer_insert_large(big, "t", 1000, 60000, true);
     embed_settle(&embed);
     assert_true(embed_table(&embed, "t")->bytes <= 100000);
-    assert_int_equal(size_of(&embed, "t"), 41);
+    assert_int_equal(size_of("t"), 41);
     testpeer_insert_large(huge, "t", 2000, 100001, true);
     testpeer_heartbeat(huge, 0, false);
     assert_int_equal(huge->credit->rejections[0]->status, RP_RESOURCE_EXHAUSTED);
     assert_non_null(strstr(huge->credit->rejections[0]->text, "max_bytes"));
-    assert_int_equal(size_of(&embed, "t"), 41);
-    embed_stop(&embed);
+    assert_int_equal(size_of("t"), 41);
 }
 
 /* One large item in place of very many small ones: the limit holds again once the broker is at rest. */
-TEST(max_bytes_holds_after_a_large_item)
+TEST(max_bytes_holds_after_a_large_item, NULL, end)
 {
-    struct embed embed;
     embed_start(&embed, "  - {name: t, max_size: 100000, max_bytes: 100kB, limiter: {kind: none}}\n", NULL);
-    struct testpeer *peer = testpeer_new(&embed), *big = testpeer_new(&embed);
-    testpeer_open(peer, false);
-    static const struct testpeer_column column = {"x", "uint8", 1, {90000}, 90000};
-    testpeer_open_with(big, false, &column, 1);
+    struct testpeer *peer = testpeer_opened(&embed, false), *big = writer_of(90000, false);
     for (uint64_t i = 0; i < 200; i++) {
         testpeer_insert(peer, "t", 1 + i * 50, 50, 1);
         testpeer_heartbeat(peer, 0, false);
     }
-    assert_int_equal(size_of(&embed, "t"), 10000);
+    assert_int_equal(size_of("t"), 10000);
     testpeer_insert_large(big, "t", 100000, 90000, true);
     embed_advance(&embed, 5000);
     assert_true(embed_table(&embed, "t")->bytes <= 100000);
-    embed_stop(&embed);
-}
-
-/* What is inserted right after a reset stays, though the old items are still being freed. */
-TEST(items_inserted_while_a_reset_frees_old_ones_stay)
-{
-    struct embed embed;
-    embed_start(&embed, "  - {name: t, max_size: 100000, max_bytes: 100kB, limiter: {kind: none}}\n", NULL);
-    struct testpeer *peer = testpeer_new(&embed);
-    static const struct testpeer_column column = {"x", "uint8", 1, {1000}, 1000};
-    testpeer_open_with(peer, false, &column, 1);
-    for (uint64_t key = 1; key <= 100; key++)
-        testpeer_insert_large(peer, "t", key, 1000, false);
-    embed_settle(&embed);
-    assert_int_equal(embed_table(&embed, "t")->bytes, 100000);
-    rp_error err = {0};
-    assert_int_equal(table_reset(embed_table(&embed, "t"), &err), RP_OK);
-    assert_non_null(embed.broker->loop.chores.first);
-    for (uint64_t key = 201; key <= 240; key++)
-        testpeer_insert_large(peer, "t", key, 1000, false);
-    embed_settle(&embed); /* ingest comes before chores in a turn */
-    assert_int_equal(size_of(&embed, "t"), 40);
-    assert_int_equal(embed_table(&embed, "t")->bytes, 40000);
-    embed_stop(&embed);
 }
 
 /* ---- shared chunks ---- */
 
-TEST(a_chunk_in_two_tables_is_stored_once)
+TEST(a_chunk_in_two_tables_is_stored_once, NULL, end)
 {
-    struct embed embed;
     embed_start(
         &embed,
         "  - {name: a, max_size: 100, limiter: {kind: none}}\n  - {name: b, max_size: 100, limiter: {kind: none}}\n"
         "  - {name: c, max_size: 100, limiter: {kind: none}}\n",
         NULL);
-    struct testpeer *peer = testpeer_new(&embed);
-    testpeer_open(peer, false);
+    struct testpeer *peer = testpeer_opened(&embed, false);
     uint64_t value = 7;
     const void *blocks[] = {&value};
     static const char *const tables[] = {"a", "b", "c"};
@@ -699,7 +625,7 @@ TEST(a_chunk_in_two_tables_is_stored_once)
     assert_int_equal(embed.broker->store.chunks, 1);
     assert_int_equal(embed.broker->store.bytes, 8);
     for (uint32_t t = 0; t < 3; t++) {
-        assert_int_equal(size_of(&embed, tables[t]), 2);
+        assert_int_equal(size_of(tables[t]), 2);
         assert_int_equal(embed_table(&embed, tables[t])->bytes, 8);
     }
     static const uint64_t keys[] = {7, 8};
@@ -716,7 +642,6 @@ TEST(a_chunk_in_two_tables_is_stored_once)
     assert_int_equal(embed.broker->store.chunks, 0);
     assert_int_equal(embed.broker->store.bytes, 0);
     assert_int_equal(embed_table(&embed, "c")->bytes, 0);
-    embed_stop(&embed);
 }
 
 /* The bytes of the distinct chunks that a table's items use, counted the slow way. */
@@ -743,12 +668,11 @@ static uint64_t count_bytes(const struct table *table)
 }
 
 /* Items over one to four chunks, shared by three tables, one of which copies what is sampled to another. */
-TEST(random_use_keeps_the_accounts)
+TEST(random_use_keeps_the_accounts, NULL, end)
 {
     struct rng rng;
     rng_seed(&rng, naive_seed(__func__));
     static const char *const tables[] = {"a", "b", "c"};
-    struct embed embed;
     embed_start(
         &embed,
         "  - {name: a, max_size: 40, max_bytes: 2kB, remover: {kind: uniform}, limiter: {kind: none}, extensions: "
@@ -756,8 +680,7 @@ TEST(random_use_keeps_the_accounts)
         "  - {name: b, max_size: 30, max_times_sampled: 2, limiter: {kind: none}}\n"
         "  - {name: c, max_size: 20, limiter: {kind: none}}\n",
         NULL);
-    struct testpeer *peer = testpeer_new(&embed);
-    testpeer_open(peer, false);
+    struct testpeer *peer = testpeer_opened(&embed, false);
     uint64_t key = 0;
     for (uint32_t step = 0; step < 1500; step++) {
         const char *table = tables[rng_below(&rng, 3)];
@@ -790,16 +713,12 @@ TEST(random_use_keeps_the_accounts)
         testpeer_forget(peer);
     }
     assert_true(key > 500);
-    embed_stop(&embed);
 }
 
-TEST(information_has_the_bytes)
+TEST(information_has_the_bytes, NULL, end)
 {
-    struct embed embed;
     embed_start(&embed, "  - {name: t, max_size: 100, limiter: {kind: none}}\n", "memory_limit: 64MiB\n");
-    struct testpeer *peer = testpeer_new(&embed);
-    static const struct testpeer_column column = {"x", "uint8", 1, {1000}, 1000};
-    testpeer_open_with(peer, false, &column, 1);
+    struct testpeer *peer = writer_of(1000, false);
     for (uint64_t key = 1; key <= 10; key++)
         testpeer_insert_large(peer, "t", key, 1000, false);
     Replay__InfoReply *info = testpeer_info(peer);
@@ -810,5 +729,4 @@ TEST(information_has_the_bytes)
     assert_true(info->server->memory_bytes >= 10000);
     assert_int_equal(info->tables[0]->bytes, 10000);
     assert_int_equal(info->tables[0]->size, 10);
-    embed_stop(&embed);
 }

@@ -69,9 +69,9 @@ void twin_checkpoint(struct embed *embed)
     rp_error err = {0};
     uint64_t number;
     ok(checkpoint_start(checkpoints, CHECKPOINT_ASKED, &number, &err), &err);
-    for (uint32_t ms = 0; ms < 10000 && checkpoints_report(checkpoints).last != number; ms++)
+    for (uint32_t ms = 0; ms < 10000 && checkpoints->last.number != number; ms++)
         broker_turn(embed->broker, 1);
-    assert_int_equal(checkpoints_report(checkpoints).last, number);
+    assert_int_equal(checkpoints->last.number, number);
     embed_settle(embed);
 }
 

@@ -75,28 +75,6 @@ static void scene_session(struct run *run)
     insert(run, "plain", 4, 3, false);
 }
 
-static void scene_insert(struct run *run)
-{
-    insert(run, "plain", 1, 5, false);
-    insert(run, "other", 1, 60, true);
-    insert(run, "prio", 1, 5, true);
-    insert(run, "plain", 100, 5, true);
-}
-
-/* The same chunks in two tables. */
-static void scene_share(struct run *run)
-{
-    struct testpeer *peer = run->writer;
-    uint32_t layouts[] = {testpeer_plain(peer, "plain"), testpeer_plain(peer, "other"), testpeer_plain(peer, "prio")};
-    for (uint64_t key = 1; key < 6; key++) {
-        const void *blocks[] = {&key, NULL};
-        uint64_t chunk = testpeer_chunk(peer, 1, blocks, false);
-        for (uint32_t t = 0; t < 3; t++)
-            testpeer_item(peer, layouts[t], key, 1, key > 1 ? chunk - 1 : chunk, 0, key > 1 ? 2 : 1);
-    }
-    nomem_push(run->writer);
-}
-
 /* More than the queue takes: the rest waits, one among them for its rejection. */
 static void scene_wait(struct run *run)
 {
@@ -142,60 +120,6 @@ static void scene_sample(struct run *run)
     sample(run, "queue", 1, false);
 }
 
-/* A sampler that waits for n inserts. */
-static struct testpeer_answer *sample_waiting(struct run *run, const char *table, uint32_t count, bool distinct,
-                                              uint64_t first_key, uint32_t n)
-{
-    Replay__Request request = REPLAY__REQUEST__INIT;
-    Replay__Sample ask = REPLAY__SAMPLE__INIT;
-    ask.table = testpeer_text(table);
-    ask.count = count;
-    ask.distinct = distinct;
-    ask.has_timeout_ms_case = REPLAY__SAMPLE__HAS_TIMEOUT_MS_TIMEOUT_MS;
-    ask.timeout_ms = 5000;
-    request.body_case = REPLAY__REQUEST__BODY_SAMPLE;
-    request.sample = &ask;
-    struct testpeer *learner = run->learner;
-    uint64_t id = testpeer_ask(learner, &request);
-    struct testpeer_answer *answer = testpeer_poll(learner, id);
-    if (answer) {
-        nomem_refused(learner, answer);
-        answer->id = 0;
-        testpeer_ask_with(learner, &request, id, NULL, 0);
-    }
-    insert(run, table, first_key, n, false);
-    answer = testpeer_poll(learner, id);
-    if (!answer) { /* once a second it is tried again */
-        assert_true(nomem_has_failed());
-        nomem_disarm();
-        embed_advance(&run->embed, 1100);
-        answer = testpeer_await(learner, id);
-    }
-    if (answer->status != RP_OK) {
-        nomem_refused(learner, answer);
-        answer->id = 0;
-        testpeer_ask_with(learner, &request, id, NULL, 0);
-        answer = testpeer_await(learner, id);
-    }
-    assert_int_equal(answer->status, RP_OK);
-    assert_int_equal(answer->reply->sample->n_key, count);
-    return answer;
-}
-
-static void scene_waiting_sample(struct run *run)
-{
-    static const uint64_t keys[] = {1, 2, 3, 10, 11};
-    struct testpeer_answer *answer = sample_waiting(run, "queue", 5, false, 10, 6);
-    for (uint32_t i = 0; i < 5; i++)
-        assert_int_equal(answer->reply->sample->key[i], keys[i]);
-}
-
-/* All that the table has, over 79 chunks: what it could not take for lack of memory it takes later. */
-static void scene_waiting_distinct(struct run *run)
-{
-    sample_waiting(run, "plain", 40, true, 1, 40);
-}
-
 /* A permit, and the samples that it pays for: charged once, however often they are asked for. */
 static void scene_permit(struct run *run)
 {
@@ -219,20 +143,6 @@ static void scene_permit(struct run *run)
     const struct testpeer_answer *answer = testpeer_call(run->learner, &request);
     assert_int_equal(answer->status, RP_OK);
     assert_int_equal(answer->reply->sample->n_key, 14);
-}
-
-static void scene_change(struct run *run)
-{
-    uint64_t keys[] = {3, 5, 7};
-    double priorities[] = {9, 8, 7};
-    assert_int_equal(testpeer_update(run->learner, "prio", 3, keys, priorities)->status, RP_OK);
-    assert_int_equal(testpeer_delete(run->learner, "plain", 2, keys)->status, RP_OK);
-    assert_int_equal(testpeer_fetch(run->learner, "prio", 3, keys)->status, RP_OK);
-    assert_int_equal(testpeer_reset(run->learner, "queue")->status, RP_OK);
-    assert_int_equal(testpeer_counter(run->learner, "steps", 5), 5);
-    assert_int_equal(testpeer_counter(run->learner, "steps", 5), 10);
-    insert(run, "queue", 50, 2, false);
-    sample(run, "queue", 1, false);
 }
 
 /* With a payload, which testpeer_call does not send; asked again with the same id if there was no memory. */
@@ -298,6 +208,28 @@ static struct testpeer_answer *waiting_end(struct waiting *self)
     }
     assert_int_equal(answer->status, RP_OK);
     return answer;
+}
+
+/* A sampler that waits for all that the table will have, over 79 chunks: what it could not take for lack of memory it takes later. */
+static void scene_waiting(struct run *run)
+{
+    Replay__Sample ask = REPLAY__SAMPLE__INIT;
+    ask.table = testpeer_text("plain");
+    ask.count = 40;
+    ask.distinct = true;
+    ask.has_timeout_ms_case = REPLAY__SAMPLE__HAS_TIMEOUT_MS_TIMEOUT_MS;
+    ask.timeout_ms = 5000;
+    struct waiting waiting = {.request = REPLAY__REQUEST__INIT};
+    waiting.request.body_case = REPLAY__REQUEST__BODY_SAMPLE;
+    waiting.request.sample = &ask;
+    waiting_begin(&waiting, run, NULL, 0);
+    insert(run, "plain", 1, 40, false);
+    if (!testpeer_poll(waiting.peer, waiting.id)) { /* once a second it is tried again */
+        assert_true(nomem_has_failed());
+        nomem_disarm();
+        embed_advance(&run->embed, 1100);
+    }
+    assert_int_equal(waiting_end(&waiting)->reply->sample->n_key, 40);
 }
 
 static void scene_params(struct run *run)
@@ -369,48 +301,6 @@ static void scene_reduce(struct run *run)
             assert_true(third == 33);
         }
     }
-}
-
-static void scene_look(struct run *run)
-{
-    assert_int_equal(testpeer_info(run->learner)->n_tables, 6);
-    Replay__Request request = REPLAY__REQUEST__INIT;
-    Replay__Why why = REPLAY__WHY__INIT;
-    request.body_case = REPLAY__REQUEST__BODY_WHY;
-    request.why = &why;
-    assert_int_equal(testpeer_call(run->learner, &request)->status, RP_OK);
-    Replay__List list = REPLAY__LIST__INIT;
-    list.table = testpeer_text("prio");
-    request.body_case = REPLAY__REQUEST__BODY_LIST;
-    request.list = &list;
-    struct testpeer_answer *answer = testpeer_call(run->learner, &request);
-    assert_int_equal(answer->status, RP_OK);
-    assert_int_equal(answer->reply->list->n_items, 20);
-}
-
-static void scene_expire(struct run *run)
-{
-    insert(run, "queue", 50, 50, true);
-    embed_advance(&run->embed, 100000);
-    assert_int_equal(run->embed.broker->sessions.n_open, 0);
-    /* What waited is sent again. */
-    nomem_disarm();
-    assert_int_equal(testpeer_resume(run->writer, 1, true)->status, RP_OK);
-    testpeer_resend(run->writer, 0);
-    embed_settle(&run->embed);
-}
-
-static void scene_bye(struct run *run)
-{
-    insert(run, "plain", 50, 3, true);
-    Replay__Request request = REPLAY__REQUEST__INIT;
-    Replay__Bye ask = REPLAY__BYE__INIT;
-    ask.session = (ProtobufCBinaryData){WIRE_SESSION_BYTES, run->writer->session};
-    ask.last_number = run->writer->number;
-    request.body_case = REPLAY__REQUEST__BODY_BYE;
-    request.bye = &ask;
-    assert_int_equal(testpeer_call(run->writer, &request)->status, RP_OK);
-    assert_int_equal(run->embed.broker->sessions.n_open, 0);
 }
 
 /* ---- what there is in the end ---- */
@@ -514,19 +404,12 @@ int main(void)
 {
     static const struct nomem_scene scenes[] = {
         {"session", .act = scene_session},
-        {"insert", .act = scene_insert},
-        {"share", .act = scene_share},
         {"wait", .act = scene_wait},
         {"sample", .prepare = prepare_items, .act = scene_sample},
-        {"waiting_sample", .prepare = prepare_items, .act = scene_waiting_sample},
-        {"waiting_distinct", .act = scene_waiting_distinct},
+        {"waiting", .act = scene_waiting},
         {"permit", .prepare = prepare_items, .act = scene_permit},
-        {"change", .prepare = prepare_items, .act = scene_change},
-        {"look", .prepare = prepare_items, .act = scene_look},
         {"params", .act = scene_params},
         {"reduce", .act = scene_reduce},
-        {"expire", .act = scene_expire},
-        {"bye", .prepare = prepare_items, .act = scene_bye},
     };
     const struct nomem_group group = {scenes, sizeof scenes / sizeof scenes[0], play, compare, sizeof(struct state), 0};
     return nomem_main(&group);

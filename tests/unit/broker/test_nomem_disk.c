@@ -1,5 +1,5 @@
 /* Every allocation of a broker that keeps its state on disk fails once, and from each on all of them do: journal, checkpoint,
- * restore, chunks that are spilled and read back, the configuration and the start. Whoever asked gets an error, nobody
+ * restore, and chunks that are spilled and read back. Whoever asked gets an error, nobody
  * crashes or waits for ever, nothing leaks, and after a retry the tables, and the files, are as if nothing had failed. */
 #include <dirent.h>
 #include <stdio.h>
@@ -171,20 +171,6 @@ static void scene_journal_sample(struct run *run)
     assert_int_equal(testpeer_counter(run->learner, "steps", 5), 5);
 }
 
-/* Every few hundred bytes a segment ends. */
-static void prepare_segments(struct run *run)
-{
-    prepare_items(run);
-    struct stream *stream = run->embed.broker->stream;
-    stream->segment_bytes = FILE_HEAD_BYTES + stream->first_bytes + 300;
-}
-
-static void scene_segments(struct run *run)
-{
-    for (uint64_t i = 0; i < 3; i++)
-        insert(run, "plain", 20 + i, 1, 1, false);
-}
-
 static void scene_checkpoint(struct run *run)
 {
     checkpoint(run);
@@ -293,7 +279,7 @@ static void serve(const struct nomem_scene *scene, uint64_t n, enum nomem_mode m
     folder_remove_all(&run.folder);
 }
 
-/* ---- configuration and start ---- */
+/* ---- start ---- */
 
 static struct twin_folder saved; /* the files of a broker that was killed */
 
@@ -332,39 +318,6 @@ static void start_again(const struct nomem_scene *scene, uint64_t n, enum nomem_
     folder_remove_all(&run.folder);
 }
 
-static void read_config(const struct nomem_scene *scene, uint64_t n, enum nomem_mode mode, struct state *out)
-{
-    char yaml[2000];
-    memset(out, 0, sizeof *out);
-    snprintf(yaml, sizeof yaml, "%s\ntables:\n%s", scene->more, tables);
-    for (uint32_t tries = 0; tries < 2; tries++) {
-        struct broker_config config = {0};
-        nomem_enter();
-        if (!tries)
-            nomem_arm(n, mode);
-        struct schema_report *report = schema_report_new();
-        bool ok = report && schema_read_text(&broker_schema, "test.yaml", yaml, &config, report);
-        bool told = !report || schema_report_text(report)[0] != '\0';
-        schema_report_destroy(&report);
-        bool failed = nomem_disarm();
-        nomem_leave();
-        assert_true(ok || (failed && told));
-        if (ok) {
-            out->size[0] = config.tables.count;
-            out->bytes[0] = (uint64_t)config.memory_limit;
-            for (uint32_t i = 0; i < config.tables.count; i++) {
-                const struct table_config *table = (const struct table_config *)config.tables.data + i;
-                out->keys[i] = strlen(table->name);
-                out->inserts[i] = (uint64_t)table->max_size;
-            }
-        }
-        schema_free(&broker_schema, &config);
-        if (ok)
-            return;
-    }
-    fail_msg("not read although there is memory");
-}
-
 static struct run to_restore;
 
 static void restore_before(void)
@@ -390,19 +343,15 @@ int main(void)
 {
     static const char cold[] = "storage: {dir: %s, memory: 1MiB}",
                       all[] =
-                          "journal: {dir: %s, fsync: never}\nstorage: {memory: 64MiB}\ncheckpoint: {on_exit: false}",
-                      read[] = "memory_limit: 1GiB\nsession: {expiry: 7s}";
+                          "journal: {dir: %s, fsync: never}\nstorage: {memory: 64MiB}\ncheckpoint: {on_exit: false}";
     /* Reads and writes of cold chunks are tried until there is memory: with none for ever, the test would wait, too. */
     static const struct nomem_scene scenes[] = {
         {"journal_insert", .act = scene_journal_insert},
         {"journal_sample", .prepare = prepare_items, .act = scene_journal_sample},
-        {"segments", .prepare = prepare_segments, .act = scene_segments, .threads = true},
         {"checkpoint", .prepare = prepare_items, .act = scene_checkpoint},
         {"spill_in", .prepare = prepare_spilled, .act = scene_spill_in, .more = cold, .threads = true,
          .only_once = true},
         {"spill_out", .act = scene_spill_out, .more = cold, .threads = true, .only_once = true},
-        {"config", .more = read, .play = read_config},
-        {"start", .more = all, .play = start_again},
         {"restore", .more = all, .play = start_again, .before = restore_before, .after = restore_after},
     };
     /* From the n-th on, and from the next one on, is nearly the same: every tenth will do. */

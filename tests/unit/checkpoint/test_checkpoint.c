@@ -443,7 +443,7 @@ static void make_one(void)
 {
     begin(&model);
     end();
-    assert_int_equal(broker->checkpoints->last, model.number);
+    assert_int_equal(broker->checkpoints->last.number, model.number);
 }
 
 /* ---- tests ---- */
@@ -468,7 +468,7 @@ TEST(slices_add_up_to_one_instant)
                 if (broker->checkpoints->running && broker->checkpoints->running->ended)
                     end();
             }
-            assert_int_equal(broker->checkpoints->last, model.number);
+            assert_int_equal(broker->checkpoints->last.number, model.number);
             check_files(&model);
             for (uint32_t i = below(200); i > 0; i--)
                 change();
@@ -477,28 +477,6 @@ TEST(slices_add_up_to_one_instant)
         stop();
         twin_folder_fini(&folder);
     }
-}
-
-/* A slot that is taken, freed and taken again before its turn is what it was. */
-TEST(a_slot_that_is_reused_is_what_it_was, set_up, tear_down)
-{
-    rng_seed(&rng, 1);
-    start(false, NULL);
-    for (uint32_t i = 0; i < 200; i++)
-        insert(2);
-    make_one();
-    struct table *table = &broker->tables.list[2];
-    for (uint32_t slot = 100; slot < 110; slot++)
-        table_remove(table, slot);
-    begin(&model);
-    assert_int_equal(broker->checkpoints->running->base, 1);
-    for (uint32_t i = 0; i < 10; i++)
-        insert(2); /* free at the instant */
-    table_remove(table, 150);
-    insert(2);
-    end();
-    check_files(&model);
-    stop();
 }
 
 TEST(what_a_reset_took_away_is_still_written, set_up, tear_down)
@@ -518,7 +496,7 @@ TEST(what_a_reset_took_away_is_still_written, set_up, tear_down)
     end();
     check_files(&model);
     make_one(); /* a change: the table is emptied, then filled */
-    assert_int_equal(broker->checkpoints->last_base, 1);
+    assert_int_equal(broker->checkpoints->last.based_on, 1);
     check_files(&model);
     stop();
 }
@@ -531,14 +509,14 @@ TEST(a_change_is_small, set_up, tear_down)
         for (uint32_t i = 0; i < SIZE; i++)
             insert(t);
     make_one();
-    uint64_t first = broker->checkpoints->last_bytes;
+    uint64_t first = broker->checkpoints->last.written_bytes;
     for (uint32_t i = 0; i < TABLES * SIZE / 100; i++)
         insert(i % TABLES);
     make_one();
-    assert_int_equal(broker->checkpoints->last_base, 1);
+    assert_int_equal(broker->checkpoints->last.based_on, 1);
     print_message("first %llu bytes, second %llu\n", (unsigned long long)first,
-                  (unsigned long long)broker->checkpoints->last_bytes);
-    assert_true(broker->checkpoints->last_bytes * 20 <= first);
+                  (unsigned long long)broker->checkpoints->last.written_bytes);
+    assert_true(broker->checkpoints->last.written_bytes * 20 <= first);
     check_files(&model);
     stop();
 }
@@ -622,7 +600,7 @@ static void move_and_check(bool journal)
     if (journal)
         assert_non_null(segments_find(&broker->stream->segments, disk_number(place)));
     make_one(); /* and it does not go on for ever */
-    assert_true(broker->checkpoints->last_base != 0 || journal);
+    assert_true(broker->checkpoints->last.based_on != 0 || journal);
     check_files(&model);
     insert(0);
     broker->checkpoints->base = 0; /* a whole one, so that no base keeps files */
@@ -666,7 +644,7 @@ TEST(after_a_failure_the_next_is_whole, set_up, tear_down)
             one_slice();
         assert_false(checkpoint_is_running(broker->checkpoints));
         make_one();
-        assert_int_equal(broker->checkpoints->last_base, 0);
+        assert_int_equal(broker->checkpoints->last.based_on, 0);
         check_files(&model);
     }
     stop();
@@ -772,8 +750,8 @@ TEST(one_for_space_is_whole, set_up, tear_down)
                          RP_OK);
         assert_true(checkpoints_run(broker->checkpoints));
         end();
-        assert_int_equal(broker->checkpoints->last, i + 2);
-        assert_int_equal(broker->checkpoints->last_base, i ? 0 : 1);
+        assert_int_equal(broker->checkpoints->last.number, i + 2);
+        assert_int_equal(broker->checkpoints->last.based_on, i ? 0 : 1);
     }
     stop();
 }

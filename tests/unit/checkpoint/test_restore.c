@@ -365,26 +365,6 @@ TEST(starting_from_nothing_or_from_a_number)
     end(&pair);
 }
 
-/* A torn end is no damage: the broker starts with all that is whole. */
-TEST(a_torn_end_is_cut_off)
-{
-    struct pair_of pair;
-    char tables[512], path[128];
-    snprintf(tables, sizeof tables, PLAIN, 100, "");
-    begin(&pair, 60);
-    snprintf(path, sizeof path, "%s/segment-00000001.replay", pair.folder.path);
-    FILE *file = fopen(path, "a");
-    assert_non_null(file);
-    fputs("RPLR and then nothing sensible", file);
-    fclose(file);
-    again(&pair, tables, NULL);
-    assert_int_equal(embed_table(&pair.embed, "t")->in.size, 60);
-    twin_kill(&pair.embed);
-    again(&pair, tables, NULL);
-    assert_int_equal(embed_table(&pair.embed, "t")->in.size, 60);
-    end(&pair);
-}
-
 /* From a checkpoint alone, selectors go on with the very same picks. */
 TEST(picks_go_on_from_an_exact_checkpoint)
 {

@@ -183,7 +183,7 @@ static void settle(struct embed *embed, bool journal, uint64_t keys)
     AWAIT(embed, embed_table(embed, "t")->in.size == keys);
     if (!journal) {
         ask_checkpoint(embed, &number);
-        AWAIT(embed, embed->broker->checkpoints->last == number);
+        AWAIT(embed, embed->broker->checkpoints->last.number == number);
     }
     AWAIT(embed, is_settled(embed));
 }
@@ -200,7 +200,7 @@ static void loses_nothing(const char *mode, bool once)
     insert(&embed, &keys, 0);
     settle(&embed, journal, keys);
     ask_checkpoint(&embed, &number);
-    AWAIT(&embed, embed.broker->checkpoints->last == number && is_settled(&embed));
+    AWAIT(&embed, embed.broker->checkpoints->last.number == number && is_settled(&embed));
     uint64_t failed = disk.failed;
     insert(&embed, &keys, once ? 1 : UINT32_MAX);
     uint64_t durable = stream->durable;

@@ -55,15 +55,6 @@ TEST(min_size_blocks_samples_until_it_is_reached)
     assert_int_equal(limiter_insertable(&limiter, 1000), 1000);
 }
 
-TEST(none_needs_one_item)
-{
-    struct limiter limiter = make(&(struct limiter_config){.kind = LIMITER_NONE});
-    assert_int_equal(limiter_sampleable(&limiter, 1), 0);
-    assert_int_equal(limiter_insertable(&limiter, 7), 7);
-    limiter_inserted(&limiter, 1);
-    assert_int_equal(limiter_sampleable(&limiter, 7), 7);
-}
-
 TEST(limits_are_inclusive)
 {
     /* cursor may move from 8 * 10 - 16 = 64 to 96 */
@@ -93,19 +84,6 @@ TEST(queue_holds_its_size)
     limiter_deleted(&limiter, 1);
     assert_int_equal(limiter_insertable(&limiter, 10), 1);
     limiter = make(&(struct limiter_config){.kind = LIMITER_STACK, .size = 1});
-    assert_int_equal(limiter_insertable(&limiter, 10), 1);
-}
-
-TEST(deletes_below_min_size_block_samples_and_free_inserts)
-{
-    struct limiter limiter = make_ratio(1, 10, 5);
-    limiter_inserted(&limiter, 15);
-    assert_int_equal(limiter_insertable(&limiter, 10), 0);
-    assert_int_equal(limiter_sampleable(&limiter, 10), 10);
-    limiter_deleted(&limiter, 6);
-    assert_true(limiter_cursor(&limiter) == 15.0);
-    assert_int_equal(limiter_size(&limiter), 9);
-    assert_int_equal(limiter_sampleable(&limiter, 10), 0);
     assert_int_equal(limiter_insertable(&limiter, 10), 1);
 }
 

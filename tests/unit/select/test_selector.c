@@ -107,43 +107,6 @@ TEST(empty_gives_nothing)
     }
 }
 
-TEST(lists_keep_their_order_over_updates)
-{
-    void *fifo = make(&selector_fifo, 10, 1);
-    void *lifo = make(&selector_lifo, 10, 1);
-    for (uint32_t slot = 2; slot < 6; slot++) {
-        selector_fifo.insert(fifo, slot, 1.0);
-        selector_lifo.insert(lifo, slot, 1.0);
-    }
-    selector_fifo.update(fifo, 2, 100.0);
-    selector_lifo.update(lifo, 2, 100.0);
-    assert_int_equal(pick_one(&selector_fifo, fifo), 2);
-    assert_int_equal(pick_one(&selector_lifo, lifo), 5);
-    selector_fifo.destroy(fifo);
-    selector_lifo.destroy(lifo);
-}
-
-TEST(heap_ties_go_to_the_one_left_alone_longest)
-{
-    void *heap = make(&selector_max_heap, 10, 1);
-    for (uint32_t slot = 0; slot < 4; slot++)
-        selector_max_heap.insert(heap, slot, 5.0);
-    assert_int_equal(pick_one(&selector_max_heap, heap), 0);
-    selector_max_heap.update(heap, 0, 5.0);
-    assert_int_equal(pick_one(&selector_max_heap, heap), 1);
-    selector_max_heap.update(heap, 3, 6.0);
-    assert_int_equal(pick_one(&selector_max_heap, heap), 3);
-    selector_max_heap.update(heap, 3, 5.0);
-    selector_max_heap.remove(heap, 1);
-    uint32_t slots[4];
-    double probabilities[4];
-    assert_int_equal(selector_max_heap.pick_distinct(heap, 4, NULL, NULL, slots, probabilities), 3);
-    assert_int_equal(slots[0], 2);
-    assert_int_equal(slots[1], 0);
-    assert_int_equal(slots[2], 3);
-    selector_max_heap.destroy(heap);
-}
-
 /* ---- random operations against the model */
 
 struct subject {

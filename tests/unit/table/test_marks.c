@@ -26,8 +26,7 @@ static void touch(struct marks *marks, uint32_t slot)
 
 TEST(a_changed_slot_counts_once)
 {
-    struct marks *marks;
-    assert_int_equal(marks_init(&marks, SLOTS, NULL), RP_OK);
+    struct marks *marks = marks_new(SLOTS);
     assert_true(marks->all_changed);
     touch(marks, 3);
     touch(marks, 3);
@@ -41,9 +40,8 @@ TEST(a_changed_slot_counts_once)
 /* Of a copy of all 200 slots that has passed the first 64. */
 TEST(a_slot_is_copied_before_it_changes)
 {
-    struct marks *marks;
     struct copies copies = {.n = 0};
-    assert_int_equal(marks_init(&marks, SLOTS, NULL), RP_OK);
+    struct marks *marks = marks_new(SLOTS);
     marks->whole = true;
     marks->next = 1;
     marks->high = 200;
@@ -64,9 +62,8 @@ TEST(a_slot_is_copied_before_it_changes)
 /* Of a copy of changed slots, which is then abandoned. */
 TEST(only_pending_slots_are_copied)
 {
-    struct marks *marks;
     struct copies copies = {.n = 0};
-    assert_int_equal(marks_init(&marks, SLOTS, NULL), RP_OK);
+    struct marks *marks = marks_new(SLOTS);
     marks->all_changed = false;
     marks->high = 200;
     marks->pending[1] = 6; /* 65 and 66 */

@@ -27,7 +27,7 @@ TEST(ordinals_come_in_turn_and_wrap_past_those_in_use)
 {
     struct ordinals self;
     struct key_range first, second, keys;
-    assert_true(ordinals_init(&self, 0));
+    ordinals_init(&self, 0);
     assert_int_equal(open_one(&self, &first), 1);
     assert_int_equal(open_one(&self, &second), 2);
     assert_int_equal(first.base, key_of(1, 0));
@@ -52,7 +52,7 @@ TEST(when_all_are_in_use_keys_go_on_behind_the_items)
 {
     struct ordinals self;
     struct key_range keys;
-    assert_true(ordinals_init(&self, 0));
+    ordinals_init(&self, 0);
     for (uint32_t i = 1; i <= LAST; i++)
         ordinals_enter(&self, key_of(i, i % 100));
     self.next = 1000;
@@ -75,7 +75,7 @@ TEST(when_all_have_sessions_there_is_none)
 {
     struct ordinals self;
     struct key_range keys;
-    assert_true(ordinals_init(&self, 0));
+    ordinals_init(&self, 0);
     for (uint32_t i = 1; i <= LAST; i++)
         ordinals_hold(&self, i);
     assert_int_equal(ordinals_take(&self, &keys), 0);
@@ -120,7 +120,7 @@ TEST(no_key_is_handed_out_while_an_item_bears_it)
     struct rng rng;
     memset(&model, 0, sizeof model);
     rng_seed(&rng, naive_seed(__func__));
-    assert_true(ordinals_init(&self, 0));
+    ordinals_init(&self, 0);
     for (uint32_t step = 0; step < 100000; step++) {
         uint32_t s = (uint32_t)rng_below(&rng, SESSIONS), what = (uint32_t)rng_below(&rng, 10);
         uint32_t i = (uint32_t)rng_below(&rng, ITEMS);
