@@ -16,10 +16,14 @@ BROKER = os.environ.get("RP_BROKER", "replay-broker")
 LEAST = 30
 
 
+PORTS = "service: tcp://127.0.0.1:0\ningest: tcp://127.0.0.1:0\nevents: tcp://127.0.0.1:0\n"
+
+
 class Broker:
-    """A broker process with its own folder, on free ports."""
+    """A broker process with its own folder, on free ports unless the configuration names endpoints. Ends with its `with` block."""
 
     def __init__(self, config):
+        config = config if "ingest:" in config else PORTS + config
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="replay-foreign-"))
         self.config = self.folder / "broker.yaml"
         self.config.write_text(config)
@@ -58,6 +62,16 @@ class Broker:
             status = self.process.wait()
         return status
 
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.remove()
+
     def remove(self):
         self.stop()
         self.log.close()
@@ -91,6 +105,9 @@ class Runner:
                 sys.stdout.flush()
         print("%d passed, %d failed" % (passed, failed), flush=True)
         return 1 if failed or not passed else 0
+
+
+test = Runner()
 
 
 def check(condition, *what):

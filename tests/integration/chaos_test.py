@@ -65,7 +65,3 @@ def main():
             failed.append(name)
     print("%.1f s; %s" % (time.monotonic() - begin, "failed: " + "; ".join(failed) if failed else "all well"))
     return 1 if failed else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

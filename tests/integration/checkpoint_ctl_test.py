@@ -5,31 +5,23 @@ import os
 import pathlib
 import shutil
 import subprocess
-import sys
-
-sys.dont_write_bytecode = True
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "foreign"))
 
 import struct
 
 from actor import Actor
 from generated import pb
-from harness import Broker, Runner, check, contains, equal
+from harness import Broker, check, contains, equal, test
 from service import Service
 
 CTL = os.environ.get("RP_CTL", "replay-ctl")
 COLUMNS = [pb.Column(name="observation", dtype="float32", shape=[2]), pb.Column(name="action", dtype="int32")]
 FIELDS = [pb.Field(name="x", column=0, count=2), pb.Field(name="a", column=1, start=1, count=1, squeeze=True)]
 CONFIG = """
-service: tcp://127.0.0.1:0
-ingest: tcp://127.0.0.1:0
-events: tcp://127.0.0.1:0
 checkpoint: {dir: %s, every: 0s, on_exit: false}
 tables:
   - {name: replay, max_size: 100, sampler: {kind: fifo}, limiter: {kind: none}}
   - {name: other, max_size: 100, limiter: {kind: none}}
 """
-run = Runner()
 
 
 def ctl(*arguments, endpoint="tcp://127.0.0.1:1"):
@@ -70,7 +62,7 @@ class Scene:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-@run
+@test
 def one_is_made_and_told_of():
     with Scene() as scene:
         rc, out, err = scene.checkpoint()
@@ -83,19 +75,15 @@ def one_is_made_and_told_of():
         check(made["written_bytes"] > 0 and made["took_ns"] > 0, out)
 
 
-@run
+@test
 def a_broker_without_a_folder_says_what_to_do():
-    broker = Broker("service: tcp://127.0.0.1:0\ningest: tcp://127.0.0.1:0\nevents: tcp://127.0.0.1:0\n"
-                    "tables: [{name: t}]\n")
-    try:
+    with Broker("tables: [{name: t}]\n") as broker:
         rc, out, err = ctl("checkpoint", endpoint=broker.endpoints["service"])
         equal(rc, 1)
         contains(err, "checkpoint.dir")
-    finally:
-        broker.remove()
 
 
-@run
+@test
 def files_are_listed_verified_and_shown_offline():
     with Scene() as scene:
         equal(scene.checkpoint()[0], 0)
@@ -124,7 +112,7 @@ def files_are_listed_verified_and_shown_offline():
         equal(ctl("checkpoint", "export", str(all_shards))[0], 2)
 
 
-@run
+@test
 def items_are_exported_with_their_values():
     with Scene() as scene:
         equal(scene.checkpoint()[0], 0)
@@ -142,7 +130,7 @@ def items_are_exported_with_their_values():
         equal(len(out.splitlines()), 2)
 
 
-@run
+@test
 def mistakes_are_told():
     with Scene() as scene:
         equal(scene.checkpoint()[0], 0)
@@ -157,7 +145,7 @@ def mistakes_are_told():
             contains(err, part)
 
 
-@run
+@test
 def damage_is_found_and_the_one_before_is_named():
     with Scene() as scene:
         equal(scene.checkpoint()[0], 0)
@@ -175,7 +163,7 @@ def damage_is_found_and_the_one_before_is_named():
         equal(json.loads(out)["checkpoint"], 1, err)
 
 
-@run
+@test
 def a_segment_that_is_missing_or_cut_is_found():
     with Scene() as scene:
         equal(scene.checkpoint()[0], 0)
@@ -193,7 +181,3 @@ def a_segment_that_is_missing_or_cut_is_found():
             contains(err, "would not start", "segment-00000001.replay" if left is None else "segment 1")
         segment.write_bytes(data)
         equal(ctl("checkpoint", "verify", str(scene.disk))[0], 0)
-
-
-if __name__ == "__main__":
-    sys.exit(run.main())

@@ -9,20 +9,16 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import time
 
-sys.dont_write_bytecode = True
-
-from runs import GRACE, PATIENCE, SLOW, Process, Run, check, equal, eventually, program  # noqa: E402
-from harness import Runner  # noqa: E402
+from runs import GRACE, PATIENCE, SLOW, Process, Run, check, equal, eventually, program
+from harness import test
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tests" / "golden"))
-import env_models  # noqa: E402
-import weights  # noqa: E402
-from learner import Learner  # noqa: E402
-from service import Service  # noqa: E402
+import env_models
+import weights
+from learner import Learner
+from service import Service
 
 FOREIGN = ROOT / "tests" / "foreign"
 EXAMPLE = ROOT / "configs" / "custom-actor.yaml"
@@ -48,8 +44,6 @@ broker:
       sampler: {kind: prioritized, options: {exponent: 0.6}}
       limiter: {kind: LIMITER}
 """
-
-test = Runner()
 
 
 class CustomRun(Run):
@@ -403,6 +397,3 @@ def test_launch_both():
             log = (run.base / "launched" / "logs" / "actor-0.log").read_text()
             items = [int(n) for n in re.search(r"items at each shard: (.*)", log).group(1).split()]
             check(len(items) == 2 and min(items) > 100, "items at each shard:", items)
-
-
-sys.exit(test.main())

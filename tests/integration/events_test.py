@@ -8,43 +8,12 @@ import os
 import pathlib
 import struct
 import subprocess
-import sys
 import tempfile
 
-sys.dont_write_bytecode = True
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "foreign"))
-
-from harness import Runner, check, equal
+from event_files import crc32c, records
+from harness import check, equal, test
 
 REPORTS = 100
-run = Runner()
-
-
-def crc32c(data):
-    """Castagnoli, bit by bit."""
-    crc = 0xffffffff
-    for byte in data:
-        crc ^= byte
-        for _ in range(8):
-            crc = crc >> 1 ^ (0x82f63b78 if crc & 1 else 0)
-    return crc ^ 0xffffffff
-
-
-def masked(data):
-    crc = crc32c(data)
-    return ((crc >> 15 | crc << 17) + 0xa282ead8) & 0xffffffff
-
-
-def records(data):
-    at = 0
-    while at < len(data):
-        length, crc = struct.unpack_from("<QI", data, at)
-        equal(crc, masked(data[at:at + 8]))
-        body = data[at + 12:at + 12 + length]
-        equal(len(body), length)
-        equal(struct.unpack_from("<I", data, at + 12 + length)[0], masked(body))
-        yield body
-        at += length + 16
 
 
 def varint(data, at):
@@ -91,12 +60,12 @@ def expected(i):
     return scalars
 
 
-@run
+@test
 def the_checksum_is_castagnolis(folder):
     equal(crc32c(b"123456789"), 0xe3069283)
 
 
-@run
+@test
 def events(folder):
     files = list((folder / "tb" / "learner-0").iterdir())
     equal(len(files), 1)
@@ -114,7 +83,7 @@ def events(folder):
         check(got.keys() == wanted.keys() and all(same(got[name], wanted[name]) for name in got), (i, got, wanted))
 
 
-@run
+@test
 def json_lines(folder):
     def refuse(word):
         raise ValueError("%s is no JSON" % word)
@@ -128,7 +97,7 @@ def json_lines(folder):
                **scalars})
 
 
-@run
+@test
 def table(folder):
     with open(folder / "learner-0.csv", newline="") as file:
         header, *rows = csv.reader(file, strict=True)
@@ -146,8 +115,7 @@ def table(folder):
                 check(same(got, wanted) or math.isclose(got, wanted, rel_tol=1e-9), (i, name, text, wanted))
 
 
-with tempfile.TemporaryDirectory(prefix="rp_events_") as temporary:
-    program = pathlib.Path(os.environ["RP_BUILD_DIR"]) / "tests" / "unit_run_log"
-    subprocess.run([str(program), "--write", temporary], check=True)
-    status = run.main(pathlib.Path(temporary))
-sys.exit(status)
+def main():
+    with tempfile.TemporaryDirectory(prefix="rp_events_") as folder:
+        subprocess.run([os.environ["RP_BUILD_DIR"] + "/tests/unit_run_log", "--write", folder], check=True)
+        return test.main(pathlib.Path(folder))

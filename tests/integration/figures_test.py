@@ -5,15 +5,11 @@ import json
 import os
 import re
 import subprocess
-import sys
 
-sys.dont_write_bytecode = True
+from launches import Place, check, equal, program, sets
+from harness import test
+from metrics_text import Metrics
 
-from launches import Place, check, equal, program, sets  # noqa: E402
-from harness import Runner  # noqa: E402
-from metrics_text import Metrics  # noqa: E402
-
-test = Runner()
 TEXT_LINE = re.compile(r"^\d{4}-\d\d-\d\dT[\d:.]+Z (debug|info|warn|error)\b")
 
 
@@ -83,6 +79,3 @@ def test_programs():
         for name in ("broker", "actor", "learner", "single"):
             text = subprocess.run([program(name), "--help"], capture_output=True, text=True, check=True).stdout
             equal(text.count("--log-json"), 1, name)
-
-
-sys.exit(test.main())

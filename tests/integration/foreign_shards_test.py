@@ -3,22 +3,15 @@
 Proves that PROTOCOL.md, "Shards", is enough. Run like foreign_test.py; arguments name the tests to run.
 """
 
-import pathlib
 import random
 import signal
-import sys
 import tempfile
-
-sys.dont_write_bytecode = True
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "foreign"))
 
 import blocks
 from generated import pb
-from harness import Broker, Runner, check, equal, eventually
+from harness import Broker, check, equal, eventually, test
 from service import Service
 from shards import MASS, PERMITS, QUEUE, SILENT, ShardedActor, ShardedLearner, Shards
-
-test = Runner()
 
 N = 3
 INVALID_ARGUMENT, DEADLINE_EXCEEDED = 1, 4
@@ -56,8 +49,7 @@ class Processes:
     """One replay-broker with three shards."""
 
     def __init__(self):
-        ports = "".join("%s: tcp://127.0.0.1:0\n" % name for name in ("service", "ingest", "events"))
-        self.broker = Broker(ports + "shards: %d\n" % N + TABLES)
+        self.broker = Broker("shards: %d\n" % N + TABLES)
         ends = self.broker.endpoints
         self.endpoints = [ends["service"]] + [ends["shard.%d.service" % i] for i in range(1, N)]
 
@@ -302,8 +294,7 @@ def a_shard_dies_and_comes_back(world):
     chunk = lane.chunk([blocks.pack(COLUMNS[0], [1000])], 1)
     keys[lane.item(layout, chunk, 0, 1)] = 1000
     lane.push_message(lane.build())
-    broker.process.kill()
-    broker.process.wait()
+    broker.kill()
     actor.away.add(1)
     while 1 not in learner.away:   # it has room, so it is asked for permits
         samples += len(go_on(16))
@@ -358,7 +349,3 @@ def main():
             print("FAIL  a broker did not end in order")
             status = 1
     return status
-
-
-if __name__ == "__main__":
-    sys.exit(main())

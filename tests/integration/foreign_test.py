@@ -5,14 +5,10 @@ Run by Debian's python3 with RP_BROKER and RP_SOURCE_DIR in the environment; arg
 """
 
 import os
-import pathlib
 import re
-import sys
+import tempfile
 import threading
 import time
-
-sys.dont_write_bytecode = True
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "foreign"))
 
 import zmq
 
@@ -22,19 +18,14 @@ import learner as learning
 import lz4block
 from actor import Actor
 from generated import SOURCE, pb
-from harness import Broker, Runner, check, contains, equal, eventually
+from harness import Broker, check, contains, equal, eventually, test
 from learner import Learner
 from service import ReplayError, Service
-
-test = Runner()
 
 INVALID_ARGUMENT, NOT_FOUND, ALREADY_EXISTS, DEADLINE_EXCEEDED = 1, 2, 3, 4
 FAILED_PRECONDITION, UNSUPPORTED, BAD_MESSAGE, SESSION_UNKNOWN, CANCELLED = 6, 7, 8, 9, 11
 
 CONFIG = """
-service: tcp://127.0.0.1:0
-ingest: tcp://127.0.0.1:0
-events: tcp://127.0.0.1:0
 memory_limit: 256MiB
 session: {expiry: 6s}
 tables:
@@ -64,9 +55,6 @@ tables:
 """
 
 SHORT_LIVED = """
-service: tcp://127.0.0.1:0
-ingest: tcp://127.0.0.1:0
-events: tcp://127.0.0.1:0
 memory_limit: 64MiB
 session: {expiry: 600ms}
 tables:
@@ -590,8 +578,7 @@ def stale_epochs_are_ignored(world):
 
 @test
 def an_expired_session_is_taken_up_again(world):
-    broker = Broker(SHORT_LIVED)
-    try:
+    with Broker(SHORT_LIVED) as broker:
         service = Service(broker.endpoints["service"])
         actor = Actor(Service(broker.endpoints["service"]), COLUMNS, "sleeper")
         held, open_ = actor.layout("held", WHOLE), actor.layout("open", WHOLE)
@@ -616,15 +603,12 @@ def an_expired_session_is_taken_up_again(world):
         equal(service.table("open").limiter.inserts, 1)
         equal(actor.rejections, [])
         equal(actor.bye().status, 0)
-    finally:
-        broker.remove()
 
 
 @test
 def an_expired_session_may_resend_more_than_its_window(world):
     """Messages are counted once: what is sent again after expiry needs no new credit, however much it is."""
-    broker = Broker(SHORT_LIVED)
-    try:
+    with Broker(SHORT_LIVED) as broker:
         service = Service(broker.endpoints["service"])
         columns = [pb.Column(name="bytes", dtype="uint8", shape=[100000])]
         actor = Actor(Service(broker.endpoints["service"]), columns, "sleeper")
@@ -655,15 +639,12 @@ def an_expired_session_may_resend_more_than_its_window(world):
         equal((service.table("open").limiter.inserts, service.table("held").limiter.inserts), (81, 6))
         equal(learner.fetch("open", [later])[0].step, 39)
         equal(actor.bye().status, 0)
-    finally:
-        broker.remove()
 
 
 @test
 def credit_that_an_idle_actor_gives_up_serves_another(world):
     """One actor writes and stops. Its heartbeats give up what it does not use; then another has the larger part."""
-    broker = Broker(SHORT_LIVED.replace("600ms", "10s").replace("64MiB", "16MiB"))
-    try:
+    with Broker(SHORT_LIVED.replace("600ms", "10s").replace("64MiB", "16MiB")) as broker:
         service = Service(broker.endpoints["service"])
         columns = [pb.Column(name="bytes", dtype="uint8", shape=[20000])]
         actors = [Actor(Service(broker.endpoints["service"]), columns, name) for name in ("idle", "busy")]
@@ -686,15 +667,12 @@ def credit_that_an_idle_actor_gives_up_serves_another(world):
         write(0)
         for actor in actors:
             equal((actor.rejections, actor.bye().status), ([], 0))
-    finally:
-        broker.remove()
 
 
 @test
 def a_client_that_leaves_early_is_no_warning(world):
     """Its last notices find nobody: they are counted, and the log does not warn of them."""
-    broker = Broker(SHORT_LIVED.replace("600ms", "10s"))
-    try:
+    with Broker(SHORT_LIVED.replace("600ms", "10s")) as broker:
         service = Service(broker.endpoints["service"])
         leaver = Service(broker.endpoints["service"])
         actor = Actor(leaver, COLUMNS, "leaver", notices=True)
@@ -709,8 +687,6 @@ def a_client_that_leaves_early_is_no_warning(world):
         eventually(write, what="a notice that nobody takes")
         actor.close()
         check("warn" not in broker.text(), broker.text())
-    finally:
-        broker.remove()
 
 
 @test
@@ -730,20 +706,15 @@ def the_ids_of_sessions_are_not_shown(world):
 def a_restart_with_a_journal_asks_for_hello_and_nothing_is_in_doubt(world):
     """Killed and started again: the heartbeat answers a gap, as after a lost message, and never that the session is
     unknown. A client that does what section 10 says about a gap goes on exactly once."""
-    broker = Broker(SHORT_LIVED.replace("expiry: 600ms", "expiry: 10s"))
-    broker.stop()
-    broker.config.write_text(broker.config.read_text() + "journal: {dir: %s, fsync: never}\n"
-                             % (broker.folder / "disk"))
-    broker.start()
-    try:
+    with tempfile.TemporaryDirectory(prefix="replay-foreign-") as disk, Broker(
+            SHORT_LIVED.replace("expiry: 600ms", "expiry: 10s") + "journal: {dir: %s, fsync: never}\n" % disk) as broker:
         actor = Actor(Service(broker.endpoints["service"]), COLUMNS, "survivor")
         layout = actor.layout("held", WHOLE)
         for i in range(6):
             actor.item(layout, actor.chunk(rows(i, 1), 1), 0, 1)
         check(actor.send(), "no credit")
         check(actor.wait_until(lambda: actor.resolved(actor.tables["held"].id) == 4, 5), "four go in")
-        broker.process.kill()
-        broker.process.wait()
+        broker.kill()
         broker.start()
         actor.service.endpoint = broker.endpoints["service"]
         actor.service.reopen()
@@ -765,14 +736,11 @@ def a_restart_with_a_journal_asks_for_hello_and_nothing_is_in_doubt(world):
         check(actor.flush(), "not resolved")
         equal(actor.rejections, [])
         equal(actor.bye().status, 0)
-    finally:
-        broker.remove()
 
 
 @test
 def an_unknown_session_leaves_items_in_doubt(world):
-    broker = Broker(SHORT_LIVED)
-    try:
+    with Broker(SHORT_LIVED) as broker:
         actor = Actor(Service(broker.endpoints["service"]), COLUMNS, "doubtful")
         layout = actor.layout("held", WHOLE)
         keys = [actor.item(layout, actor.chunk(rows(i, 1), 1), 0, 1) for i in range(6)]
@@ -793,8 +761,6 @@ def an_unknown_session_leaves_items_in_doubt(world):
         actor.item(layout, actor.chunk(rows(0, 1), 1), 0, 1)
         check(actor.send() and actor.flush(), "not resolved")
         equal(actor.bye().status, 0)
-    finally:
-        broker.remove()
 
 
 @test
@@ -1066,8 +1032,7 @@ def why_says_who_waits(world):
 
 @test
 def a_broker_that_shuts_down_answers_its_waiters(world):
-    broker = Broker(SHORT_LIVED)
-    try:
+    with Broker(SHORT_LIVED) as broker:
         learner = Learner(Service(broker.endpoints["service"]))
         actor = Actor(Service(broker.endpoints["service"]), COLUMNS, "last")
         layout, chunk = actor.layout("held", WHOLE), actor.chunk(rows(0, 1), 1)
@@ -1083,8 +1048,6 @@ def a_broker_that_shuts_down_answers_its_waiters(world):
             actor.take_credit(credit)
         check(actor.resolved(actor.tables["held"].id) <= 4, "an item was acknowledged that is in no table")
         equal(status, 0)
-    finally:
-        broker.remove()
 
 
 @test
@@ -1093,14 +1056,3 @@ def the_broker_is_alive_and_stops_in_order(world):
     service = world.service()
     eventually(lambda: service.info().server.waiter_count == 0, what="no waiter is left")
     equal(world.broker.stop(), 0)
-
-
-if __name__ == "__main__":
-    the_world = World()
-    try:
-        status = test.main(the_world)
-        if status:
-            print("---- the broker's log\n" + the_world.broker.text()[-4000:])
-    finally:
-        the_world.broker.remove()
-    sys.exit(status)

@@ -7,17 +7,12 @@ from RP_TEST_SEED. Run by Debian's python3 with RP_BROKER and RP_SOURCE_DIR in t
 
 import contextlib
 import os
-import pathlib
 import random
 import resource
 import socket
 import struct
-import sys
 import threading
 import time
-
-sys.dont_write_bytecode = True
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "foreign"))
 
 import zmq
 
@@ -25,11 +20,10 @@ import blocks
 import lz4block
 from actor import Actor
 from generated import pb
-from harness import Broker, Runner, check, contains, equal, eventually, send_large
+from harness import Broker, check, contains, equal, eventually, send_large, test
 from learner import Learner
 from service import Service
 
-test = Runner()
 NOWHERE = (1 << 32) - 1  # the table of a rejection that concerns none
 SEED = int(os.environ.get("RP_TEST_SEED", "0")) or random.SystemRandom().getrandbits(31)
 SANITIZED = bool(os.environ.get("RP_SANITIZE"))
@@ -38,9 +32,6 @@ OK, INVALID_ARGUMENT, NOT_FOUND, ALREADY_EXISTS, DEADLINE_EXCEEDED, RESOURCE_EXH
 FAILED_PRECONDITION, UNSUPPORTED, BAD_MESSAGE, SESSION_UNKNOWN, CREDIT_EXCEEDED = 6, 7, 8, 9, 14
 
 CONFIG = """
-service: tcp://127.0.0.1:0
-ingest: tcp://127.0.0.1:0
-events: tcp://127.0.0.1:0
 memory_limit: 64MiB
 max_message_bytes: 4MiB
 peer_backlog_bytes: 8MiB
@@ -1052,12 +1043,3 @@ def the_broker_is_alive_and_its_log_is_bounded(world):
     check(len(log) < 4 << 20, "the log has", len(log), "bytes")
     for word in ("ERROR: AddressSanitizer", "runtime error", "LeakSanitizer", "Assertion"):
         check(word not in log, log[-3000:])
-
-
-if __name__ == "__main__":
-    the_world = World()
-    try:
-        status = test.main(the_world)
-    finally:
-        the_world.broker.remove()
-    sys.exit(status)

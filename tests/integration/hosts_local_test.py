@@ -9,15 +9,9 @@ import shutil
 import signal
 import stat
 import subprocess
-import sys
 
-sys.dont_write_bytecode = True
-
-from launches import CONFIG, ENDLESS, Place, check, equal, eventually, sets  # noqa: E402
-from harness import Runner  # noqa: E402
-
-test = Runner()
-
+from launches import CONFIG, ENDLESS, Place, check, equal, eventually, sets
+from harness import contains, test
 
 # Ends at once, while actors and learners that take their last steps together need seconds.
 BRIEF = ("stop.steps=0", "stop.learner_steps=200", "evaluator.episodes=0")
@@ -26,10 +20,11 @@ BRIEF = ("stop.steps=0", "stop.learner_steps=200", "evaluator.episodes=0")
 class Hosts(Place):
     """Hosts named left and right: a shell in place of ssh, with temporary files below a folder of their name."""
 
-    def __init__(self, **roles):
-        super().__init__(CONFIG)
-        hosts = [self.host(name, roles=list(roles.get(name, ["actor"]))) for name in ("left", "right")]
-        self.say(*hosts)
+    def __init__(self, config=CONFIG, **roles):
+        super().__init__(config)
+        self.text = config
+        self.say(*(self.host(name, **({"roles": list(roles.get(name, ["actor"]))} if config is CONFIG else {}))
+                   for name in ("left", "right")))
 
     def host(self, name, **more):
         (self.base / name).mkdir(exist_ok=True)
@@ -37,40 +32,45 @@ class Hosts(Place):
         return dict({"name": name, "command": command, "programs": os.environ["RP_BUILD_DIR"]}, **more)
 
     def say(self, *hosts):
-        self.config.write_text(CONFIG + "hosts: " + json.dumps(hosts) + "\n")
+        self.config.write_text(self.text + "hosts: " + json.dumps(hosts) + "\n")
 
-    def agents(self, name):
-        """Node agents of a host: [pid]."""
-        found = []
+    def processes(self, name):
+        """(pid, words of its command line) of what runs on a host."""
+        mine = ("TMPDIR=" + str(self.base / name)).encode()
         for pid in self.left():
             try:
-                words = pathlib.Path("/proc/%d/cmdline" % pid).read_bytes().split(b"\0")
-                known = pathlib.Path("/proc/%d/environ" % pid).read_bytes().split(b"\0")
-                parent = int(pathlib.Path("/proc/%d/stat" % pid).read_text().rpartition(")")[2].split()[1])
-                above = pathlib.Path("/proc/%d/cmdline" % parent).read_bytes().split(b"\0")
+                if mine in pathlib.Path("/proc/%d/environ" % pid).read_bytes().split(b"\0"):
+                    yield pid, pathlib.Path("/proc/%d/cmdline" % pid).read_bytes().split(b"\0")
             except OSError:
                 continue
-            mine = ("TMPDIR=" + str(self.base / name)).encode() in known
-            if mine and words[1:2] == [b"node"] and above[1:2] != [b"node"]:
-                found.append(pid)
-        return found
+
+    def agents(self, name):
+        """Node agents of a host, without the guards that they are the parents of: [pid]."""
+        nodes = {pid for pid, words in self.processes(name) if words[1:2] == [b"node"]}
+        return [pid for pid in nodes if parent_of(pid) not in nodes]
 
     def workers(self, name, program=b"replay-actor"):
         """Processes of a program on a host: [pid]."""
-        found = []
-        for pid in self.left():
+        return [pid for pid, words in self.processes(name) if words[0].endswith(program)]
+
+    def kill(self, name):
+        """All that runs on a host, as if its power had failed."""
+        for pid, _ in self.processes(name):
             try:
-                words = pathlib.Path("/proc/%d/cmdline" % pid).read_bytes().split(b"\0")
-                known = pathlib.Path("/proc/%d/environ" % pid).read_bytes().split(b"\0")
-            except OSError:
-                continue
-            if words[0].endswith(program) and ("TMPDIR=" + str(self.base / name)).encode() in known:
-                found.append(pid)
-        return found
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
 
     def no_folders(self):
         eventually(lambda: not [f for name in ("left", "right") for f in (self.base / name).iterdir()], 10,
                    "the end of the folders of the hosts")
+
+
+def parent_of(pid):
+    try:
+        return int(pathlib.Path("/proc/%d/stat" % pid).read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
 
 
 def host_of(status, name):
@@ -283,4 +283,70 @@ def test_a_learner_elsewhere():
         place.nobody_left()
 
 
-sys.exit(test.main())
+# ---- counts for hosts: measured, shown for each host, cached, and what a host that dies meanwhile changes
+
+# Actors and learner sleep most of the time, so that this machine's speed hardly matters.
+AUTO = CONFIG.replace("count: 2", "count: auto").replace("count: 1", "count: auto, delay: 6ms") \
+    .replace("{name: CartPole-v1}", "{name: CartPole-v1, delay: 4ms}") \
+    + "plan: {measure: 600ms, max_actors: 2, max_learners: 1}\n"
+
+
+def read_plan(place, folder):
+    return json.loads((place.base / folder / "plan.json").read_text())
+
+
+def counts(plan, role):
+    return {host["name"]: host[role] for host in plan["hosts"]}
+
+
+def check_sums(plan):
+    for role in ("actors", "learners"):
+        equal(sum(counts(plan, role).values()), plan["chosen"][role], role + " of all hosts")
+
+
+@test
+def test_a_plan_over_two_hosts_and_its_cache():
+    with Hosts(AUTO) as place:
+        text, progress = place.call("plan", "run.yaml", "--folder", "first")
+        plan = read_plan(place, "first")
+        check_sums(plan)
+        home, left, right = plan["hosts"]
+        equal((home["actors"], home["learners"]), (0, 1), "processes of home: %s" % plan["hosts"])
+        check(left["actors"] - right["actors"] in (0, 1), "equal hosts have", plan["hosts"])
+        contains(progress, "1 actor on left")
+        check(" on right" not in progress, "a host of the same kind was measured:", progress)
+        contains(text, "where", "left", "right")
+        known = plan["input"]
+        equal([host["kind"] for host in known["hosts"]], [0, 1, 1], "kinds")
+        equal([(host["actor"]["rate"] or 0) > 0 for host in known["hosts"]], [False, True, False], "measured hosts")
+        cpu = known["hosts"][1]["actor"]["cpu"]
+        check(0 < cpu < 4, "cores of an actor on left:", cpu)
+        check(all(run["actor_idle"] is not None for run in known["runs"]), "no report came back:", known["runs"])
+        place.nobody_left()
+        text, progress = place.call("plan", "run.yaml", "--folder", "second")
+        check("%" not in progress, "it was measured again:", progress)
+        again = read_plan(place, "second")
+        equal((again["hosts"], again["chosen"]), (plan["hosts"], plan["chosen"]), "the plan from the cache")
+        place.nobody_left()
+        place.say(place.host("other"))  # of the same kind: an actor there is known, and one run shows what it does alone
+        text, progress = place.call("plan", "run.yaml", "--folder", "third", *sets("actors.count=1", "learners.count=1"))
+        check("1 actor on" not in progress, "an actor was measured again:", progress)
+        contains(progress, "1 actor and 1 learner together")
+        third = read_plan(place, "third")
+        equal(third["input"]["hosts"][1]["actor"], known["hosts"][1]["actor"], "an actor on the other host")
+        equal([run["runs"] for run in third["input"]["runs"]], [1], "runs")
+        place.nobody_left()
+
+
+@test
+def test_a_host_that_dies_while_it_is_measured():
+    with Hosts(AUTO) as place:
+        run = place.start("plan", "run.yaml", "--folder", "first", *sets("actors.count=2", "learners.count=1"))
+        run.await_text("1 actor on left")
+        place.kill("left")
+        text = run.ends()
+        plan = run.read("plan.json")
+        check_sums(plan)
+        check(counts(plan, "actors")["right"] > 0, plan["hosts"])
+        contains(text, "left was lost", "1 actor on right")
+        place.nobody_left()

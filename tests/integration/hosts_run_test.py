@@ -3,17 +3,13 @@ are installed there."""
 
 import pathlib
 import signal
-import sys
 import threading
 
-sys.dont_write_bytecode = True
+import machines
+from harness import contains, test
+from launches import ENDLESS, GRACE, PATIENCE, check, equal, eventually, program, sets
+from machines import place_in
 
-import machines  # noqa: E402
-from harness import Runner, contains  # noqa: E402
-from launches import ENDLESS, GRACE, PATIENCE, check, equal, eventually, program, sets  # noqa: E402
-from machines import place_in  # noqa: E402
-
-test = Runner()
 # Nothing is packed and compared at every connection: hosts_test.py does that.
 HOSTS = """
 hosts:
@@ -173,7 +169,3 @@ def main():
             return test.main(lab)
         finally:
             beside.join()
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -2,16 +2,11 @@
 (machines.py). The machines do not have our programs: they are sent there."""
 
 import pathlib
-import sys
 
-sys.dont_write_bytecode = True
-
-import machines  # noqa: E402
-from harness import Runner, contains  # noqa: E402
-from launches import check, equal, program, sets  # noqa: E402
-from machines import place_in, stored  # noqa: E402
-
-test = Runner()
+import machines
+from harness import contains, test
+from launches import check, equal, program, sets
+from machines import place_in, stored
 
 
 def rows(text):
@@ -107,7 +102,3 @@ def main():
     hidden = [pathlib.Path(program("launch")).resolve().parent, folder_of_a_library()]
     with machines.Lab(("cpu1", "cpu2"), hide=[path for path in hidden if path]) as lab:
         return test.main(lab)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

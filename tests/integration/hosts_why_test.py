@@ -6,14 +6,11 @@ import pathlib
 import subprocess
 import sys
 
-sys.dont_write_bytecode = True
+import machines
+from harness import test
+from launches import ENDLESS, PATIENCE, check, equal, eventually, program, sets
+from machines import place_in
 
-import machines  # noqa: E402
-from harness import Runner  # noqa: E402
-from launches import ENDLESS, PATIENCE, check, equal, eventually, program, sets  # noqa: E402
-from machines import place_in  # noqa: E402
-
-test = Runner()
 PROGRAMS = pathlib.Path(program("launch")).resolve().parent
 HOSTS = """
 hosts:

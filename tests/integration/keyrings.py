@@ -4,12 +4,7 @@ import os
 import pathlib
 import resource
 import subprocess
-import sys
 import tempfile
-import time
-
-sys.dont_write_bytecode = True
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "foreign"))
 
 import zmq
 
@@ -124,10 +119,6 @@ class KeyBroker(Broker):
     def actor(self, key, name="actor"):
         return Actor(self.service(key), COLUMNS, name)
 
-    def kill(self):
-        self.process.kill()
-        self.process.wait()
-
     def lines(self, number):
         return [line for line in self.text().splitlines() if number in line]
 
@@ -153,15 +144,6 @@ class KeyWorld:
         self.broker.remove()
 
 
-def run(test, world_class):
-    """Runs all tests of a file in one world. Returns the exit status."""
-    world = world_class()
-    try:
-        return test.main(world)
-    finally:
-        world.remove()
-
-
 def status(service, name, body, payload=(), timeout=5.0):
     """The status of one request."""
     return service.ask(name, body, payload, timeout, check=False)[0].status
@@ -182,10 +164,3 @@ def send(actor, table="t", count=1, timeout=10.0):
 def write(actor, table="t", count=1, timeout=10.0):
     """Writes items of one step and waits until they are in their table."""
     return send(actor, table, count, timeout) and actor.flush(timeout)
-
-
-def seconds(function, *args):
-    """How long a call takes."""
-    start = time.monotonic()
-    function(*args)
-    return time.monotonic() - start

@@ -10,17 +10,13 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import termios
 import time
 
-sys.dont_write_bytecode = True
+from launches import CONFIG, ENDLESS, GRACE, SLOW, Place, check, equal, eventually, program, sets
+from launch_scripts import STUBBORN, counted, foreign
+from harness import contains, test
 
-from launches import CONFIG, ENDLESS, GRACE, SLOW, Place, check, equal, eventually, program, sets  # noqa: E402
-from launch_scripts import STUBBORN, counted, foreign  # noqa: E402
-from harness import Runner, contains  # noqa: E402
-
-test = Runner()
 SEED = int(os.environ.get("RP_TEST_SEED", "0")) or int(time.time())
 SECONDS = float(os.environ.get("RP_ATTACK_SECONDS", "12"))
 # Many failures, quick restarts, and nobody hangs for long.
@@ -393,6 +389,3 @@ def test_interrupted_profile():
         contains(follow.ends(0), '"phase": "stopped"', "before the run began")
         check(time.monotonic() - asked < 10 * SLOW, "it took", time.monotonic() - asked, "s")
         place.nobody_left()
-
-
-sys.exit(test.main())

@@ -5,15 +5,11 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 
-sys.dont_write_bytecode = True
+from launches import ENDLESS, PATIENCE, Place, check, equal, eventually, program, sets
+from harness import contains, test
+import weights
 
-from launches import ENDLESS, PATIENCE, Place, check, equal, eventually, program, sets  # noqa: E402
-from harness import Runner, contains  # noqa: E402
-import weights  # noqa: E402
-
-test = Runner()
 # A learner that leaves a copy of each of its states, so that it can be told which one a file holds.
 EACH = ("learners.snapshot_every=1", "learners.publish_every=1", "evaluator.every=100")
 
@@ -234,6 +230,3 @@ def test_in_one_process():
         equal((one / "best.weights").read_bytes(), (two / "best.weights").read_bytes(), "best.weights of the same run")
         again, result = run("one", "seed=5", "evaluator.every=0")
         equal(number(again / "best.weights", "evaluation/return"), result["return"], "best.weights of another run")
-
-
-sys.exit(test.main())

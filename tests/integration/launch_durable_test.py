@@ -6,15 +6,10 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import time
 
-sys.dont_write_bytecode = True
-
-from launches import PATIENCE, SLOW, Place, check, equal, program, sets  # noqa: E402
-from harness import Runner, contains  # noqa: E402
-
-test = Runner()
+from launches import PATIENCE, SLOW, Place, check, equal, program, sets
+from harness import contains, test
 
 CONFIG = """
 name: durable
@@ -256,6 +251,3 @@ def test_full_disk():
         report = run.read("report.json")
         equal((report["steps"], report["restarts"]), (4000, 0), "steps, and who had to be started again")
         place.nobody_left()
-
-
-sys.exit(test.main())

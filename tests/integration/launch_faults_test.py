@@ -4,16 +4,12 @@ import json
 import os
 import pathlib
 import signal
-import sys
 import time
 
-sys.dont_write_bytecode = True
+from launches import CONFIG, GRACE, PATIENCE, SLOW, Place, check, equal, sets
+from launch_scripts import STUBBORN, counted, foreign
+from harness import contains, test
 
-from launches import CONFIG, GRACE, PATIENCE, SLOW, Place, check, equal, sets  # noqa: E402
-from launch_scripts import STUBBORN, counted, foreign  # noqa: E402
-from harness import Runner, contains  # noqa: E402
-
-test = Runner()
 FOREIGN_FOLDER = pathlib.Path(__file__).resolve().parents[1] / "foreign"
 
 
@@ -213,24 +209,6 @@ def test_second_interrupt():
 
 # ---- the launcher is killed
 
-@test
-def test_launcher_is_killed():
-    with foreign(STUBBORN, 2) as place:
-        run = place.launch()
-        run.await_alive(lambda: all("child" in run.log("actor-%d" % i) for i in range(2)), "the actors' children")
-        check(len(place.left()) >= 8, "launcher, guard, broker, learner, two actors with a child each:", place.left())
-        run.signal(signal.SIGKILL)
-        run.ends(-signal.SIGKILL)
-        place.nobody_left(3 * SLOW)
-        # Its folder is not locked any more.
-        again = place.start("resume", "runs/latest")
-        again.await_start("actor-1", 2)
-        again.signal()
-        again.signal(signal.SIGTERM)
-        again.ends(130, GRACE)
-        place.nobody_left()
-
-
 # ---- work that is done
 
 @test
@@ -301,6 +279,3 @@ def test_steps_given_back():
         for name in ("learner-0", "evaluator-0", "actor-0"):
             contains(launcher.log(), 'process=%s how="exit status 0"' % name)
         place.nobody_left()
-
-
-sys.exit(test.main())

@@ -9,12 +9,9 @@ import sys
 import tempfile
 import time
 
-sys.dont_write_bytecode = True
+from launches import CONFIG, PATIENCE, SLOW, Place, check, equal, eventually, sets
+from harness import contains, test
 
-from launches import CONFIG, PATIENCE, SLOW, Place, check, equal, eventually, sets  # noqa: E402
-from harness import Runner, contains  # noqa: E402
-
-test = Runner()
 # Actors and learner sleep most of the time, so that this machine's speed hardly matters: about 230 inserts/s by an actor, and
 # 150 steps of 16 samples by the learner, which is 600 inserts/s.
 AUTO = CONFIG.replace("count: 2", "count: auto").replace("count: 1", "count: auto, delay: 6ms") \

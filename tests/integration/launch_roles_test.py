@@ -1,21 +1,14 @@
 """What the key of one role, or a program that can connect, may do to a run."""
 
 import json
-import pathlib
 import shutil
 import stat
-import sys
 
-sys.dont_write_bytecode = True
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "foreign"))
-
-from launches import ENDLESS, GRACE, Place, check, equal, sets  # noqa: E402
-from actor import Actor  # noqa: E402
-from generated import pb  # noqa: E402
-from harness import Runner  # noqa: E402
-from service import Service  # noqa: E402
-
-test = Runner()
+from launches import ENDLESS, GRACE, Place, check, equal, sets
+from actor import Actor
+from generated import pb
+from harness import test
+from service import Service
 
 
 def endpoint(run, name="service"):
@@ -85,6 +78,3 @@ def test_a_new_run_goes_on_from_nothing():
         check(" A0205 " not in again.log("learner-0"), "it went on from the weights of another run")
         check((again.folder / "learner.weights.before").exists(), "the weights of the other run are gone")
         equal(stat.S_IMODE(again.folder.stat().st_mode), 0o750, "mode of a folder of the user's")
-
-
-sys.exit(test.main())

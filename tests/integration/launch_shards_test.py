@@ -5,14 +5,10 @@ import os
 import pathlib
 import signal
 import subprocess
-import sys
 
-sys.dont_write_bytecode = True
+from launches import PATIENCE, Place, check, equal, program, sets
+from harness import contains, test
 
-from launches import PATIENCE, Place, check, equal, program, sets  # noqa: E402
-from harness import Runner, contains  # noqa: E402
-
-test = Runner()
 CONFIG = (pathlib.Path(__file__).resolve().parent.parent.parent / "configs" / "shards.yaml").read_text()
 SHARDS = 4
 
@@ -113,6 +109,3 @@ def test_refused():
         single = subprocess.run([program("single"), "-c", str(place.config)], capture_output=True, text=True)
         check(single.returncode != 0, single)
         contains(single.stderr, "has one broker")
-
-
-sys.exit(test.main())

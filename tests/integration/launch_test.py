@@ -3,15 +3,11 @@
 import html.parser
 import json
 import signal
-import sys
 import time
 
-sys.dont_write_bytecode = True
+from launches import ENDLESS, GRACE, SLOW, Place, check, equal, sets
+from harness import contains, test
 
-from launches import ENDLESS, GRACE, SLOW, Place, check, equal, sets  # noqa: E402
-from harness import Runner, contains  # noqa: E402
-
-test = Runner()
 RESULT = " done after "
 FILES = ("config.yaml", "launch.json", "learner.weights", "metrics.jsonl", "report.html",
          "report.json", "report.txt", "status.json", "actor-0.jsonl", "actor-1.jsonl", "evaluator-0.jsonl", "learner-0.jsonl",
@@ -258,6 +254,3 @@ def test_interrupt_and_resume():
         contains(place.call("resume", "runs/latest", status=1)[1], "has met its stop condition: %d environment steps" % end,
                  "--set stop.steps")
         place.nobody_left()
-
-
-sys.exit(test.main())

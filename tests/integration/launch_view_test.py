@@ -5,13 +5,10 @@ import shlex
 import shutil
 import sys
 
-sys.dont_write_bytecode = True
+from launches import ENDLESS, GRACE, PATIENCE, Place, check, equal, eventually, program, sets
+from harness import contains, test
+from terminals import PROMPT, Terminal
 
-from launches import ENDLESS, GRACE, PATIENCE, Place, check, equal, eventually, program, sets  # noqa: E402
-from harness import Runner, contains  # noqa: E402
-from terminals import PROMPT, Terminal  # noqa: E402
-
-test = Runner()
 # What the view shows of a run, by the words that begin its lines.
 LABELS = ("speed", "inserts", "samples", "SPI", "actors", "learners", "waits", "table", "return", "processes", "memory")
 
@@ -233,23 +230,6 @@ def test_status_follow():
         check("stopped" in screen_head(screen), screen_head(screen))
 
 
-@test
-def test_terminal_goes_away():
-    """Then the run goes on, and can be followed and stopped from elsewhere."""
-    with Place() as place:
-        with Terminal(place, 80, 24) as terminal:
-            start(terminal, place, "--folder", "run")
-            terminal.await_screen(settled, "a whole frame")
-        status = place.base / "run/status.json"
-        before = status.stat().st_mtime_ns
-        eventually(lambda: status.stat().st_mtime_ns > before, PATIENCE, "a run that goes on")
-        place.call("stop", "run")
-        place.nobody_left(GRACE)
-        contains((place.base / "run/logs/launch.log").read_text(), "L0002", "ended process=broker")
-        contains((place.base / "run/report.json").read_text(), '"phase": "stopped"')
-
-
 if not shutil.which("tmux"):
     print("no tmux: skipped")
     sys.exit(77)
-sys.exit(test.main())

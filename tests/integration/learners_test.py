@@ -1,11 +1,8 @@
 """Parallel learners as real processes: bit-identical, whoever of them dies and comes back."""
 
-import sys
 
-sys.dont_write_bytecode = True
-
-from runs import PATIENCE, Run, check, equal, eventually  # noqa: E402
-from harness import Runner  # noqa: E402
+from runs import PATIENCE, Run, check, equal, eventually
+from harness import test
 
 LEARNERS = 3
 CONFIG = """
@@ -27,8 +24,6 @@ broker:
       sampler: {kind: prioritized, options: {exponent: 0.6}}
       limiter: {kind: sample_to_insert_ratio, samples_per_insert: 16, min_size: 200, error_buffer: 400}
 """
-
-test = Runner()
 
 
 def make_run(steps=0):
@@ -164,7 +159,3 @@ def test_pause():
             process.ask()
         for process in (*learners, actor):
             process.ends()
-
-
-if __name__ == "__main__":
-    sys.exit(test.main())

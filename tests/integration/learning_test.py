@@ -67,6 +67,3 @@ def main():
     if not same:
         print("a seed does not repeat its weights, or two seeds give the same")
     return 0 if met and same else 1
-
-
-sys.exit(main())

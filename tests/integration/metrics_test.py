@@ -12,28 +12,23 @@ import re
 import socket
 import struct
 import subprocess
-import sys
+import tempfile
 import threading
 import time
-
-sys.dont_write_bytecode = True
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "foreign"))
 
 import zmq
 
 import keyrings
 from actor import Actor
 from generated import pb
-from harness import Broker, Runner, check, contains, equal, eventually
+from harness import Broker, check, contains, equal, eventually, test
 from learner import Learner
 from metrics_text import Metrics, Wrong, promtool
 from service import Service
 
-test = Runner()
 CTL = os.environ.get("RP_CTL", "replay-ctl")
 SOURCE = pathlib.Path(os.environ.get("RP_SOURCE_DIR", pathlib.Path(__file__).resolve().parents[2]))
 SLOW = 10 if os.environ.get("RP_SANITIZE") else 1  # a sanitizer's factor
-ENDPOINTS = "service: tcp://127.0.0.1:0\ningest: tcp://127.0.0.1:0\nevents: tcp://127.0.0.1:0\nhttp: 127.0.0.1:0\n"
 TABLES = """
 tables:
   - {name: replay, max_size: 50, sampler: {kind: prioritized, options: {exponent: 1.0}}, limiter: {kind: min_size, min_size: 5}}
@@ -91,7 +86,7 @@ class Site:
     """A broker that serves HTTP, a writer and a learner."""
 
     def __init__(self, tables=TABLES, more=""):
-        self.broker = Broker(ENDPOINTS + more + tables)
+        self.broker = Broker("http: 127.0.0.1:0\n" + more + tables)
         self.web = Web(self.broker.endpoints["http"])
         self.endpoint = self.broker.endpoints["service"]
 
@@ -255,8 +250,7 @@ def json_and_openmetrics_say_the_same():
 
 @test
 def the_journal_has_figures():
-    folder = pathlib.Path("/tmp/replay-metrics-%d" % os.getpid())
-    try:
+    with tempfile.TemporaryDirectory(prefix="replay-metrics-") as folder:
         with Site(more="journal: {dir: %s, fsync: always}\n" % folder) as site:
             work(site)
             metrics, disk = site.web.metrics(), site.web.json("/api/info")["disk"]
@@ -275,8 +269,6 @@ def the_journal_has_figures():
             equal(metrics.get("replay_limiter_cursor", table="replay"), site.ctl("info")["tables"][0]["limiter"]["cursor"])
             check(write(site.actor(), "replay", 3))
             eventually(lambda: site.web.metrics().get("replay_table_inserts_total", table="replay") == 3, 20, "new inserts")
-    finally:
-        subprocess.run(["rm", "-rf", str(folder)], check=True)
 
 
 # ----------------------------------------------------------------------------------------------------------- documents --
@@ -290,13 +282,9 @@ def described(family):
 
 @test
 def documents_name_what_there_is():
-    folder = pathlib.Path("/tmp/replay-metrics-%d" % os.getpid())
-    try:
-        with Site(more="journal: {dir: %s}\n" % folder) as site:
-            work(site)
-            metrics = site.web.metrics()
-    finally:
-        subprocess.run(["rm", "-rf", str(folder)], check=True)
+    with tempfile.TemporaryDirectory(prefix="replay-metrics-") as folder, Site(more="journal: {dir: %s}\n" % folder) as site:
+        work(site)
+        metrics = site.web.metrics()
     page = SOURCE / "docs" / "METRICS.md"
     rows = {name: described(family) for name, family in metrics.families.items()}
     if os.environ.get("RP_WRITE_METRICS"):  # a metric that is new needs a row with its name before
@@ -471,8 +459,7 @@ def bad_requests_disturb_nobody():
 
 @test
 def a_token_is_needed_with_keys():
-    broker = keyrings.KeyBroker("http: 127.0.0.1:0\n")
-    try:
+    with keyrings.KeyBroker("http: 127.0.0.1:0\n") as broker:
         web = Web(broker.endpoints["http"])
         path = broker.keys / "http.token"
         token = path.read_text().strip()
@@ -499,8 +486,6 @@ def a_token_is_needed_with_keys():
         broker.stop()
         broker.start()
         equal(path.read_text().strip(), token)
-    finally:
-        broker.remove()
 
 
 @test
@@ -570,7 +555,3 @@ def a_thousand_sessions_and_a_hundred_tables():
             len(text) / 1000, took[10] * 1e3, took[0] * 1e3, cpu[10] * 1e6))
         check(took[0] < 0.1 * SLOW, "a scrape took", took)  # the best: other programs make the median late
         check(cpu[10] < 0.01 * SLOW, "the core thread took", cpu)
-
-
-if __name__ == "__main__":
-    sys.exit(test.main())

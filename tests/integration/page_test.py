@@ -12,16 +12,14 @@ import sys
 import urllib.error
 import urllib.request
 
-sys.dont_write_bytecode = True
-
-from browser import Browser, available  # noqa: E402
-from launches import CONFIG, ENDLESS, PATIENCE, Place, check, equal, eventually, program, sets  # noqa: E402
-from harness import Broker, Runner  # noqa: E402
-from keyrings import COLUMNS, FIELDS, KeyBroker  # noqa: E402
-from actor import Actor  # noqa: E402
-from generated import pb  # noqa: E402
-from learner import Learner  # noqa: E402
-from service import Service  # noqa: E402
+from browser import Browser, available
+from launches import CONFIG, ENDLESS, PATIENCE, Place, check, equal, eventually, program, sets
+from harness import PORTS, Broker, test
+from keyrings import COLUMNS, FIELDS, KeyBroker
+from actor import Actor
+from generated import pb
+from learner import Learner
+from service import Service
 
 PACKAGE = pathlib.Path(program("launch")).resolve().parent / "lib" / "python"
 if available():
@@ -31,7 +29,6 @@ if available():
 VIEWS = ["now", "tables", "learning", "processes", "broker", "items", "runs"]
 SHOTS = pathlib.Path(os.environ.get("RP_SCREENSHOTS", "screenshots"))
 SHOTS.mkdir(parents=True, exist_ok=True)
-test = Runner()
 
 
 def page_of(launcher):
@@ -64,6 +61,18 @@ def quiet(browser, url):
     origin = url.split("?")[0]
     elsewhere = [one for one in browser.requests() if not one.startswith((origin, "blob:"))]
     check(not elsewhere, "requests to", elsewhere)
+
+
+PRESS = "[...document.querySelectorAll('button')].find((one) => one.textContent === arguments[0])"
+
+
+def press(browser, name):
+    browser.run("%s.click()" % PRESS, name)
+
+
+def answer(browser, name):
+    browser.wait("the question", "return document.querySelector('dialog').open")
+    press(browser, name)
 
 
 def get(url, headers=None):
@@ -197,22 +206,19 @@ def changes_need_a_token_and_a_yes():
         browser.wait("figures", "return document.querySelectorAll('main td').length > 5")
         equal(browser.run("return document.querySelectorAll('button.danger').length"), 0, "buttons without a token")
         look(browser, url, "broker")
-        press = "[...document.querySelectorAll('button')].find((one) => one.textContent === arguments[0])"
-        browser.wait("the buttons", "return !!%s" % press, "Limiter of replay")
-        browser.run("%s.click()" % press, "Limiter of replay")
+        browser.wait("the buttons", "return !!%s" % PRESS, "Limiter of replay")
+        press(browser, "Limiter of replay")
         browser.wait("the question", "return document.querySelector('dialog').open")
         browser.run("document.querySelector('[name=samples_per_insert]').value = '2'")
-        browser.run("%s.click()" % press, "Yes")
+        press(browser, "Yes")
         browser.wait("the change", "return fetch('api/state').then((r) => r.json()).then((s) => s.broker.tables[0].limiter.samples_per_insert === 2)")
         browser.wait("the answer", "return document.querySelector('dialog').open && /changed/.test(document.querySelector('dialog').textContent)")
-        browser.run("%s.click()" % press, "Close")
-        browser.run("%s.click()" % press, "Stop the run")
-        browser.wait("the question", "return document.querySelector('dialog').open")
-        browser.run("%s.click()" % press, "No")
+        press(browser, "Close")
+        press(browser, "Stop the run")
+        answer(browser, "No")
         check(launcher.alive(), "No has ended the run")
-        browser.run("%s.click()" % press, "Stop the run")
-        browser.wait("the question", "return document.querySelector('dialog').open")
-        browser.run("%s.click()" % press, "Yes")
+        press(browser, "Stop the run")
+        answer(browser, "Yes")
         launcher.ends(seconds=3 * PATIENCE)
         check(not (launcher.folder / "page").exists(), "the address is still there")
 
@@ -348,8 +354,6 @@ tables:
   - {name: replay, max_size: 1000, sampler: {kind: prioritized},
      limiter: {kind: sample_to_insert_ratio, samples_per_insert: 1, min_size: 5, error_buffer: 20}}
 """
-SOCKETS = "service: tcp://127.0.0.1:0\ningest: tcp://127.0.0.1:0\nevents: tcp://127.0.0.1:0\n"
-PRESS = "[...document.querySelectorAll('button')].find((one) => one.textContent === arguments[0])"
 
 
 def free_port():
@@ -379,7 +383,7 @@ def latency(browser, learner):
     check(browser.run("return document.querySelectorAll('.latency circle, .latency path.curve').length") >= 8, "nothing is drawn")
     equal(browser.run("return import('./util.js').then(({percent, number}) => [percent(0.997), percent(1.234), percent(0.00008), number(1234567)])"),
           ["100%", "123%", "0%", "1.23M"], "numbers for people")
-    browser.run("%s.click()" % PRESS, "Histogram of sample")
+    press(browser, "Histogram of sample")
     browser.wait("a histogram", "return document.querySelectorAll('.latency rect.f0').length >= 1")
     measured = browser.run("return fetch('api/latency').then((r) => r.json())")["requests"]["sample"]["times"]
     p99 = browser.run("""return Promise.all([import('./latency.js'), fetch('api/state').then((r) => r.json())]).then(([{quantile}, {broker}]) =>
@@ -390,8 +394,7 @@ def latency(browser, learner):
 @test
 def a_broker_shows_itself():
     """The page at the broker's own address: why it waits, tables, writers, parameters, items; a killed broker comes back."""
-    broker = Broker(SOCKETS + "http: 127.0.0.1:%d\n" % free_port() + RATIO)
-    with Browser() as browser:
+    with Broker("http: 127.0.0.1:%d\n" % free_port() + RATIO) as broker, Browser() as browser:
         url = broker.endpoints["http"].strip()
         writer = write_until_blocked(broker.endpoints["service"])
         Service(broker.endpoints["service"]).ask("params_put", pb.ParamsPut(name="policy"), [b"weights"])
@@ -427,16 +430,14 @@ def a_broker_shows_itself():
         browser.wait("the return", "return !!document.querySelector('#link.good')")
         del writer
         equal(broker.stop(), 0, "exit status")
-    broker.remove()
 
 
 @test
 def a_broker_of_shards_shows_itself():
     """The page of one of several shards, all with keys, shows them as one broker, each in a row, and says which one is away."""
-    broker = KeyBroker("http: 127.0.0.1:0\nshards: 2\n", tables=RATIO)
-    token = (broker.keys / "http.token").read_text().strip()
-    shards = [int(pid) for pid in pathlib.Path("/proc/%d/task/%d/children" % (broker.process.pid, broker.process.pid)).read_text().split()]
-    with Browser() as browser:
+    with KeyBroker("http: 127.0.0.1:0\nshards: 2\n", tables=RATIO) as broker, Browser() as browser:
+        token = (broker.keys / "http.token").read_text().strip()
+        shards = [int(pid) for pid in pathlib.Path("/proc/%d/task/%d/children" % (broker.process.pid, broker.process.pid)).read_text().split()]
         look(browser, broker.endpoints["shard.1.http"].strip() + "?token=" + token, "broker")
         title = "return [...document.querySelectorAll('main h2')].some((one) => one.textContent === arguments[0])"
         browser.wait("two shards", title.replace("arguments[0]", "'Shards (2 of 2 answer)'"))
@@ -447,15 +448,13 @@ def a_broker_of_shards_shows_itself():
         check(fits(browser), "the shards are wider than a telephone")
         browser.screenshot(str(SHOTS / "shards-360.png"))
         os.kill(shards[0], signal.SIGCONT)
-    equal(broker.stop(), 0, "exit status")
-    broker.remove()
+        equal(broker.stop(), 0, "exit status")
 
 
 @test
 def a_broker_with_keys_shows_itself():
     """Everything needs the token; with it, the page asks before it changes something; the list of keys has no say in it."""
-    broker = KeyBroker("http: 127.0.0.1:0\n", tables=RATIO)
-    with Browser() as browser:
+    with KeyBroker("http: 127.0.0.1:0\n", tables=RATIO) as broker, Browser() as browser:
         url, token = broker.endpoints["http"].strip(), (broker.keys / "http.admin.token").read_text().strip()
         for path in ("api/state", "api/items?table=replay", "api/writers", "api/histogram?table=replay"):
             equal(get(url + path), 401, "status of %s without a token" % path)
@@ -466,24 +465,22 @@ def a_broker_with_keys_shows_itself():
         eventually(lambda: broker.lines("B0607"), PATIENCE, "the broker's new key")
         look(browser, url + "?token=" + token, "broker")
         browser.wait("the buttons", "return !!%s" % PRESS, "Limiter of replay")
-        browser.run("%s.click()" % PRESS, "Limiter of replay")
+        press(browser, "Limiter of replay")
         browser.wait("the question", "return document.querySelector('dialog').open")
         browser.run("document.querySelector('[name=samples_per_insert]').value = '2'")
-        browser.run("%s.click()" % PRESS, "Yes")
+        press(browser, "Yes")
         browser.wait("the change", "return document.querySelector('dialog').open && /changed/.test(document.querySelector('dialog').textContent)")
-        browser.run("%s.click()" % PRESS, "Close")
-        browser.run("%s.click()" % PRESS, "Stop the broker")
-        browser.wait("the question", "return document.querySelector('dialog').open")
-        browser.run("%s.click()" % PRESS, "Yes")
+        press(browser, "Close")
+        press(browser, "Stop the broker")
+        answer(browser, "Yes")
         equal(broker.process.wait(PATIENCE), 0, "exit status")
-    broker.remove()
 
 
 @test
 def a_broker_on_a_terminal():
     """It prints the address with the token for changes, which nothing else shows."""
     ours, theirs = pty.openpty()
-    broker = subprocess.Popen([program("broker"), "--set", "http=127.0.0.1:0"] + sets(*SOCKETS.replace(": ", "=").split()), stdout=theirs,
+    broker = subprocess.Popen([program("broker"), "--set", "http=127.0.0.1:0"] + sets(*PORTS.replace(": ", "=").split()), stdout=theirs,
                               stderr=subprocess.DEVNULL)
     os.close(theirs)
     with open(ours, encoding="utf-8") as terminal:
@@ -519,6 +516,3 @@ def a_day():
         print("24 hours: %d points, %.1f MB of JavaScript" % (points, megabytes))
         check(points < 10000, "points", points)
         check(megabytes < 50, "MB of memory", megabytes)
-
-
-sys.exit(test.main())

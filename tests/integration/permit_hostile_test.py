@@ -7,28 +7,19 @@ import os
 import pathlib
 import random
 import signal
-import sys
 import tempfile
 import time
-
-sys.dont_write_bytecode = True
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "foreign"))
 
 import blocks
 from actor import Actor
 from generated import pb
-from harness import Broker, Runner, check, equal, eventually
+from harness import Broker, check, equal, eventually, test
 from service import VERSION, Service
-
-test = Runner()
 
 INVALID_ARGUMENT, NOT_FOUND, DEADLINE_EXCEEDED, FAILED_PRECONDITION, CANCELLED = 1, 2, 4, 6, 11
 MOST = 1 << 24
 TABLES = """
 shards: 2
-service: tcp://127.0.0.1:0
-ingest: tcp://127.0.0.1:0
-events: tcp://127.0.0.1:0
 journal: {dir: %s}
 tables:
   - {name: wide, sampler: {kind: uniform}, limiter: {kind: sample_to_insert_ratio, samples_per_insert: 2, min_size: 4, error_buffer: 200000}}
@@ -201,7 +192,3 @@ def main():
         print("FAIL  the broker did not end in order")
         status = 1
     return status
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -8,10 +8,8 @@ import signal
 import subprocess
 import sys
 
-sys.dont_write_bytecode = True
-
-from launches import PATIENCE, Place, check, equal, program, sets  # noqa: E402
-from harness import Runner  # noqa: E402
+from launches import PATIENCE, Place, check, equal, program, sets
+from harness import test
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PYTHON = "/usr/bin/python3"
@@ -37,8 +35,6 @@ broker:
       max_size: 10000
       limiter: {kind: sample_to_insert_ratio, samples_per_insert: 4, min_size: 100, error_buffer: 100}
 """
-
-test = Runner()
 
 
 class PythonPlace(Place):
@@ -270,6 +266,3 @@ def cart_pole_learns():
         value = launcher.read("report.json")["final_value"]
         best = launcher.read("report.json")["best"]
         check(max(value, best) >= 195, "final", value, "best", best)
-
-
-sys.exit(test.main())

@@ -60,7 +60,3 @@ def main():
             failed += result.returncode != 1 or path.split("/")[-1] not in result.stderr
         failed += check(root).returncode != 0
     return 1 if failed else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -101,7 +101,3 @@ def main():
         print(f"steps {load(GOLDEN, 'status.json')['steps']} before, {status['steps']} after the run was resumed")
         assert status["phase"] == "done" and status["steps"] == 900
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,16 +1,13 @@
 """Runs as real processes: to their end, and through signals, deaths and restarts of each part."""
 
 import csv
-import struct
 import subprocess
 import signal
-import sys
 import time
 
-sys.dont_write_bytecode = True
-
-from runs import GRACE, PATIENCE, Run, check, equal, eventually, program  # noqa: E402
-from harness import Runner  # noqa: E402
+from runs import GRACE, PATIENCE, Run, check, equal, eventually, program
+from event_files import records
+from harness import test
 
 CONFIG = """
 folder: BASE/run
@@ -33,39 +30,12 @@ broker:
       limiter: {kind: sample_to_insert_ratio, samples_per_insert: 4, min_size: 200, error_buffer: 100}
 """
 
-test = Runner()
-
 
 def make_run(steps=0):
     return Run(CONFIG.replace("STEPS", str(steps)))
 
 
 # ---- files
-
-def crc32c(data):
-    crc = 0xFFFFFFFF
-    for byte in data:
-        crc ^= byte
-        for _ in range(8):
-            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
-    return crc ^ 0xFFFFFFFF
-
-
-def masked(data):
-    crc = crc32c(data)
-    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
-
-
-def count_events(path):
-    data, at, count = path.read_bytes(), 0, 0
-    while at < len(data):
-        (size,) = struct.unpack_from("<Q", data, at)
-        equal(struct.unpack_from("<I", data, at + 8)[0], masked(data[at:at + 8]), "%s: crc of a length" % path)
-        event = data[at + 12:at + 12 + size]
-        equal(struct.unpack_from("<I", data, at + 12 + size)[0], masked(event), "%s: crc of an event" % path)
-        at, count = at + 16 + size, count + 1
-    return count
-
 
 def check_files(run, process):
     """All three logs hold the same reports."""
@@ -86,7 +56,7 @@ def check_files(run, process):
                 check(abs(got - value) <= 1e-6 * max(1.0, abs(value)), process, name, row[name], "is not", value)
     files = list((run.folder / "tb" / process).iterdir())
     equal(len(files), 1, "event files of %s" % process)
-    equal(count_events(files[0]), len(reports) + 1, "events of %s" % process)
+    equal(len(list(records(files[0].read_bytes()))), len(reports) + 1, "events of %s" % process)
     return reports
 
 
@@ -203,24 +173,6 @@ def test_sigterm_without_others():
 # ---- deaths
 
 @test
-def test_actor_killed():
-    with make_run() as run:
-        run.broker()
-        run.learner()
-        actors = [run.actor(0), run.actor(1)]
-        run.await_more("actor-0", "actor_steps", 100)
-        actors[0].kill()
-        run.await_more("learner-0", "learner_steps", 20)  # the other one goes on
-        lines = len(run.reports("actor-0"))
-        actors[0] = run.actor(0)
-        eventually(lambda: len(run.reports("actor-0")) >= lines + 3, PATIENCE, "reports of the new actor")
-        new = run.reports("actor-0")[lines:]
-        check(new[0]["actor_steps"] > 0 and new[0]["learner_steps"] > 0, new[0])
-        for process in actors:
-            process.stop()
-
-
-@test
 def test_learner_killed():
     with make_run() as run:
         run.broker()
@@ -297,7 +249,3 @@ def test_broker_killed():
         run.await_more("learner-0", "learner_steps", 40)
         for process in (*actors, learner):
             process.stop()
-
-
-if __name__ == "__main__":
-    sys.exit(test.main())

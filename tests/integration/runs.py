@@ -6,12 +6,9 @@ import pathlib
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
-import time
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "foreign"))
-from harness import check, equal, eventually  # noqa: E402
+from harness import check, equal, eventually
 
 SLOW = 4 if os.environ.get("RP_SANITIZE") else 1  # how much longer everything takes
 PATIENCE = 40 * SLOW

@@ -12,10 +12,9 @@ import subprocess
 import sys
 import time
 
-from keyrings import SANITIZED, KeyBroker, KeyWorld, Stranger, run  # Stranger: for the processes of FLOOD
-from harness import Runner, check, equal, eventually
+from keyrings import SANITIZED, KeyBroker, KeyWorld, Stranger  # Stranger: for the processes of FLOOD
+from harness import check, equal, eventually, test
 
-test = Runner()
 HANDSHAKES = 2000 if SANITIZED else 10000
 
 
@@ -53,7 +52,7 @@ def knock(port, rng):
 
 FLOOD = r"""
 import random, sys, time
-sys.path.insert(0, sys.argv[1])
+sys.path[:0] = sys.argv[1].split(":")
 import security_flood_timing_test as t
 import zmq
 port, count, seed, public = int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]), sys.argv[5].encode()
@@ -88,7 +87,7 @@ class Innocent:
 
     CODE = r"""
 import sys, time
-sys.path.insert(0, sys.argv[1])
+sys.path[:0] = sys.argv[1].split(":")
 import keyrings, pathlib
 from generated import pb
 key = keyrings.Key(pathlib.Path(sys.argv[2]))
@@ -108,7 +107,7 @@ while True:
 
     def __init__(self, world):
         self.process = subprocess.Popen(
-            ["/usr/bin/python3", "-B", "-c", self.CODE, os.path.dirname(os.path.abspath(__file__)), str(world.actor.path),
+            ["/usr/bin/python3", "-B", "-c", self.CODE, ":".join(sys.path), str(world.actor.path),
              world.endpoint], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         equal(self.process.stdout.readline().strip(), "ready")
 
@@ -127,7 +126,7 @@ def flood(broker, count, seed, workers=2):
     """Starts processes that knock at a broker's door. An attacker has a machine of its own, so these get what processor time is
     left."""
     port = broker.endpoints["service"].rsplit(":", 1)[1]
-    return [subprocess.Popen(["/usr/bin/python3", "-B", "-c", FLOOD, os.path.dirname(os.path.abspath(__file__)), port,
+    return [subprocess.Popen(["/usr/bin/python3", "-B", "-c", FLOOD, ":".join(sys.path), port,
                               str(count // workers), str(seed + i), broker.public.decode()],
                              preexec_fn=lambda: os.nice(10)) for i in range(workers)]
 
@@ -182,7 +181,3 @@ def a_flood_of_failing_handshakes(world):
     eventually(lambda: descriptors(world) <= open_before + 4, 40, "the descriptors")
     equal(world.watch.info().server.messages_bad, 0)
     check(world.broker.alive())
-
-
-if __name__ == "__main__":
-    sys.exit(run(test, World))

@@ -7,17 +7,15 @@ import os
 import shutil
 import socket
 import subprocess
-import sys
 import threading
 import time
 
 import zmq
 
-from keyrings import CTL, SANITIZED, KeyBroker, KeyWorld, Stranger, run, status, write
+from keyrings import CTL, SANITIZED, KeyBroker, KeyWorld, Stranger, status, write
 from generated import pb
-from harness import Runner, check, contains, equal, eventually, send_large
+from harness import check, contains, equal, eventually, send_large, test
 
-test = Runner()
 HANDSHAKES = 2000 if SANITIZED else 10000
 REFUSED, NO_BROKER = 1, 3   # exit statuses of replay-ctl
 
@@ -396,7 +394,3 @@ def secrets_stay_secret(world):
     check(not any(secret.decode() in world.broker.text() for secret in secrets + [own]), "the log")
     for verb in ("list", "show"):
         check(own.decode() not in world.broker.ctl(verb, world.broker.keys), verb)
-
-
-if __name__ == "__main__":
-    sys.exit(run(test, World))

@@ -5,13 +5,11 @@ Run by Debian's python3 with RP_BROKER, RP_CTL and RP_SOURCE_DIR in the environm
 import os
 import pathlib
 import re
-import sys
 
-from keyrings import COLUMNS, PERMISSION_DENIED, KeyWorld, run, status, write
+from keyrings import COLUMNS, PERMISSION_DENIED, KeyWorld, status, write
 from generated import pb
-from harness import Runner, check, equal, eventually
+from harness import check, equal, eventually, test
 
-test = Runner()
 SOURCE = pathlib.Path(os.environ.get("RP_SOURCE_DIR", pathlib.Path(__file__).parents[2]))
 
 EVERYBODY = {"actor", "learner", "observer"}
@@ -203,7 +201,3 @@ def the_document_says_the_same(world):
         for request in requests:
             equal(rows[name], ACTOR if request == "ingest" else ROWS[request][0], request)
     equal({r for names in DOCUMENTED.values() for r in names}, set(ROWS) | {"ingest"})
-
-
-if __name__ == "__main__":
-    sys.exit(run(test, World))

@@ -8,7 +8,6 @@ import resource
 import shutil
 import socket
 import struct
-import sys
 import tempfile
 import threading
 import time
@@ -16,14 +15,13 @@ import time
 import zmq
 import zmq.utils.z85 as z85
 
-from keyrings import COLUMNS, FIELDS, PERMISSION_DENIED, ROW, SANITIZED, KeyBroker, KeyContext, KeyWorld, Stranger, run, send, status, write
+from keyrings import COLUMNS, FIELDS, PERMISSION_DENIED, ROW, SANITIZED, KeyBroker, KeyContext, KeyWorld, Stranger, send, status, write
 from actor import Actor
 from generated import pb
-from harness import Runner, check, equal, eventually
+from harness import check, equal, eventually, test
 from learner import Learner
 from service import Service
 
-test = Runner()
 RESOURCE_EXHAUSTED = 5
 
 
@@ -215,8 +213,7 @@ def limit_of_waiting_requests(world):
 @test
 def limits_without_a_word(world):
     """A key that nobody gave limits leaves room for the others."""
-    broker = KeyBroker("memory_limit: 64MiB\n")   # 8 MiB in flight
-    try:
+    with KeyBroker("memory_limit: 64MiB\n") as broker:   # 8 MiB in flight
         hog, other = broker.new("hog", "actor"), broker.new("other", "actor")
         observer = broker.service(broker.new("observer", "observer"))
         service, second = broker.service(hog), broker.service(other)
@@ -235,8 +232,6 @@ def limits_without_a_word(world):
         equal(status(observer, "params_get", large), RESOURCE_EXHAUSTED)
         small = pb.ParamsGet(name=["n"], timeout_ms=1)
         equal(status(second, "params_get", small), 4)   # DEADLINE_EXCEEDED: it has waited
-    finally:
-        broker.remove()
 
 
 @test
@@ -378,16 +373,13 @@ def writers_that_ignore_the_insert_rate(world):
 
 @test
 def limits_of_the_configuration(world):
-    broker = KeyBroker("quota: {sessions: 1}")
-    try:
+    with KeyBroker("quota: {sessions: 1}") as broker:
         key, other = broker.new("a", "actor"), broker.new("b", "actor")
         service, second = broker.service(key), broker.service(other)
         equal([open_session(service, "a"), open_session(service, "b"), open_session(second, "c")],
               [0, RESOURCE_EXHAUSTED, 0])
         broker.edit(key, "actor", "sessions=0")   # no limit for this key
         equal(open_session(service, "d"), 0)
-    finally:
-        broker.remove()
 
 
 # ------------------------------------------------------------------------------------------------------------- revoking --
@@ -532,8 +524,7 @@ def an_endpoint_that_is_taken_while_the_key_changes(world):
 
 @test
 def a_folder_that_others_may_write(world):
-    broker = KeyBroker()
-    try:
+    with KeyBroker() as broker:
         broker.stop()
         broker.keys.chmod(0o777)
         try:
@@ -544,8 +535,6 @@ def a_folder_that_others_may_write(world):
             raise AssertionError("the broker started")
         broker.keys.chmod(0o700)
         broker.start()
-    finally:
-        broker.remove()
 
 
 @test
@@ -609,7 +598,3 @@ def a_long_list(world):
         longest = max(longest, time.monotonic() - start)
     print("      20,000 keys: longest answer %.0f ms" % (longest * 1e3))
     check(longest < (6.0 if SANITIZED else 2.0), "longest answer", longest)
-
-
-if __name__ == "__main__":
-    sys.exit(run(test, World))

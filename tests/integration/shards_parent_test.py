@@ -6,7 +6,6 @@ import pathlib
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 
@@ -78,8 +77,7 @@ class Parent:
     def __exit__(self, *ignored):
         """Nobody is left, also if the test has failed: shards end with their parent."""
         if self.process.poll() is None:
-            self.process.kill()
-            self.process.wait()
+            self.kill()
         self.log.close()
 
     def end(self, number=signal.SIGTERM):
@@ -170,7 +168,3 @@ def main():
             begin = time.monotonic()
             test(pathlib.Path(folder))
             print("%s: %.1f s" % (test.__name__, time.monotonic() - begin), flush=True)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -6,7 +6,6 @@ import os
 import pty
 import signal
 import subprocess
-import sys
 import threading
 import time
 
@@ -232,7 +231,3 @@ def main():
     figures["all"] = time.monotonic() - start
     print(", ".join("%s: %.4g" % item for item in figures.items()))
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -5,13 +5,10 @@ import shutil
 import sys
 import time
 
-sys.dont_write_bytecode = True
+from launches import ENDLESS, PATIENCE, Place, check, equal, eventually, program, sets
+from harness import contains, test
+from terminals import PROMPT, Terminal
 
-from launches import ENDLESS, PATIENCE, Place, check, equal, eventually, program, sets  # noqa: E402
-from harness import Runner, contains  # noqa: E402
-from terminals import PROMPT, Terminal  # noqa: E402
-
-test = Runner()
 LABELS = ("waits", "memory", "messages", "items", "cursor", "waiting")
 
 
@@ -94,4 +91,3 @@ def test_top():
 if not shutil.which("tmux"):
     print("no tmux: skipped")
     sys.exit(77)
-sys.exit(test.main())

@@ -3,15 +3,12 @@
 import json
 import pathlib
 import subprocess
-import sys
 import threading
 
-sys.dont_write_bytecode = True
-
-from runs import PATIENCE, SLOW, Process, Run, check, equal, eventually, program  # noqa: E402
-from harness import Runner  # noqa: E402
-from generated import pb  # noqa: E402
-from service import Service  # noqa: E402
+from runs import PATIENCE, SLOW, Process, Run, check, equal, eventually, program
+from harness import test
+from generated import pb
+from service import Service
 
 CONFIG = """
 folder: BASE/run
@@ -34,8 +31,6 @@ broker:
       sampler: {kind: prioritized, options: {exponent: 0.6}}
       limiter: {kind: sample_to_insert_ratio, samples_per_insert: 4, min_size: 100, error_buffer: 100}
 """
-
-test = Runner()
 
 
 # ---- the format: https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
@@ -378,7 +373,3 @@ def wrong_spans_are_refused():
         reply, frames = admin.wait(id, 10 * SLOW)
         equal([p.name for p in reply.trace.processes], ["broker", "odd \"\\\n name"])
         equal(frames[1], record())
-
-
-if __name__ == "__main__":
-    sys.exit(test.main())

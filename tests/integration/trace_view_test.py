@@ -3,12 +3,10 @@
 import collections
 import sys
 
-sys.dont_write_bytecode = True
-
-from browser import ELEMENT, Browser, available  # noqa: E402
-from runs import PATIENCE, Run, check, equal, eventually  # noqa: E402
-from harness import Runner  # noqa: E402
-from trace_test import CONFIG, take  # noqa: E402
+from browser import ELEMENT, Browser, available
+from runs import PATIENCE, Run, check, equal, eventually
+from harness import test
+from trace_test import CONFIG, take
 
 if available():
     print("skipped:", available())
@@ -28,8 +26,6 @@ return {
   flows: data.Flows.flows.map(flow => flow.map(event => event.pid)),
 };
 """
-
-test = Runner()
 
 
 def load(browser, path):
@@ -65,7 +61,3 @@ def the_performance_panel_reads_a_trace():
         equal(len(found["flows"]), len(arrows), "arrows")
         check(len(arrows) > 10, "arrows", len(arrows))
         check(all(len(flow) == 2 and flow[0] != 1 and flow[1] == 1 for flow in found["flows"]), "from clients to the broker")
-
-
-if __name__ == "__main__":
-    sys.exit(test.main())

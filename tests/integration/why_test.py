@@ -8,10 +8,8 @@ import sys
 import threading
 import urllib.request
 
-sys.dont_write_bytecode = True
-
-from launches import CONFIG, ENDLESS, PATIENCE, Place, check, eventually, program, sets  # noqa: E402
-from harness import Runner  # noqa: E402
+from launches import CONFIG, ENDLESS, PATIENCE, Place, check, eventually, program, sets
+from harness import test
 
 PACKAGE = pathlib.Path(program("launch")).resolve().parent / "lib" / "python"
 if not (PACKAGE / "replaybus" / "__init__.py").exists():
@@ -19,10 +17,8 @@ if not (PACKAGE / "replaybus" / "__init__.py").exists():
     sys.exit(77)
 sys.path.insert(0, str(PACKAGE))
 os.environ.setdefault("REPLAY_BROKER", program("broker"))
-import numpy as np  # noqa: E402
-import replaybus  # noqa: E402
-
-test = Runner()
+import numpy as np
+import replaybus
 
 
 class Watched:
@@ -176,6 +172,3 @@ def a_run_says_the_same():
                 hog.wait()
         launcher.signal()
         launcher.ends(seconds=3 * PATIENCE)
-
-
-sys.exit(test.main())

@@ -10,6 +10,7 @@ from typing import Any, Iterator, NamedTuple, Optional, Union
 import numpy as np
 
 from . import _core, nest
+from .closing import Closing
 from .errors import FailedPrecondition, InvalidArgument, Unavailable
 from .params import DEFAULT, Counter, Params, Reduce, Timeout
 from .sampler import Batch, Change, Sampler, Updater, as_keys, as_priorities
@@ -25,7 +26,7 @@ class CheckpointInfo(NamedTuple):
     seconds: float
 
 
-class Client:
+class Client(Closing):
     """A connection to the broker at ``endpoint``, such as "tcp://127.0.0.1:7600". It connects when it is first used.
 
     Of a broker with shards, the endpoint of any shard is enough, or those of several, separated by commas: the client learns of
@@ -95,12 +96,6 @@ class Client:
         core, self._core = self._core, None
         if core is not None:
             core.close()
-
-    def __enter__(self) -> "Client":
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        self.close()
 
     def _request(self, kind: str, timeout: Timeout, *arguments: Any) -> Any:
         start = time.monotonic()

@@ -25,6 +25,7 @@ import numpy as np
 
 from . import spaces
 from ._load_agent import _agent
+from .closing import Closing
 from .errors import FailedPrecondition
 
 AUTORESET = ("same_step", "next_step", "disabled")
@@ -85,7 +86,21 @@ def _entropy() -> int:
     return secrets.randbits(63)
 
 
-class Env(_agent.Env):
+class _Environment(Closing):
+    """What programs expect of any environment."""
+
+    render_mode = None
+
+    def render(self) -> None:
+        """Draws nothing: render_mode is None."""
+
+    @property
+    def unwrapped(self) -> Any:
+        """The environment itself: it has no wrapper."""
+        return self
+
+
+class Env(_agent.Env, _Environment):
     """One environment. ``make`` makes one.
 
     It draws from its own generator: ``reset(seed=...)`` seeds it, later resets go on with it. The first reset without a seed takes one
@@ -93,7 +108,6 @@ class Env(_agent.Env):
     """
 
     metadata: dict[str, Any] = {"render_modes": []}
-    render_mode = None
     reward_range = (-float("inf"), float("inf"))
 
     def __init__(self, name: str, *, plugin: Optional[str] = None, max_episode_steps: Optional[int] = None,
@@ -114,25 +128,11 @@ class Env(_agent.Env):
         self._seeded = True
         return observation, {}
 
-    def render(self) -> None:
-        """Draws nothing: render_mode is None."""
-
-    @property
-    def unwrapped(self) -> "Env":
-        """The environment itself: it has no wrapper."""
-        return self
-
-    def __enter__(self) -> "Env":
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        self.close()
-
     def __repr__(self) -> str:
         return f"<Env {self.spec.id}>"
 
 
-class VectorEnv(_agent.VectorEnv):
+class VectorEnv(_agent.VectorEnv, _Environment):
     """``num_envs`` environments of one kind that are stepped in one call. ``make_vec`` makes one.
 
     ``autoreset`` says when an environment whose episode has ended begins the next one, with the names of Gymnasium's modes:
@@ -145,8 +145,6 @@ class VectorEnv(_agent.VectorEnv):
 
     With copy=False, all calls write into the same arrays, and a caller that keeps one copies it.
     """
-
-    render_mode = None
 
     def __init__(self, name: str, num_envs: int, *, autoreset: str = "same_step", copy: bool = True, plugin: Optional[str] = None,
                  max_episode_steps: Optional[int] = None, **options: Any) -> None:
@@ -192,22 +190,8 @@ class VectorEnv(_agent.VectorEnv):
             raise ValueError(f"there are {len(seed)} seeds for {self.num_envs} environments")
         return tuple(_check_seed(one) for one in seed)
 
-    def render(self) -> None:
-        """Draws nothing: render_mode is None."""
-
-    @property
-    def unwrapped(self) -> "VectorEnv":
-        """The environment itself: it has no wrapper."""
-        return self
-
     def __len__(self) -> int:
         return self.num_envs
-
-    def __enter__(self) -> "VectorEnv":
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"<VectorEnv {self.spec.id}, {self.num_envs} environments>"

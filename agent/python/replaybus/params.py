@@ -1,13 +1,13 @@
 """Named, versioned values at the broker, counters, and the sum over parallel learners."""
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 
 import numpy as np
 
 from . import _core
-from .errors import DeadlineExceeded, Error, NotFound
+from .closing import Closing, Flushing
+from .errors import DeadlineExceeded, NotFound
 
 if TYPE_CHECKING:
     from .client import Client
@@ -28,25 +28,11 @@ def _param(version: int, data: bytes, age_ns: int) -> Param:
     return Param(version, data, age_ns / 1e9)
 
 
-class _Closing:
-    """An object with close, for ``with`` blocks."""
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, kind: Any, *_: Any) -> None:
-        if kind is None:
-            self.close()  # type: ignore[attr-defined]
-            return
-        with contextlib.suppress(Error):  # which must not hide the first one
-            self.close(1.0)  # type: ignore[attr-defined]
-
-
-class Publisher(_core.Publisher, _Closing):
+class Publisher(_core.Publisher, Flushing):
     """Stores versions of a slot without waiting. At most one put is under way; of the blocks that wait, the newest is sent."""
 
 
-class Subscriber(_core.Subscriber, _Closing):
+class Subscriber(_core.Subscriber, Closing):
     """Receives versions of a slot in the background, so that a loop of steps never waits for them."""
 
     def take(self, timeout: Timeout = 0) -> Optional[Param]:
@@ -135,7 +121,7 @@ class Reduced(NamedTuple):
     counted: bool
 
 
-class Reduce(_core.Reduce):
+class Reduce(_core.Reduce, Closing):
     """A member of a group that sums float32 vectors, round by round. ``Client.reduce`` joins one."""
 
     def add(self, values: np.ndarray, round_timeout: Timeout = None, timeout: Timeout = None) -> Reduced:
@@ -145,9 +131,3 @@ class Reduce(_core.Reduce):
         DeadlineExceeded the vector stays in its round; call again to wait on.
         """
         return Reduced(*self._add(values, round_timeout, timeout))
-
-    def __enter__(self) -> "Reduce":
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        self.close()

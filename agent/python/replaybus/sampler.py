@@ -1,13 +1,13 @@
 """Sampling: batches of items, as arrays that share the memory of the library."""
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, Sequence, Union
 
 import numpy as np
 
 from . import _core, nest
-from .errors import EndOfStream, Error, InvalidArgument
+from .closing import Closing, Flushing
+from .errors import EndOfStream, InvalidArgument
 from .params import DEFAULT, Timeout
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class Batch(_core.Batch):
         return f"<replaybus.Batch: {len(self)} items, fields {', '.join(self.names())}>"
 
 
-class Sampler(_core.Sampler):
+class Sampler(_core.Sampler, Closing):
     """An iterator over batches, which are requested and decoded ahead. ``Client.sampler`` makes one for a table.
 
     ``sources`` is a list of (client, table) or (client, table, share), such as demonstrations beside replay. Each item of a batch
@@ -135,12 +135,6 @@ class Sampler(_core.Sampler):
         """The next batch within a deadline. DeadlineExceeded says what the table waits for; call again."""
         return Batch(self.take(timeout), self._nodes)
 
-    def __enter__(self) -> "Sampler":
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        self.close()
-
 
 def _source(timeout: Timeout, client: "Client", table: str, share: Optional[float] = None) -> tuple["_core.Client", str, float]:
     if share is not None and share < 0:
@@ -179,7 +173,7 @@ def as_priorities(priorities: Any, n: int) -> np.ndarray:
     return np.ascontiguousarray(np.broadcast_to(array.reshape(-1) if array.ndim else array, (n,)))
 
 
-class Updater(_core.Updater):
+class Updater(_core.Updater, Flushing):
     """Sends new priorities of one table in batches, without waiting for the answers. ``Client.updater`` makes one."""
 
     def __init__(self, client: "_core.Client", table: str, *_: Any, **__: Any) -> None:
@@ -200,13 +194,3 @@ class Updater(_core.Updater):
     def close(self, timeout: Optional[float] = None) -> None:
         """Flushes, then gives up what is left."""
         self._close(timeout)
-
-    def __enter__(self) -> "Updater":
-        return self
-
-    def __exit__(self, kind: Any, *_: Any) -> None:
-        if kind is None:
-            self.close()
-            return
-        with contextlib.suppress(Error):  # which must not hide the first one
-            self.close(1.0)

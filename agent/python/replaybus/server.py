@@ -15,6 +15,7 @@ from typing import Any, Iterator, Mapping, NoReturn, Optional, Sequence, Union
 
 from . import _core
 from .client import Client
+from .closing import Closing
 from .errors import Error, InvalidArgument, Unavailable
 
 
@@ -56,7 +57,7 @@ def _queue(name: str, size: int, **more: Any) -> dict:
 Table.queue = _queue  # type: ignore[attr-defined]
 
 
-class Server:
+class Server(Closing):
     """A broker that stops at the end of a ``with`` block, on ``stop``, or at exit.
 
     ``mode`` "process" starts replay-broker; "thread" runs the broker on threads of this process, which starts faster and
@@ -182,7 +183,7 @@ class Server:
         if self._folder:
             shutil.rmtree(self._folder, ignore_errors=True)
 
-    close = stop
+    close = stop  # type: ignore[assignment]
 
     @property
     def running(self) -> bool:
@@ -196,12 +197,6 @@ class Server:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a server cannot be pickled: pickle its client, or its endpoint")
-
-    def __enter__(self) -> "Server":
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        self.stop()
 
     def __del__(self) -> None:
         try:

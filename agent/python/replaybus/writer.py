@@ -10,6 +10,7 @@ from typing import Any, Callable, Iterator, NamedTuple, Optional, Sequence, Unio
 import numpy as np
 
 from . import _core, nest
+from .closing import Flushing
 from .errors import BY_STATUS, DeadlineExceeded, Error
 
 
@@ -58,23 +59,10 @@ class Compared:
     def __init__(self, kind: int, column: int) -> None:
         self._kind, self._column = kind, column
 
-    def __eq__(self, number: Any) -> tuple[int, int, int, float]:  # type: ignore[override]
-        return self._kind, self._column, 1, number
+    def _comparison(code: int) -> Callable[["Compared", Any], Any]:  # type: ignore[misc]  # a function of the class body
+        return lambda self, number: (self._kind, self._column, code, number)
 
-    def __ne__(self, number: Any) -> tuple[int, int, int, float]:  # type: ignore[override]
-        return self._kind, self._column, 2, number
-
-    def __lt__(self, number: Any) -> tuple[int, int, int, float]:
-        return self._kind, self._column, 3, number
-
-    def __le__(self, number: Any) -> tuple[int, int, int, float]:
-        return self._kind, self._column, 4, number
-
-    def __gt__(self, number: Any) -> tuple[int, int, int, float]:
-        return self._kind, self._column, 5, number
-
-    def __ge__(self, number: Any) -> tuple[int, int, int, float]:
-        return self._kind, self._column, 6, number
+    __eq__, __ne__, __lt__, __le__, __gt__, __ge__ = map(_comparison, range(1, 7))  # type: ignore[assignment]
 
 
 class Column(Compared):
@@ -182,7 +170,7 @@ def _options(name: Optional[str], chunk_length: int, keep_alive: Optional[int], 
                 max_in_flight=max_in_flight or 0, history=history, timeout=timeout)
 
 
-class Writer(_core.Writer):
+class Writer(_core.Writer, Flushing):
     """A stream of steps, and items over them. ``Client.writer`` makes one.
 
     The first step, or ``spec``, decides the structure, element types and shapes of all steps.
@@ -290,15 +278,6 @@ class Writer(_core.Writer):
         columns = f", columns {', '.join(self._shape.names)}" if self._shape else ""
         return f"<replaybus.Writer: {state}{columns}>"
 
-    def __enter__(self) -> "Writer":
-        return self
-
-    def __exit__(self, kind: Any, *_: Any) -> None:
-        if kind is None:
-            self.close()
-        else:
-            _close_quietly(self)
-
 
 def _first_row(steps: Any) -> Any:
     node = nest.node_of(steps)
@@ -319,7 +298,7 @@ def _append_rows(writers: tuple, block: bool, steps: Any, item: Optional[Last], 
     return _core.append_rows(writers, block, steps, table, count, priority, done, timeout)
 
 
-class VectorWriter:
+class VectorWriter(Flushing):
     """A stream for each of n environments; one call appends a step to every one of them.
 
     >>> import numpy as np, replaybus
@@ -377,15 +356,6 @@ class VectorWriter:
 
     def __repr__(self) -> str:
         return f"<replaybus.VectorWriter: {len(self)} streams, the first is {self._writers[0]!r}>"
-
-    def __enter__(self) -> "VectorWriter":
-        return self
-
-    def __exit__(self, kind: Any, *_: Any) -> None:
-        if kind is None:
-            self.close()
-        else:
-            _close_quietly(*self._writers)
 
 
 def _clock(timeout: Optional[float]) -> Callable[[], Optional[float]]:

@@ -1,6 +1,5 @@
 """Programs like those that agents' libraries write for Reverb: adders over a trajectory writer, learners over datasets."""
 import collections
-import threading
 import time
 
 import numpy as np
@@ -203,107 +202,6 @@ def test_transitions_by_rule():
         assert all(len(sample.data.reward) == last - first for sample, (first, last) in zip(samples, spans))
         assert all(type(sample.data) is Step and sample.data.extras == () for sample in samples)
         assert client.server_info()["replay"].current_size == 0
-
-
-def test_actors_and_a_queue():
-    """Every sequence arrives once, in its actor's order; actors wait for the learner."""
-    actors, episodes = 3, 4
-    with reverb.Server([reverb.Table.queue("queue", 4)]) as server:
-        def act(number):
-            play(SequenceAdder(server.localhost_client(), 4, 4, {"queue": float(number)}), episodes)
-        threads = [threading.Thread(target=act, args=(number,), daemon=True) for number in range(actors)]
-        for thread in threads:
-            thread.start()
-        total = actors * episodes * LENGTH // 4
-        dataset = reverb.TrajectoryDataset(f"localhost:{server.port}", "queue", max_in_flight_samples_per_worker=2,
-                                           max_samples=total)
-        seen = {number: [] for number in range(actors)}
-        for sample in dataset:
-            seen[int(sample.info.priority)].append(int(sample.data["observation"]["t"][0]))
-        for thread in threads:
-            thread.join(10)
-        assert not any(thread.is_alive() for thread in threads)
-        assert all(starts == episodes * [0, 4, 8] for starts in seen.values())
-
-
-def test_a_learner_moves_priorities():
-    with reverb.Server([table(sampler=reverb.selectors.Prioritized(1.0))]) as server:
-        client = server.localhost_client()
-        play(NStepAdder(client, 1, {"replay": 1.0}), 1)
-        dataset = reverb.TrajectoryDataset(client.server_address, "replay", max_in_flight_samples_per_worker=16)
-        for _, batch in zip(range(20), dataset.batch(16)):
-            wanted = np.where(batch.data["o"]["t"] == 5, 8.0, 1 / (LENGTH - 1))
-            assert (batch.info.probability > 0).all() and (batch.info.table_size == LENGTH).all()
-            client.mutate_priorities("replay", updates=dict(zip(batch.info.key, wanted)))
-        starts = [int(sample.data["o"]["t"]) for sample in dataset.take(900)]
-        assert abs(np.mean(np.array(starts) == 5) - 8 / 9) < 0.06
-
-
-def test_an_actor_waits_for_its_learner():
-    limiter = reverb.rate_limiters.SampleToInsertRatio(samples_per_insert=2.0, min_size_to_sample=5, error_buffer=4.0)
-    with reverb.Server([table(limiter=limiter, sampler=reverb.selectors.Uniform())]) as server:
-        client = server.localhost_client()
-        writer = client.trajectory_writer(1)
-        for t in range(8):  # the limiter allows seven: 2 * 7 <= 2 * 5 + 4
-            writer.append({"t": t})
-            writer.create_item("replay", 1.0, {"t": writer.history["t"][-1]})
-        writer.flush(block_until_num_items=1, timeout_ms=5000)
-        with pytest.raises(reverb.DeadlineExceededError):
-            writer.flush(timeout_ms=50)
-        assert client.server_info()["replay"].current_size == 7
-        start = time.monotonic()
-        with pytest.raises(reverb.DeadlineExceededError):
-            writer.end_episode(timeout_ms=50)
-        assert 0.04 < time.monotonic() - start < 30
-        learner = threading.Thread(target=lambda: list(server.localhost_client().sample("replay", 4, emit_timesteps=False)),
-                                   daemon=True)
-        learner.start()
-        writer.end_episode(timeout_ms=5000)
-        learner.join(5)
-        writer.close()
-
-
-@pytest.mark.parametrize("bounds", [(5, 9), (0, 30), 4.0])
-def test_bounds_of_a_ratio(bounds):
-    limiter = reverb.rate_limiters.SampleToInsertRatio(1.0, 10, bounds)
-    with reverb.Server([table(limiter=limiter)]) as server:
-        client = server.localhost_client()
-        for t in range(10):
-            assert client.server_info()["replay"].current_size == t
-            client.insert(t, {"replay": 1.0})
-        assert next(client.sample("replay"))[0].data[0] == 0
-
-
-def test_a_learner_waits_for_enough_items():
-    replay = table(limiter=reverb.rate_limiters.MinSize(5))
-    with reverb.Server([replay]) as server:
-        client, address = server.localhost_client(), f"localhost:{server.port}"
-        client.insert(0, {"replay": 1.0})
-        for timeout in (0, 150):
-            start = time.monotonic()
-            assert list(reverb.TimestepDataset(address, "replay", rate_limiter_timeout_ms=timeout)) == []
-            assert timeout / 1000 <= time.monotonic() - start < timeout / 1000 + 30
-        got = []
-        learner = threading.Thread(target=lambda: got.extend(server.localhost_client().sample("replay", 1)), daemon=True)
-        learner.start()
-        for t in range(1, 5):
-            assert not got and not replay.can_sample(1)
-            client.insert(t, {"replay": 1.0})
-        learner.join(5)
-        assert len(got) == 1 and replay.can_sample(1)
-
-
-def test_a_learner_starts_again_from_a_checkpoint(tmp_path):
-    first = reverb.checkpointers.DefaultCheckpointer(str(tmp_path / "one"))
-    second = reverb.checkpointers.DefaultCheckpointer(str(tmp_path / "two"), fallback_checkpoint_path=str(tmp_path / "one"))
-    with reverb.Server([table(signature=signature(4))], checkpointer=first) as server:
-        play(SequenceAdder(server.localhost_client(), 4, 4, {"replay": 3.0}), 1)
-        assert server.localhost_client().checkpoint() == str(tmp_path / "one")
-    with reverb.Server([table(signature=signature(4))], checkpointer=second) as server:
-        client = server.localhost_client()
-        sample = next(client.sample("replay", emit_timesteps=False, unpack_as_table_signature=True))
-        assert sample.data["observation"]["t"].tolist() == [0, 1, 2, 3] and sample.info.priority == 3
-        assert client.server_info()["replay"].current_size == 3
 
 
 def test_a_server_that_is_not_there():

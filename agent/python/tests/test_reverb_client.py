@@ -270,12 +270,17 @@ def test_checkpoint(client, reverb_server):
 
 
 def test_restart_from_checkpoint(tmp_path):
-    checkpointer = reverb.checkpointers.DefaultCheckpointer(str(tmp_path))
-    with reverb.Server([table()], checkpointer=checkpointer) as server:
-        server.localhost_client().insert(7.0, {"replay": 1.0})
-        server.localhost_client().checkpoint()
-    with reverb.Server([table()], checkpointer=checkpointer) as server:
-        assert values(server.localhost_client(), "replay", 1) == [7]
+    """Also from the folder of another server."""
+    one, two = (str(tmp_path / name) for name in ("one", "two"))
+    for first, folder, fallback in ((True, one, None), (False, one, None), (False, two, one)):
+        checkpointer = reverb.checkpointers.DefaultCheckpointer(folder, fallback_checkpoint_path=fallback)
+        with reverb.Server([table()], checkpointer=checkpointer) as server:
+            client = server.localhost_client()
+            if first:
+                client.insert(7.0, {"replay": 3.0})
+                client.checkpoint()
+            sample, = client.sample("replay")
+            assert (float(sample[0].data[0]), sample[0].info.priority) == (7, 3)
 
 
 def test_journal_and_host(tmp_path):

@@ -1,9 +1,5 @@
 """A broker with shards, and samplers over several sources."""
 import collections
-import os
-import signal
-import time
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -83,44 +79,6 @@ def test_any_endpoint_and_a_list(shards, client):
             assert set(batch.key.tolist()) <= set(keys.tolist()) and np.allclose(batch.probability, 1 / 30)
 
 
-def test_samples_are_counted_and_who_waits_is_named(client):
-    with client.sampler("uniform", 4, max_samples=20) as sampler:  # a table without a ratio needs no permits
-        waits, deadline = [], time.monotonic() + 20
-        while not waits and time.monotonic() < deadline:
-            waits = [wait for wait in client.why()["waits"] if wait["table"] == "uniform"]
-        assert [(wait["kind"], wait["count"], wait["all_shards"]) for wait in waits] == [("sample", 4, True)]
-        fill(client, "uniform", 10)
-        assert len(list(sampler)) == 5
-    limiter = client.info("uniform")["tables"][0]["limiter"]
-    assert (limiter["inserts"], limiter["samples"]) == (10, 20)
-
-
-def test_parameters_are_at_all_shards(client, shards):
-    client.params["policy"] = b"one"
-    client.params["policy"] = b"two"
-    for _ in range(N + 1):  # each client reads from a shard that its number chooses
-        with shards.client(timeout=20) as other:
-            assert other.params["policy"].data == b"two"
-
-
-def test_a_queue_gives_each_item_once(client):
-    keys = fill(client, "queue", 40)
-    with client.sampler("queue", 8, max_samples=40) as sampler:
-        got = [key for batch in sampler for key in batch.key]
-    assert sorted(got) == sorted(keys.tolist())
-
-
-def test_a_sampler_that_is_stopped_gives_what_it_has_picked(client):
-    keys = fill(client, "queue", 400)
-    with client.sampler("queue", 4) as sampler:
-        first = sampler.next(20).key.tolist()
-        sampler.stop()
-        first += [key for batch in sampler for key in batch.key]
-    with client.sampler("queue", 4, timeout=0.5) as sampler:
-        rest = [key for batch in sampler for key in batch.key]
-    assert rest and sorted(first + rest) == sorted(keys.tolist())
-
-
 def test_sources_with_shares(client, server):
     """Demonstrations at one broker without shards beside replay over shards."""
     with server.client(timeout=20) as demos:
@@ -155,30 +113,6 @@ def test_torch_takes_sources(client):
         assert len(batch.source) == 16 and batch.to("cpu").shard.tolist() == (batch.key >> 56).tolist()
     with pytest.raises(TypeError):
         rt.Sampler(client)
-
-
-def test_a_shard_is_killed(shards, client):
-    """Samples go on without it, its key is missing afterwards, and it is written to again when it is back."""
-    if shards.process is None:
-        pytest.skip("shards are threads of this process")
-    keys = fill(client, "uniform", 60)
-    parent = shards.process.pid
-    children = Path(f"/proc/{parent}/task/{parent}/children")
-    before = [int(pid) for pid in children.read_text().split()]
-    with client.sampler("uniform", 32) as sampler:
-        assert set(sampler.next(20).shard) <= set(range(N))
-        os.kill(before[1], signal.SIGKILL)
-        while 1 in sampler.next(20).shard:  # what was requested ahead
-            pass
-        lost = (keys >> np.uint64(56)) == 1
-        assert client.update("uniform", keys[~lost], np.ones((~lost).sum())).applied == (~lost).sum()
-        while len(children.read_text().split()) < N or client.state()["connected_shards"] < N:
-            assert set(sampler.next(20).shard) <= {0, 2}
-        assert client.update("uniform", keys[lost], np.ones(lost.sum())).missing == lost.sum()
-        fill(client, "uniform", 60)
-        while 1 not in sampler.next(20).shard:
-            pass
-    assert client.info("uniform")["tables"][0]["size"] == 120 - lost.sum()
 
 
 @pytest.mark.parametrize("shards", [0, 256, "auto", 2.0])

@@ -40,56 +40,6 @@ def test_server_in_a_thread_keeps_its_data(tmp_path):
             write(client, 5)
 
 
-FEW = """
-import os, resource, socket, sys, replaybus
-free, endpoint = int(sys.argv[1]), sys.argv[2]
-limit = os.dup(2) + free
-resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
-try:
-    if endpoint:
-        replaybus.Client(endpoint).info()
-    else:
-        replaybus.Server([replaybus.Table("t")], mode="thread").stop()
-except replaybus.ResourceExhausted as error:
-    print("refused")
-"""
-
-
-def test_few_descriptors_are_an_exception():
-    with replaybus.Server([replaybus.Table("t")], mode="thread") as server:
-        for endpoint in ("", server.endpoint):
-            for free in (3, 11, 100):
-                out = subprocess.run([sys.executable, "-c", FEW, str(free), endpoint], text=True, capture_output=True, timeout=60)
-                assert out.returncode == 0, (free, endpoint, out.stderr)
-                assert ("refused" in out.stdout) == (free < 100)
-
-
-FULL = """
-import os, resource, socket, sys, replaybus
-paths = dict(zip(("service", "ingest", "events"), ("ipc://%s/%s" % (sys.argv[1], name) for name in "sie")))
-with replaybus.Server([replaybus.Table("t")], mode="thread", config=paths) as server:
-    limit = os.dup(2) + 64
-    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
-    peer, taken = socket.socket(socket.AF_UNIX), []
-    try:
-        while True:
-            taken.append(os.dup(2))
-    except OSError:
-        pass
-    peer.connect(sys.argv[1] + "/s")
-    assert peer.recv(1) == b""
-    for descriptor in taken:
-        os.close(descriptor)
-    with server.client() as client:
-        print(client.info()["tables"][0]["size"])
-"""
-
-
-def test_a_connection_without_descriptors_is_closed(tmp_path):
-    out = subprocess.run([sys.executable, "-c", FULL, str(tmp_path)], text=True, capture_output=True, timeout=60)
-    assert out.returncode == 0 and out.stdout == "0\n", out.stderr
-
-
 def test_several_servers_and_garbage_collection():
     servers = [replaybus.Server([replaybus.Table("t")], mode="thread") for _ in range(3)]
     for i, server in enumerate(servers):

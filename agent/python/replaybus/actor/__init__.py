@@ -21,7 +21,7 @@ import os
 from typing import Any, Mapping, Optional, Sequence, Union
 
 from .._load_agent import _agent
-from ..errors import Error
+from ..closing import Flushing
 from ..writer import close_at_exit
 from .structured import Converter, describe, is_plain
 
@@ -30,7 +30,7 @@ __all__ = ["Actor"]
 Config = Union[None, str, "os.PathLike[str]", Mapping[str, Any]]
 
 
-class Actor(_agent.Actor):
+class Actor(_agent.Actor, Flushing):
     """An actor of a run whose environments the program steps itself.
 
     It connects to the broker at ``endpoint``, builds the network that ``config`` describes, and waits in the first ``act`` for the
@@ -85,18 +85,6 @@ class Actor(_agent.Actor):
     def epsilon(self) -> float:
         """The share of random actions at present, of the first environment."""
         return self.state()["epsilon"]
-
-    def __enter__(self) -> "Actor":
-        return self
-
-    def __exit__(self, kind: Any, *_: Any) -> None:
-        if kind is None:
-            self.close()
-            return
-        try:
-            self.close(1.0)
-        except Error:
-            pass  # an exception is on its way already
 
     def __repr__(self) -> str:
         return f"<Actor {self.index} at {self.endpoint}>"

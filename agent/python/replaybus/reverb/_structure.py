@@ -160,7 +160,6 @@ def publish(client: Any, facts: Facts) -> None:
 def lookup(client: Any) -> Facts:
     """Reads the facts. A broker that was not started by this module has none."""
     client.connect()  # a time-out of 0 does not wait for the connection
-    client.connect()
     try:
         stored = json.loads(bytes(client.params.get(SLOT, timeout=0).data))
     except DeadlineExceeded:

@@ -6,6 +6,7 @@ import threading
 from typing import Any, Mapping, Optional, Sequence
 
 from .. import server as native
+from ..closing import Closing
 from . import _structure, checkpointers, item_selectors, rate_limiters
 from .client import Client
 from .errors import translated
@@ -93,7 +94,7 @@ class Table:
         return "Table(" + ", ".join(f"{key}={value!r}" for key, value in self._arguments.items()) + ")"
 
 
-class Server:
+class Server(Closing):
     """A broker with these tables, reached at ``localhost:port``. It stops on ``stop``, or at the end of the program.
 
     The broker runs on threads of this process, or with ``mode="process"`` in a process of its own. It accepts connections
@@ -156,17 +157,13 @@ class Server:
                 server.stop()
             self._stopped.set()
 
+    close = stop  # type: ignore[assignment]
+
     def wait(self) -> bool:
         """Waits until the server is stopped by another thread, or by Ctrl-C, which raises KeyboardInterrupt."""
         while not self._stopped.wait(0.1):
             pass
         return False
-
-    def __enter__(self) -> "Server":
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        self.stop()
 
     def __repr__(self) -> str:
         return f"Server(port={self._port})"

@@ -34,6 +34,18 @@ def as_tensor(array: np.ndarray, dtype: str = "") -> torch.Tensor:
     return torch.from_numpy(array if wider is None else array.astype(wider))
 
 
+class _PerItem(Lazy):
+    """The tensor of the array with the same name."""
+
+    def __init__(self, doc: str) -> None:
+        super().__init__(self._tensor)
+        self.__doc__ = doc
+
+    def _tensor(self, batch: "Batch") -> Optional[torch.Tensor]:
+        array = getattr(batch._batch, self._name)
+        return None if array is None else as_tensor(array)
+
+
 class Batch:
     """Items that were sampled together, as tensors. They are made when first asked for, share the batch's memory, and keep it.
 
@@ -59,55 +71,16 @@ class Batch:
         lengths = self._batch.field_lengths()
         return nest.pack(self._node, iter([None if length is None else as_tensor(length) for length in lengths]))
 
-    @Lazy
-    def key(self) -> torch.Tensor:
-        """The items' keys as int64 with the bits of the uint64 keys; updaters take them."""
-        return as_tensor(self._batch.key)
-
-    @Lazy
-    def priority(self) -> torch.Tensor:
-        """The items' priorities, float64."""
-        return as_tensor(self._batch.priority)
-
-    @Lazy
-    def probability(self) -> torch.Tensor:
-        """The probability of each pick when it was made, float64."""
-        return as_tensor(self._batch.probability)
-
-    @Lazy
-    def weight(self) -> torch.Tensor:
-        """Importance weights, float32."""
-        return as_tensor(self._batch.weight)
-
-    @Lazy
-    def times_sampled(self) -> torch.Tensor:
-        """How often each item was sampled, this time included."""
-        return as_tensor(self._batch.times_sampled)
-
-    @Lazy
-    def age(self) -> torch.Tensor:
-        """Seconds since each item was inserted, float64."""
-        return as_tensor(self._batch.age)
-
-    @Lazy
-    def policy(self) -> torch.Tensor:
-        """The version of the parameters that made each item."""
-        return as_tensor(self._batch.policy)
-
-    @Lazy
-    def step(self) -> torch.Tensor:
-        """The number of each item's first step in its stream."""
-        return as_tensor(self._batch.step)
-
-    @Lazy
-    def source(self) -> Optional[torch.Tensor]:
-        """The index of the source that each item came from; None: the sampler has one source."""
-        return None if self._batch.source is None else as_tensor(self._batch.source)
-
-    @Lazy
-    def shard(self) -> Optional[torch.Tensor]:
-        """The number of the shard that has each item; None: there are no shards."""
-        return None if self._batch.shard is None else as_tensor(self._batch.shard)
+    key = _PerItem("The items' keys as int64 with the bits of the uint64 keys; updaters take them.")
+    priority = _PerItem("The items' priorities, float64.")
+    probability = _PerItem("The probability of each pick when it was made, float64.")
+    weight = _PerItem("Importance weights, float32.")
+    times_sampled = _PerItem("How often each item was sampled, this time included.")
+    age = _PerItem("Seconds since each item was inserted, float64.")
+    policy = _PerItem("The version of the parameters that made each item.")
+    step = _PerItem("The number of each item's first step in its stream.")
+    source = _PerItem("The index of the source that each item came from; None: the sampler has one source.")
+    shard = _PerItem("The number of the shard that has each item; None: there are no shards.")
 
     @Lazy
     def info(self) -> dict:

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 
 from ..client import Client
+from ..closing import Closing
 from ..server import Server, Table
 from ..writer import Field, Last
 from .batch import Device
@@ -23,7 +24,7 @@ class ReplayBufferSamples(NamedTuple):
     rewards: torch.Tensor
 
 
-class ReplayBuffer:
+class ReplayBuffer(Closing):
     """``add`` and ``sample`` with the arguments and results that scripts of CleanRL and Stable-Baselines3 expect.
 
     Without a ``client`` it starts a broker on threads of this process; with one, ``table`` of that broker holds the transitions, and
@@ -105,9 +106,3 @@ class ReplayBuffer:
         if self._server is not None:
             self.client.close()
             self._server.stop()
-
-    def __enter__(self) -> "ReplayBuffer":
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        self.close()

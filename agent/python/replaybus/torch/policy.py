@@ -15,6 +15,7 @@ from torch import nn
 
 from .. import weights
 from ..client import Client
+from ..closing import Flushing
 from ..errors import InvalidArgument
 
 # The networks that an actor of each algorithm needs. Policies of sac give means, then log deviations.
@@ -107,7 +108,7 @@ def policy(algorithm: str, **modules: nn.Module) -> dict[str, np.ndarray]:
     return {name: array for prefix in wanted for name, array in tensors_of(modules[prefix], prefix).items()}
 
 
-class Publisher:
+class Publisher(Flushing):
     """Publishes networks for C actors and evaluators without waiting: ``Publisher(client, "dqn", q=network).put(step)``."""
 
     def __init__(self, client: Client, algorithm: str, **modules: nn.Module) -> None:
@@ -141,9 +142,3 @@ class Publisher:
     def close(self, timeout: Any = None) -> None:
         """Waits until the newest version is stored, at most for ``timeout`` seconds."""
         self._slot.close(timeout)
-
-    def __enter__(self) -> "Publisher":
-        return self
-
-    def __exit__(self, kind: Any, *_: Any) -> None:
-        self.close(None if kind is None else 0)

@@ -8,6 +8,7 @@ import torch
 import torch.utils.data
 
 from ..client import Client
+from ..closing import Closing
 from ..errors import DeadlineExceeded, EndOfStream, InvalidArgument
 from ..sampler import Sampler as ArraySampler
 from ..sampler import Source
@@ -17,7 +18,7 @@ from .device import Feed
 _LOOK_S = 1.0  # between two looks at whether the process that wanted the batches is still there
 
 
-class Sampler:
+class Sampler(Closing):
     """An iterator over batches of tensors, requested and decoded ahead.
 
     On the CPU, tensors share the library's memory. With a CUDA ``device``, a thread copies ``prefetch`` batches ahead
@@ -70,12 +71,6 @@ class Sampler:
         self._arrays.close()
         if self._feed is not None:
             self._feed.close()
-
-    def __enter__(self) -> "Sampler":
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        self.close()
 
 
 class Dataset(torch.utils.data.IterableDataset):
