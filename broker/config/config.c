@@ -60,7 +60,9 @@ static const struct schema_row rows[] = {
     {"max_message_bytes", SCHEMA_BYTES, ROOT(max_message_bytes), "64MiB", 4 * KIB, 1024 * 1024 * KIB, NULL, 0,
      "largest message, and therefore the largest item with its chunks"},
     {"peer_backlog_bytes", SCHEMA_BYTES, ROOT(peer_backlog_bytes), "256MiB", 1024 * KIB, 9e18, NULL, 0,
-     "replies that a client may leave unread before it gets errors instead"},
+     "replies that a client may leave unread: beyond them its samples wait until it reads. A reply of any size goes "
+     "out to a "
+     "client that has read all others"},
     {"session.expiry", SCHEMA_TIME, ROOT(expiry_ns), "30s", 30e6, 8.64e13, NULL, 0,
      "silence after which a session ends and its waiting items are dropped; its writer can resume it for twenty times "
      "as long"},

@@ -1,4 +1,6 @@
-/* From picks to frames: small chunks are packed into one frame, large ones are frames of their own without a copy. */
+/* From picks to frames. What travels of a chunk is a piece of it: the rows that the items of the reply need, or all of it if a
+ * block that is needed is compressed. Small pieces are packed into one frame, large ones are frames of their own, without a copy
+ * where they are whole chunks. */
 #include "broker/sample/reply.h"
 
 #include <stdlib.h>
@@ -19,19 +21,41 @@
 #define OWN_FRAME_BYTES (128u << 10)
 
 #define HOT_HEADERS 256u
+/* A chunk with fewer bytes travels whole: to cut it would cost more than to send it. */
+#define CUT_BYTES 1024u
+/* Pieces of one chunk in a reply, for items that lie apart in it; then the last one grows. */
+#define PIECES_MOST 8u
 /* The parameter slot whose version says how stale an item is. */
 #define POLICY_SLOT "policy"
 
 /* The place of a chunk in the reply. */
 struct reply_place {
     struct chunk *chunk;
-    uint32_t index; /* plus 1; 0: not placed yet */
+    uint32_t index; /* of its newest piece, plus 1; 0: not placed yet */
 };
 
-/* What goes into the reply to a sample: the layouts of its items, its chunks, each once, and the blocks of them that the
- * layouts need. Kept between replies as working memory. */
+/* Rows of a chunk that travel. */
+struct piece {
+    struct chunk *chunk;
+    uint32_t first, end; /* rows */
+    uint32_t bytes;      /* of the needed blocks */
+    uint32_t next;       /* the next older piece of the same chunk, plus 1; 0: none */
+};
+
+static inline uint32_t piece_rows(const struct piece *self)
+{
+    return self->end - self->first;
+}
+
+static inline bool piece_is_whole(const struct piece *self)
+{
+    return piece_rows(self) == self->chunk->length;
+}
+
+/* What goes into the reply to a sample: the layouts of its items, pieces of its chunks, each row once, and the blocks of them
+ * that the layouts need. Kept between replies as working memory. */
 struct reply_build {
-    struct chunk **chunk; /* distinct chunks in the order of the reply: n_small of them, then the large ones */
+    struct piece *piece;                   /* in the order of the reply: n_small of them, then the large ones */
     uint32_t *chunk_length, *chunk_blocks; /* steps and blocks of each */
     uint32_t *chunk_index;                 /* of each reference of the picks */
     uint32_t chunk_capacity;
@@ -42,12 +66,14 @@ struct reply_build {
     uint32_t place_mask, place_capacity;
     uint32_t n_chunks, n_small, n_blocks;
     uint32_t *layout_index; /* of each item */
+    uint32_t *offset;       /* of each item in its first piece */
     uint64_t *age_ns;       /* of each item */
     uint32_t item_capacity;
     struct pb_writer layouts; /* encoded, one after another */
     uint8_t need[32];         /* bits of the columns that are needed */
     uint32_t full;            /* all columns below this are needed: chunks without others are sent as they are */
     bool alike;               /* all chunks are such, with the same columns */
+    bool cut, shifted;        /* some piece is not its whole chunk; some does not begin with it */
     size_t small_bytes;       /* of the needed blocks of small chunks */
     uint32_t stamp;           /* marks the layouts that are in the reply */
 };
@@ -57,7 +83,7 @@ struct reply_build {
 static inline __attribute__((always_inline)) void reply_build_prefetch(const struct reply_build *self, uint32_t i)
 {
     if (self->n_chunks > HOT_HEADERS && i < self->n_chunks) {
-        const char *at = (const char *)self->chunk[i];
+        const char *at = (const char *)self->piece[i].chunk;
         __builtin_prefetch(at);
         __builtin_prefetch(at + 64);
     }
@@ -81,14 +107,15 @@ static bool reserve(struct reply_build *self, uint32_t refs, uint32_t items)
 {
     if (refs > self->chunk_capacity) {
         uint32_t n = refs + refs / 2;
-        if (!grow((void **)&self->chunk, n, sizeof(void *)) || !grow((void **)&self->chunk_length, n, 4) ||
+        if (!grow((void **)&self->piece, n, sizeof *self->piece) || !grow((void **)&self->chunk_length, n, 4) ||
             !grow((void **)&self->chunk_blocks, n, 4) || !grow((void **)&self->chunk_index, n, 4))
             return false;
         self->chunk_capacity = n;
     }
     if (items > self->item_capacity) {
         uint32_t n = items + items / 2;
-        if (!grow((void **)&self->layout_index, n, 4) || !grow((void **)&self->age_ns, n, 8))
+        if (!grow((void **)&self->layout_index, n, 4) || !grow((void **)&self->offset, n, 4) ||
+            !grow((void **)&self->age_ns, n, 8))
             return false;
         self->item_capacity = n;
     }
@@ -167,57 +194,112 @@ static bool places_reset(struct reply_build *self, uint32_t refs)
     return true;
 }
 
-static uint32_t reply_build_needed_bytes(const struct reply_build *self, struct chunk *chunk)
-{
-    const uint32_t *sizes = chunk_block_sizes(chunk);
-    uint32_t bytes = 0;
-    for (uint32_t c = 0; c < chunk->columns; c++)
-        if (reply_build_needs(self, c))
-            bytes += sizes[c];
-    return bytes;
-}
-
-static bool is_large(const struct reply_build *self, struct chunk *chunk)
-{
-    return chunk->bytes > OWN_FRAME_BYTES && reply_build_needed_bytes(self, chunk) > OWN_FRAME_BYTES;
-}
-
-/* Moves large chunks behind the small ones, each group in its order. */
+/* Moves large pieces behind the small ones, each group in its order. */
 static bool partition_large(struct reply_build *self, uint32_t n_refs)
 {
     uint32_t n = self->n_chunks, small = 0;
-    struct chunk **sorted = malloc(n * sizeof(*sorted));
+    struct piece *sorted = malloc(n * sizeof *sorted);
     uint32_t *moved = malloc(n * sizeof *moved), large = self->n_small;
     bool ok = sorted && moved;
     for (uint32_t i = 0; ok && i < n; i++) {
-        moved[i] = is_large(self, self->chunk[i]) ? large++ : small++;
-        sorted[moved[i]] = self->chunk[i];
+        moved[i] = self->piece[i].bytes > OWN_FRAME_BYTES ? large++ : small++;
+        sorted[moved[i]] = self->piece[i];
     }
     for (uint32_t i = 0; ok && i < n_refs; i++)
         self->chunk_index[i] = moved[self->chunk_index[i]];
     if (ok)
-        memcpy(self->chunk, sorted, n * sizeof(*sorted));
+        memcpy(self->piece, sorted, n * sizeof *sorted);
     free(sorted);
     free(moved);
     return ok;
 }
 
-/* Collects the distinct chunks. */
-static bool collect_chunks(struct reply_build *self, const struct picks *picks)
+/* True if rows are cut out of the chunk's blocks. */
+static bool can_cut(const struct reply_build *self, struct chunk *chunk)
+{
+    if (chunk->bytes < CUT_BYTES)
+        return false;
+    const uint8_t *codecs = chunk_block_codecs(chunk);
+    for (uint32_t c = 0; c < chunk->columns; c++)
+        if (codecs[c] != RP_CODEC_RAW && codecs[c] != RP_CODEC_ABSENT && reply_build_needs(self, c))
+            return false;
+    return true;
+}
+
+static void piece_extend(struct piece *self, uint32_t first, uint32_t end)
+{
+    self->first = first < self->first ? first : self->first;
+    self->end = end > self->end ? end : self->end;
+}
+
+static uint32_t new_piece(struct reply_build *self, struct piece piece, uint32_t *place)
+{
+    self->piece[self->n_chunks] = piece;
+    *place = ++self->n_chunks;
+    return *place - 1;
+}
+
+/* Returns the piece with n rows of a chunk: one that has rows beside them grows, or a new one begins. */
+static uint32_t take_piece(struct reply_build *self, struct chunk *chunk, uint32_t first, uint32_t n)
+{
+    uint32_t *place = place_of(self, chunk), end = first + n, pieces = 0;
+    for (uint32_t p = *place; p; p = self->piece[p - 1].next) {
+        struct piece *piece = &self->piece[p - 1];
+        if ((first <= piece->end && end >= piece->first) || ++pieces == PIECES_MOST) {
+            piece_extend(piece, first, end);
+            return p - 1;
+        }
+    }
+    if (!can_cut(self, chunk)) {
+        first = 0;
+        end = chunk->length;
+    }
+    self->cut = self->cut || end - first < chunk->length;
+    self->shifted = self->shifted || first > 0;
+    return new_piece(self, (struct piece){.chunk = chunk, .first = first, .end = end, .next = *place}, place);
+}
+
+static __attribute__((noinline)) void take_pieces(struct reply_build *self, const struct picks *picks, uint32_t item,
+                                                  uint32_t ref)
+{
+    uint32_t at = picks->offset[item], left = picks->length[item];
+    for (uint32_t end = ref + picks->chunks[item]; ref < end; ref++) {
+        struct chunk *chunk = picks->refs[ref];
+        uint32_t n = chunk->length - at < left ? chunk->length - at : left;
+        self->chunk_index[ref] = take_piece(self, chunk, at, n);
+        left -= n;
+        at = 0;
+    }
+}
+
+/* Collects the pieces: of each chunk the rows that items need. An item that is a whole chunk is the common case. */
+static bool collect_pieces(struct reply_build *self, const struct picks *picks)
 {
     if (!places_reset(self, picks->n_refs))
         return false;
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < picks->n_refs; i++) {
-        uint32_t *place = place_of(self, picks->refs[i]);
-        if (*place == 0) {
-            self->chunk[n] = picks->refs[i];
-            *place = ++n;
-        }
-        self->chunk_index[i] = *place - 1;
+    struct chunk *const *refs = picks->refs;
+    const uint32_t *offset = picks->offset, *length = picks->length, *chunks = picks->chunks;
+    uint32_t n = picks->n, n_refs = picks->n_refs;
+    self->n_chunks = 0;
+    self->cut = self->shifted = false;
+    for (uint32_t i = 0, ref = 0; i < n; ref += chunks[i++]) {
+        struct chunk *chunk = refs[ref];
+        if (n_refs > HOT_HEADERS && ref + HEADERS_AHEAD < n_refs)
+            __builtin_prefetch(refs[ref + HEADERS_AHEAD]);
+        uint32_t *place = length[i] == chunk->length && offset[i] == 0 ? place_of(self, chunk) : NULL;
+        if (place && *place == 0)
+            self->chunk_index[ref] = new_piece(self, (struct piece){.chunk = chunk, .end = chunk->length}, place);
+        else
+            take_pieces(self, picks, i, ref);
     }
-    self->n_chunks = n;
     return true;
+}
+
+/* Counts the items' offsets from the first rows of their pieces. */
+static void shift_offsets(struct reply_build *self, const struct picks *picks)
+{
+    for (uint32_t i = 0, ref = 0; i < picks->n; ref += picks->chunks[i++])
+        self->offset[i] = picks->offset[i] - self->piece[self->chunk_index[ref]].first;
 }
 
 /* Adds all blocks of a chunk, or the blocks that the layouts need, to the reply. Returns their bytes. */
@@ -236,44 +318,52 @@ static uint32_t add_all_blocks(struct reply_build *self, struct chunk *chunk)
     return chunk->bytes;
 }
 
-static uint32_t add_needed_blocks(struct reply_build *self, struct chunk *chunk)
+static uint32_t add_needed_blocks(struct reply_build *self, const struct piece *piece)
 {
+    struct chunk *chunk = piece->chunk;
     const uint32_t *sizes = chunk_block_sizes(chunk);
     const uint8_t *codecs = chunk_block_codecs(chunk);
     uint32_t bytes = 0;
     for (uint32_t c = 0; c < chunk->columns; c++) {
         if (!reply_build_needs(self, c))
             continue;
-        self->block_size[self->n_blocks] = sizes[c];
+        uint32_t size = piece_is_whole(piece) ? sizes[c] : sizes[c] / chunk->length * piece_rows(piece);
+        self->block_size[self->n_blocks] = size;
         self->block_codec[self->n_blocks] = codecs[c];
         self->block_column[self->n_blocks++] = (uint8_t)c;
-        bytes += sizes[c];
+        bytes += size;
     }
     return bytes;
 }
 
-/* Collects the blocks of all chunks, and counts the small ones. */
+/* Collects the blocks of all pieces, and counts the small ones. */
 static bool collect_blocks(struct reply_build *self)
 {
+    uint32_t n = self->n_chunks, n_small = 0, columns = n ? self->piece[0].chunk->columns : 0;
+    size_t small_bytes = 0;
+    bool alike = true;
     self->n_blocks = 0;
-    self->n_small = 0;
-    self->small_bytes = 0;
-    self->alike = true;
-    for (uint32_t i = 0; i < self->n_chunks; i++) {
-        struct chunk *chunk = self->chunk[i];
+    for (uint32_t i = 0; i < n; i++) {
+        struct piece *piece = &self->piece[i];
+        struct chunk *chunk = piece->chunk;
         reply_build_prefetch(self, i + HEADERS_AHEAD);
         if (!blocks_reserve(self, chunk->columns))
             return false;
         uint32_t first = self->n_blocks;
-        bool full = chunk->columns <= self->full;
-        uint32_t bytes = full ? add_all_blocks(self, chunk) : add_needed_blocks(self, chunk);
-        self->alike = self->alike && full && chunk->columns == self->chunk[0]->columns;
-        self->chunk_length[i] = chunk->length;
+        bool full = chunk->columns <= self->full, whole = !self->cut || piece_is_whole(piece);
+        uint32_t bytes = full && whole ? add_all_blocks(self, chunk) : add_needed_blocks(self, piece);
+        alike = alike && full && chunk->columns == columns;
+        piece->bytes = bytes;
+        self->chunk_length[i] = piece_rows(piece);
         self->chunk_blocks[i] = self->n_blocks - first;
-        bool small = bytes <= OWN_FRAME_BYTES;
-        self->n_small += small;
-        self->small_bytes += small ? bytes : 0;
+        if (bytes <= OWN_FRAME_BYTES) {
+            n_small++;
+            small_bytes += bytes;
+        }
     }
+    self->n_small = n_small;
+    self->small_bytes = small_bytes;
+    self->alike = alike;
     return true;
 }
 
@@ -282,11 +372,14 @@ static bool reply_build_collect(struct reply_build *self, const struct layouts *
     if (++self->stamp == 0)
         self->stamp = 1;
     if (!reserve(self, picks->n_refs, picks->n) || !collect_layouts(self, layouts, picks) ||
-        !collect_chunks(self, picks) || !collect_blocks(self))
+        !collect_pieces(self, picks) || !collect_blocks(self))
         return false;
-    if (self->n_small == 0 || self->n_small == self->n_chunks)
-        return true;
-    return partition_large(self, picks->n_refs) && collect_blocks(self);
+    bool mixed = self->n_small > 0 && self->n_small < self->n_chunks;
+    if (mixed && !(partition_large(self, picks->n_refs) && collect_blocks(self)))
+        return false;
+    if (self->shifted)
+        shift_offsets(self, picks);
+    return true;
 }
 
 static bool reply_build_same_columns(const struct reply_build *self)
@@ -306,9 +399,9 @@ void reply_build_destroy(struct reply_build **self)
     struct reply_build *build = *self;
     if (!build)
         return;
-    void *const arrays[] = {build->chunk,      build->chunk_length, build->chunk_blocks, build->chunk_index,
+    void *const arrays[] = {build->piece,      build->chunk_length, build->chunk_blocks, build->chunk_index,
                             build->block_size, build->block_column, build->block_codec,  build->layout_index,
-                            build->age_ns,     build->places};
+                            build->offset,     build->age_ns,       build->places};
     for (uint32_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++)
         free(arrays[i]);
     pb_writer_fini(&build->layouts);
@@ -323,10 +416,6 @@ static uint8_t *copy_needed(const struct reply_build *self, struct chunk *chunk,
 {
     const uint32_t *sizes = chunk_block_sizes(chunk);
     const uint8_t *data = chunk_data(chunk);
-    if (chunk->columns <= self->full) {
-        memcpy(out, data, chunk->bytes);
-        return out + chunk->bytes;
-    }
     uint32_t run = 0; /* neighbouring blocks that are both needed are copied at once */
     for (uint32_t c = 0; c < chunk->columns; c++) {
         if (reply_build_needs(self, c)) {
@@ -342,6 +431,27 @@ static uint8_t *copy_needed(const struct reply_build *self, struct chunk *chunk,
     return out + run;
 }
 
+/* The same for the rows of a piece. */
+static uint8_t *copy_rows(const struct reply_build *self, const struct piece *piece, uint8_t *out)
+{
+    struct chunk *chunk = piece->chunk;
+    const uint32_t *sizes = chunk_block_sizes(chunk);
+    const uint8_t *data = chunk_data(chunk);
+    for (uint32_t c = 0; c < chunk->columns; data += sizes[c++]) {
+        if (!reply_build_needs(self, c))
+            continue;
+        size_t row = sizes[c] / chunk->length, bytes = row * piece_rows(piece);
+        memcpy(out, data + row * piece->first, bytes);
+        out += bytes;
+    }
+    return out;
+}
+
+static uint8_t *copy_piece(const struct reply_build *self, const struct piece *piece, uint8_t *out)
+{
+    return piece_is_whole(piece) ? copy_needed(self, piece->chunk, out) : copy_rows(self, piece, out);
+}
+
 /* Prefetches the data of a chunk. Inlined always: see prefetch_picks. */
 static inline __attribute__((always_inline)) void prefetch_chunk(struct chunk *chunk)
 {
@@ -353,11 +463,18 @@ static inline __attribute__((always_inline)) void prefetch_chunk(struct chunk *c
 
 static void copy_small(const struct reply_build *self, uint8_t *out)
 {
-    for (uint32_t i = 0; i < self->n_small; i++) {
+    uint32_t n = self->n_small, full = self->cut ? 0 : self->full;
+    for (uint32_t i = 0; i < n; i++) {
+        struct chunk *chunk = self->piece[i].chunk;
         reply_build_prefetch(self, i + HEADERS_AHEAD);
-        if (i + PREFETCH_AHEAD < self->n_small)
-            prefetch_chunk(self->chunk[i + PREFETCH_AHEAD]);
-        out = copy_needed(self, self->chunk[i], out);
+        if (i + PREFETCH_AHEAD < n)
+            prefetch_chunk(self->piece[i + PREFETCH_AHEAD].chunk);
+        if (chunk->columns <= full) { /* all of it, as it is */
+            memcpy(out, chunk_data(chunk), chunk->bytes);
+            out += chunk->bytes;
+        } else {
+            out = copy_piece(self, &self->piece[i], out);
+        }
     }
 }
 
@@ -369,17 +486,17 @@ static bool needs_all(const struct reply_build *self, const struct chunk *chunk)
     return true;
 }
 
-static bool frame_large(const struct reply_build *self, struct peer *peer, struct chunk *chunk, zmq_msg_t *message)
+static bool frame_large(const struct reply_build *self, struct peer *peer, const struct piece *piece,
+                        zmq_msg_t *message)
 {
-    zmq_msg_t *kept = chunk_message(chunk);
-    if (kept && needs_all(self, chunk))
-        return peer_frame_view(peer, message, kept, zmq_msg_data(kept), chunk->bytes);
-    uint32_t bytes = reply_build_needed_bytes(self, chunk);
-    uint8_t *data = malloc(bytes ? bytes : 1);
+    zmq_msg_t *kept = chunk_message(piece->chunk);
+    if (kept && piece_is_whole(piece) && needs_all(self, piece->chunk))
+        return peer_frame_view(peer, message, kept, zmq_msg_data(kept), piece->bytes);
+    uint8_t *data = malloc(piece->bytes);
     if (!data)
         return false;
-    copy_needed(self, chunk, data);
-    return peer_frame(peer, message, data, bytes);
+    copy_piece(self, piece, data);
+    return peer_frame(peer, message, data, piece->bytes);
 }
 
 /* Makes the payload frames. *n: frames made, which the caller closes if this fails. False: no memory. */
@@ -396,7 +513,7 @@ static bool make_payload(const struct reply_build *self, struct peer *peer, zmq_
         *n = 1;
     }
     for (uint32_t i = self->n_small; i < self->n_chunks; i++, (*n)++)
-        if (!frame_large(self, peer, self->chunk[i], &payload[*n]))
+        if (!frame_large(self, peer, &self->piece[i], &payload[*n]))
             return false;
     return true;
 }
@@ -464,7 +581,7 @@ static void write_header(const struct reply_build *self, const struct sample_rep
         .times_sampled = picks->times_sampled,
         .session = picks->session,
         .layout = self->layout_index,
-        .offset = picks->offset,
+        .offset = self->shifted ? self->offset : picks->offset,
         .length = picks->length,
         .chunks = picks->chunks,
         .chunk = in_order ? NULL : self->chunk_index,
@@ -519,24 +636,9 @@ static bool send_built(const struct reply_build *self, struct peers *peers, stru
     return ok;
 }
 
-/* Refuses to send more to a client that leaves its replies unread. */
-static void refuse_full(struct samples *samples, const struct sample_reply *reply)
-{
-    uint32_t held;
-    if (log_allow(&samples->peers->service_log, 5, samples->loop->now_ns, &held))
-        log_line(LEVEL_WARN, "B0302", "peer does not read its replies", "table=%s picks=%u held_back=%u",
-                 reply->table->name, reply->picks->n, held);
-    request_fail(samples->peers, reply->to, reply->id, RP_RESOURCE_EXHAUSTED,
-                 "this client has left too many replies unread: read them before asking for more");
-}
-
 bool reply_picks(struct samples *samples, const struct sample_reply *reply)
 {
     struct peer *peer = peer_find(samples->peers, reply->to);
-    if (peer_is_full(samples->peers, peer)) {
-        refuse_full(samples, reply);
-        return false;
-    }
     if (!samples->build)
         samples->build = need_alloc(sizeof *samples->build);
     struct reply_build *build = samples->build;

@@ -73,6 +73,73 @@ void waiter_unqueue(struct waiter *self)
     self->queued = false;
 }
 
+/* ---- clients that do not read: their samples wait, and no reply is made that would only lie in memory ---- */
+
+/* How often the broker looks whether they have read. */
+#define HELD_NS NS_PER_MS
+
+static bool is_held_up(const struct waiter *self)
+{
+    struct peers *peers = self->samples->peers;
+    return peer_is_full(peers, peer_find(peers, &self->wait.to));
+}
+
+bool waiter_hold(struct waiter *self)
+{
+    struct samples *samples = self->samples;
+    struct loop *loop = samples->loop;
+    uint32_t not_logged;
+    if (self->held || !is_held_up(self))
+        return self->held;
+    waiter_unqueue(self);
+    self->next = NULL;
+    self->prev = samples->held_end;
+    *samples->held_end = self;
+    samples->held_end = &self->next;
+    self->held = true;
+    picks_own(&self->picks, samples);
+    if (samples->held == self)
+        timer_set(&loop->timers, &samples->held_timer, loop->now_ns + HELD_NS);
+    if (log_allow(&samples->peers->service_log, 5, loop->now_ns, &not_logged))
+        log_line(LEVEL_WARN, "B0302", "samples wait: their client does not read its replies",
+                 "table=%s wanted=%u held_back=%u", self->table->name, self->want, not_logged);
+    return true;
+}
+
+static void waiter_unhold(struct waiter *self)
+{
+    struct samples *samples = self->samples;
+    if (!self->held)
+        return;
+    *self->prev = self->next;
+    if (self->next)
+        self->next->prev = self->prev;
+    else
+        samples->held_end = self->prev;
+    self->held = false;
+}
+
+/* Goes on with samples whose clients have read, the oldest first. */
+static void look_at_held(struct timer *timer, void *ctx)
+{
+    struct samples *samples = ctx;
+    bool progress = false;
+    for (struct waiter *waiter = samples->held, *next; waiter; waiter = next) {
+        next = waiter->next;
+        if (is_held_up(waiter))
+            continue;
+        waiter_unhold(waiter);
+        if (waiter->complete)
+            sample_answer(waiter, waiter->held_text);
+        else if (!waiter->serve(waiter, &progress))
+            waiter_enqueue(waiter);
+    }
+    if (samples->held)
+        timer_set(&samples->loop->timers, timer, samples->loop->now_ns + HELD_NS);
+}
+
+/* ---- picks ---- */
+
 static bool skip_picked(void *ctx, uint32_t slot)
 {
     const struct waiter *self = ctx;
@@ -227,6 +294,8 @@ static void unpark(struct waiter *self)
 static void waiter_end(struct waiter *self)
 {
     waiter_unqueue(self);
+    waiter_unhold(self);
+    free(self->held_text);
     unpark(self);
     wait_end(&self->wait);
     kept_samples_unreserve(self);
@@ -266,6 +335,19 @@ static bool parks(struct waiter *waiter, const char *text)
     return true;
 }
 
+/* Holds a waiter that is to be answered. False: its client reads. */
+static bool holds(struct waiter *waiter, const char *text)
+{
+    if (!is_held_up(waiter))
+        return false;
+    if (text != waiter->held_text) {
+        free(waiter->held_text);
+        waiter->held_text = text ? need_text(text) : NULL;
+    }
+    waiter->complete = true;
+    return waiter_hold(waiter);
+}
+
 static __attribute__((noinline)) bool reply_traced(const struct waiter *waiter, const struct sample_reply *reply)
 {
     struct loop *loop = waiter->samples->loop;
@@ -280,7 +362,7 @@ static __attribute__((noinline)) bool reply_traced(const struct waiter *waiter, 
 
 void sample_answer(struct waiter *waiter, const char *text)
 {
-    if (parks(waiter, text))
+    if (parks(waiter, text) || holds(waiter, text))
         return;
     char why[200];
     struct picks *picks = waiter->fetch ? &waiter->picks : kept_samples_keep(waiter, true);
@@ -322,7 +404,12 @@ static void sample_explain(const void *ctx, const struct wait *wait, struct wait
     strncpy(out->table, self->table->name, sizeof out->table - 1);
     out->count = self->want;
     out->got = self->picks.n;
-    if (self->park.state != PARK_NOT)
+    if (self->held)
+        snprintf(out->text, sizeof out->text,
+                 "table '%s': %u of %u items picked; waits until its client has read earlier replies: more than %lld "
+                 "bytes of them are unread (peer_backlog_bytes, or the limit of its key)",
+                 self->table->name, self->picks.n, self->want, (long long)self->samples->config->peer_backlog_bytes);
+    else if (self->park.state != PARK_NOT)
         self->samples->parking.explain(self, out->text, sizeof out->text);
     else
         waiter_explain(self, out->text, sizeof out->text);
@@ -333,8 +420,8 @@ static void sample_expire(void *ctx, struct wait *wait)
 {
     struct waiter *waiter = (struct waiter *)wait;
     struct wait_text why = {0};
-    if (waiter->park.state != PARK_NOT)
-        return; /* it has all its items, and is answered as soon as their data is read */
+    if (waiter->park.state != PARK_NOT || waiter->complete)
+        return; /* it has all its items, and is answered as soon as their data, or its client, has been read */
     sample_explain(ctx, wait, &why);
     if (waiter->picks.n > 0)
         sample_answer(waiter, why.text);
@@ -382,8 +469,10 @@ void sample_give_up(struct waiter *waiter)
     sample_refuse(waiter, RP_CANCELLED, "cancelled by the client");
 }
 
-static bool serve_sample(struct waiter *self, bool *progress)
+bool sample_serve(struct waiter *self, bool *progress)
 {
+    if (waiter_hold(self))
+        return true;
     uint32_t before = self->picks.n;
     waiter_fill(self);
     *progress |= self->picks.n > before;
@@ -396,7 +485,7 @@ static bool serve_sample(struct waiter *self, bool *progress)
 rp_status sample_begin(struct waiter *waiter, const struct request *request, uint64_t timeout_ms, rp_error *err)
 {
     struct peers *peers = waiter->samples->peers;
-    waiter->serve = serve_sample;
+    waiter->serve = sample_serve;
     rp_status status = wait_begin(peers, &waiter->wait, &sample_ops, NULL, request, timeout_ms, err);
     if (status == RP_OK && !kept_samples_reserve(waiter)) {
         wait_end(&waiter->wait);
@@ -624,6 +713,8 @@ void watcher_explain(const struct watcher *self, char *text, size_t size)
 void samples_init(struct samples *self)
 {
     kept_samples_init(&self->kept, self);
+    self->held_end = &self->held;
+    self->held_timer = (struct timer){.fire = look_at_held, .ctx = self};
 }
 
 void samples_fini(struct samples *self)

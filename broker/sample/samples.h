@@ -62,8 +62,10 @@ struct samples {
     struct sample_parking parking;
     struct waiter *spare_waiters;
     uint32_t n_spare_waiters;
-    struct reply_build *build; /* working memory of replies */
-    struct kept_samples kept;  /* samples that may be asked for again */
+    struct reply_build *build;       /* working memory of replies */
+    struct kept_samples kept;        /* samples that may be asked for again */
+    struct waiter *held, **held_end; /* samples of clients that have left too many replies unread, oldest first */
+    struct timer held_timer;
     struct watchers watchers;
 };
 
@@ -91,14 +93,16 @@ struct park {
 struct waiter {
     struct wait wait;
     struct samples *samples;
-    struct waiter *next, **prev; /* in the table's queue; prev NULL: not queued */
+    struct waiter *next, **prev; /* in the table's queue if `queued`, among the held ones if `held` */
     struct table *table;
     /* Goes on with a waiter of the queue; sets *progress if it got something. True: it was answered, and is gone. */
     bool (*serve)(struct waiter *self, bool *progress);
     uint32_t want;
     uint32_t stamp; /* distinct: marks the items picked */
     uint32_t flags; /* PICK_... of disk/record.h */
-    bool distinct, flexible, whole, queued;
+    bool distinct, flexible, whole, queued, held;
+    bool complete;                /* held with all that it will get: it is answered with held_text */
+    char *held_text;              /* or NULL */
     bool paid;                    /* the limiter is not asked; it was charged before, if it takes permits */
     bool full;                    /* its reply has as many chunks as a reply may have */
     bool again;                   /* it was answered before, and gets the same items */
@@ -128,12 +132,17 @@ static inline bool waiter_is_counted(const struct waiter *self)
 bool waiter_is_done(const struct waiter *self);
 /* Writes what it waits for. */
 void waiter_explain(const struct waiter *self, char *text, size_t size);
+/* Takes a waiter whose client has left too many replies unread out of the queue: `serve` is called when the client has read some. The
+ * waiter stays with those that wait, and what it waits for is explained. False: the client has read enough. */
+bool waiter_hold(struct waiter *self);
 
 /* ---- answers: each of these functions ends the waiter ---- */
 
 /* Lets a sample wait on behalf of a request, with the memory to keep its picks. On an error the waiter is released. */
 rp_status sample_begin(struct waiter *waiter, const struct request *request, uint64_t timeout_ms, rp_error *err);
-/* The same for a fetch, which has its picks. */
+/* Goes on filling a sample, and answers it when it is done: see struct waiter. */
+bool sample_serve(struct waiter *self, bool *progress);
+/* Lets a fetch, which has its picks, wait on behalf of a request. */
 rp_status fetch_begin(struct waiter *waiter, const struct request *request, rp_error *err);
 
 /* Answers with the picks. text: why there are fewer than asked for, or NULL. If data has to be read from disk first, the

@@ -106,6 +106,26 @@ static void answer_paid(struct waiter *waiter, enum kept_found found)
         sample_answer(waiter, table->in.size || waiter->picks.n ? NULL : "the table is empty");
 }
 
+/* The first turn of a sample: takes what is there, or what was picked for it before. True: it was answered. */
+static bool begin_sample(struct waiter *waiter, bool *progress)
+{
+    (void)progress; /* nobody waits for it yet */
+    waiter->serve = sample_serve;
+    enum kept_found found = kept_samples_load(waiter);
+    if (waiter->paid) {
+        answer_paid(waiter, found);
+        return true;
+    }
+    if (!waiter_start(waiter, found))
+        return true;
+    if (found == KEPT_ANSWERED || waiter_is_done(waiter)) {
+        sample_answer(waiter, NULL);
+        return true;
+    }
+    picks_own(&waiter->picks, waiter->samples);
+    return false;
+}
+
 rp_status req_sample(struct service *service, struct request *request, rp_error *err)
 {
     struct wire_sample ask;
@@ -123,29 +143,18 @@ rp_status req_sample(struct service *service, struct request *request, rp_error 
         .flags = flags_of(&ask),
     };
     RP_TRY(kept_samples_check(service->samples, &asked, err));
-    struct peer *peer = peer_find(service->peers, &request->from);
-    if (peer_is_full(service->peers, peer))
-        return err_set(err, RP_RESOURCE_EXHAUSTED,
-                       "this client has left more than %lld bytes of replies unread: read them before asking for more",
-                       (long long)service->config->peer_backlog_bytes);
     struct waiter *waiter;
+    bool progress = false;
     RP_TRY(waiter_begin(service, request, table, &ask, &waiter, err));
     request->answered = true;
-    enum kept_found found = kept_samples_load(waiter);
-    if (ask.paid) {
-        answer_paid(waiter, found);
+    bool held = waiter_hold(waiter);
+    if (held)
+        waiter->serve = begin_sample;
+    else if (begin_sample(waiter, &progress))
         return RP_OK;
-    }
-    if (!waiter_start(waiter, found))
-        return RP_OK;
-    bool done = found == KEPT_ANSWERED || waiter_is_done(waiter);
-    if (!done)
-        picks_own(&waiter->picks, service->samples);
-    if (done)
-        sample_answer(waiter, NULL);
-    else if (ask.has_timeout && ask.timeout_ms == 0)
+    if (ask.has_timeout && ask.timeout_ms == 0)
         wait_expire(&waiter->wait);
-    else
+    else if (!held)
         waiter_enqueue(waiter);
     return RP_OK;
 }

@@ -87,8 +87,9 @@ typedef enum rp_fill {
 typedef struct rp_sampler_options {
     uint32_t struct_size;
     uint32_t batch_size; /* items in a batch; 0: 256 */
-    /* Largest number of batches that are requested, or decoded and not yet taken; 0: 4, at most 1024. Over shards there may be more:
-     * up to 32 for each shard, while all together take less than 64 MiB. */
+    /* Largest number of batches that are requested, or decoded and not yet taken; 0: 4, at most 1024. There are fewer, but at least
+     * one, where they would take more than 256 MiB. Over shards there may be more: up to 32 for each shard, while all together
+     * take less than 64 MiB. */
     uint32_t in_flight;
     uint32_t on_demand; /* 1: request nothing ahead, see rp_sampler_next; in_flight is not used */
     int32_t fill;       /* an rp_fill */

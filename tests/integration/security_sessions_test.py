@@ -252,9 +252,8 @@ def limit_of_unread_bytes(world):
         equal(status(reader, kind, body), 0)
         return silent[0], [service.wait(id, 20, check=False)[0].status for service, id in asked]
 
-    silent, statuses = ask("sample", body, 400)  # far more than the buffers of the network take
-    check(0 in statuses and RESOURCE_EXHAUSTED in statuses, statuses)
-    check(set(statuses) <= {0, RESOURCE_EXHAUSTED}, statuses)
+    silent, statuses = ask("sample", body, 400)  # far more than the buffers of the network take: the rest waits in the broker
+    equal(set(statuses), {0})
     equal(status(silent, "sample", body), 0, "after it has read")
     # All actors of a key may be sent the same parameters at once: these are in memory once.
     equal(set(ask("params_get", params, 10)[1]), {0}, "parameters")

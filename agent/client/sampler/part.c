@@ -541,6 +541,16 @@ static rp_status decode(struct part *self, const struct pick *pick, rp_batch **b
     return err_set(error, RP_BAD_MESSAGE, "%llu items came for a request of %u", (unsigned long long)n, pick->count);
 }
 
+/* Keeps the bytes that an item takes in a reply: the most of late. */
+static void note_bytes(struct rp_sampler *sampler, const struct pick *pick)
+{
+    uint64_t bytes = 0, old = sampler->item_bytes - sampler->item_bytes / 16;
+    for (uint32_t i = 0; i < pick->reply->n_payload; i++)
+        bytes += zmq_msg_size(&pick->reply->payload[i]);
+    bytes /= pick->count;
+    sampler->item_bytes = bytes > old ? bytes : old;
+}
+
 bool part_decode(struct part *self, bool *whole)
 {
     struct rp_sampler *sampler = self->sampler;
@@ -556,6 +566,7 @@ bool part_decode(struct part *self, bool *whole)
     pthread_mutex_lock(&sampler->lock);
     sampler->decoded_ns = conn_now();
     sampler->stats.decode_ns += (uint64_t)(sampler->decoded_ns - start);
+    note_bytes(sampler, pick);
     if (status == RP_NO_MEMORY && pick->reply->answered && pick->reply->status == RP_OK) {
         sampler->stalled = true; /* its items may exist nowhere else */
         sampler->error = error;

@@ -9,6 +9,8 @@
 #include "proto/base/error.h"
 
 #define AHEAD_BYTES (UINT64_C(64) << 20)
+/* However many batches the caller wants ahead, their replies take no more: as much as a broker lets a client leave unread. */
+#define MOST_AHEAD_BYTES (UINT64_C(256) << 20)
 
 /* ---- draws: the counts of a multinomial distribution ---- */
 
@@ -615,6 +617,13 @@ void plans_note_wait(struct rp_sampler *self)
     self->waits += comes;
 }
 
+/* Returns how many of n batches may be ahead: at least one. */
+static uint32_t ahead_fitting(const struct rp_sampler *self, uint32_t n)
+{
+    uint64_t batch = self->item_bytes * self->options.batch_size, fit = batch ? MOST_AHEAD_BYTES / batch : n;
+    return fit >= n ? n : fit ? (uint32_t)fit : 1;
+}
+
 /* Lets more batches be under way while the caller waits for them, and fewer while it never does. */
 static void set_window(struct rp_sampler *self)
 {
@@ -628,6 +637,7 @@ static void set_window(struct rp_sampler *self)
         self->window -= (self->window + 15) / 16;
     self->waits = 0;
     self->window = self->window < least ? least : self->window > most ? most : self->window;
+    self->window = ahead_fitting(self, self->window);
 }
 
 void plans_draw(struct rp_sampler *self, int64_t now_ns)
@@ -655,7 +665,7 @@ void plans_ask(struct rp_sampler *self)
         return;
     int64_t now = conn_now();
     self->sending = true; /* requests leave in the order of their plans */
-    self->window = self->capacity;
+    self->window = ahead_fitting(self, self->capacity);
     for (uint32_t count; !part->retry_ns && (count = next_count(self)) > 0;) {
         if (self->asked == 0)
             self->last_ns = now; /* a stream without requests has not waited */

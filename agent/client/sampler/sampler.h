@@ -225,6 +225,7 @@ struct rp_sampler {
     uint64_t got;               /* items of batches that are */
     uint32_t capacity;          /* plans */
     uint32_t window, most;      /* of them: how many there may be now, and how many if the caller waits */
+    uint64_t item_bytes;        /* of an item in a reply */
     uint32_t waits;             /* of the caller since the last burst, for batches under way */
     uint64_t head, build, tail; /* plans: next to take, next to deal out, next to draw; modulo capacity */
     struct plan *plans;
