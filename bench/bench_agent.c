@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "agent/learn/agent.h"
-#include "agent/run/environment_loop.h"
+#include "agent/run/actor.h"
 #include "bench/bench.h"
 
 #define GOAL_STEPS 300e3
@@ -77,8 +77,7 @@ static void step_actor(struct bench_actor *self, struct env *env, const struct r
     if (self->part >= PART_ADDER)
         options.adder = open_adder(self, config, &env->spec);
     actor_init(&actor, &options);
-    if (environment_loop_init(&loop, env, &actor, &err) != RP_OK)
-        load_fail(&self->load, "%s", err.text);
+    environment_loop_init(&loop, env, &actor);
     lane_set_state(self->load.lane, LANE_READY);
     for (;;) {
         for (uint32_t i = 0; i < COUNT_EVERY; i++) {

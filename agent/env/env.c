@@ -100,8 +100,8 @@ rp_status env_check_spec(const char *name, const rp_env_spec *spec, rp_error *er
 void *env_observation_new(const struct env *self)
 {
     size_t bytes = env_observation_bytes(&self->spec);
-    char *observation = calloc(1, bytes + (self->library ? GUARD_BYTES : 0));
-    if (observation && self->library)
+    char *observation = need_alloc(bytes + (self->library ? GUARD_BYTES : 0));
+    if (self->library)
         memset(observation + bytes, GUARD_FILL, GUARD_SEEN);
     return observation;
 }

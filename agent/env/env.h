@@ -81,7 +81,7 @@ void env_step_native(struct env *self, const void *action, void *observation, rp
 void env_native_action(const rp_env_spec *spec, const float *canonical, float *native);
 
 /* Memory for one observation, with guard bytes behind it for those of a plug-in: one that writes too much should not
- * crash the process. NULL: no memory. Free it with free. */
+ * crash the process. Free it with free. */
 void *env_observation_new(const struct env *self);
 /* Checks what a plug-in has written: RP_INVALID_ARGUMENT if it wrote too much, or a number that is not finite. Built-in
  * environments are not checked. */

@@ -416,16 +416,10 @@ static const struct adder_kind_ops adder_episode = {"episode", episode_create, e
 
 /* ---- time ---- */
 
-static int64_t now_ns(void)
-{
-    struct clock clock = clock_system();
-    return clock_now(&clock);
-}
-
 /* 0 if timeout_ms is not a bound. */
 static int64_t deadline_ns(int64_t timeout_ms)
 {
-    return timeout_ms <= 0 || timeout_ms > MAX_TIMEOUT_MS ? 0 : now_ns() + timeout_ms * NS_PER_MS;
+    return timeout_ms <= 0 || timeout_ms > MAX_TIMEOUT_MS ? 0 : clock_ns() + timeout_ms * NS_PER_MS;
 }
 
 /* Milliseconds that are left until deadline_ns. */
@@ -433,7 +427,7 @@ static int64_t time_left_ms(int64_t timeout_ms, int64_t deadline)
 {
     if (deadline == 0)
         return timeout_ms;
-    int64_t left = deadline - now_ns();
+    int64_t left = deadline - clock_ns();
     return left <= 0 ? 0 : (left + NS_PER_MS - 1) / NS_PER_MS;
 }
 
@@ -478,7 +472,7 @@ static rp_status take_rejections(struct adder *self, rp_status status, rp_error 
     self->stats.rejected = info.rejected;
     uint32_t held;
     char why[600];
-    if (log_allow(&self->log, 1, now_ns(), &held))
+    if (log_allow(&self->log, 1, clock_ns(), &held))
         log_line(LEVEL_WARN, "A0103", "the broker refused items",
                  "table=%s rejected=%llu accepted=%llu why=%s held_back=%u", first.table,
                  (unsigned long long)info.rejected, (unsigned long long)info.accepted,
@@ -702,7 +696,7 @@ static rp_status make_columns(struct adder *self, const rp_env_spec *spec, rp_co
     return RP_OK;
 }
 
-static rp_status make_memory(struct adder *self, rp_error *err)
+static void make_memory(struct adder *self)
 {
     uint64_t rows = self->config.kind == ADDER_EPISODE ? 1 : self->keep_rows, size = 1;
     while (size < rows + 1)
@@ -710,7 +704,7 @@ static rp_status make_memory(struct adder *self, rp_error *err)
     size_t widest = self->observation_bytes > self->action_bytes ? self->observation_bytes : self->action_bytes;
     self->trace_mask = size - 1;
     self->trace = need_alloc(size * sizeof *self->trace);
-    self->zeros = calloc(1, widest + sizeof(float));
+    self->zeros = need_alloc(widest + sizeof(float));
     self->queue = need_alloc(self->max_ops * sizeof *self->queue);
     size_t powers = self->config.kind == ADDER_TRANSITION ? (size_t)self->config.n_step : 1;
     self->power = need_alloc(powers * sizeof *self->power);
@@ -719,7 +713,6 @@ static rp_status make_memory(struct adder *self, rp_error *err)
         self->power[i] = power;
         power *= self->config.discount;
     }
-    return self->zeros ? RP_OK : err_set(err, RP_NO_MEMORY, "no memory for an observation of %zu bytes", widest);
 }
 
 static rp_status open_writer(struct adder *self, const struct adder_options *given, const rp_column *columns,
@@ -778,8 +771,10 @@ struct adder *adder_new(const struct adder_options *options, rp_error *err)
     rp_column columns[ADDER_MAX_COLUMNS];
     struct adder *self = need_alloc(sizeof *self);
     rp_status status = design(self, options, columns, err);
-    status = status == RP_OK ? make_memory(self, err) : status;
-    status = status == RP_OK ? open_writer(self, options, columns, err) : status;
+    if (status == RP_OK) {
+        make_memory(self);
+        status = open_writer(self, options, columns, err);
+    }
     if (status != RP_OK)
         (void)adder_destroy(&self, 0, NULL);
     return self;

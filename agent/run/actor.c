@@ -1,11 +1,13 @@
 #include "agent/run/actor.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "proto/base/clock.h"
 #include "proto/base/error.h"
 #include "proto/base/log.h"
+#include "proto/base/need.h"
 #include "replay/trace.h"
 
 /* Time between two checks of the stop flag. */
@@ -27,6 +29,18 @@ void actor_init(struct actor *self, const struct actor_options *options)
     self->options.environments = options->environments > 0 ? options->environments : 1;
     self->epsilon = actor_ladder(actors->epsilon, actors->epsilon_alpha, options->index,
                                  (uint32_t)actors->count * self->options.environments);
+}
+
+struct adder *actor_adder(const struct run_config *config, const struct agent *agent, rp_client *client,
+                          const char *name, int64_t timeout_ms, rp_error *err)
+{
+    return adder_new(&(struct adder_options){.client = client,
+                                             .name = name,
+                                             .config = &config->adder,
+                                             .spec = &agent->spec,
+                                             .with_log_prob = agent->ops->stores_log_prob,
+                                             .timeout_ms = timeout_ms},
+                     err);
 }
 
 rp_status actor_observe_first(struct actor *self, const void *observation, rp_error *err)
@@ -93,6 +107,12 @@ const void *actor_action(const struct actor *self, const struct agent_choice *ch
     return self->options.agent->spec.n_actions ? (const void *)&choice->discrete : choice->continuous;
 }
 
+/* Returns the client of its parameters, whose trace gets its spans; NULL: it has none. */
+static rp_client *actor_client(const struct actor *self)
+{
+    return self->options.variables ? self->options.variables->client : NULL;
+}
+
 void actor_select_many(struct actor *const *actors, uint32_t n, const void *observations, struct agent_choice *choices)
 {
     struct agent *agent = actors[0]->options.agent;
@@ -120,12 +140,7 @@ const void *actor_select(struct actor *self, const void *observation, struct age
     return actor_action(self, choice);
 }
 
-rp_client *actor_client(const struct actor *self)
-{
-    return self->options.variables ? self->options.variables->client : NULL;
-}
-
-static bool stopped(const struct actor *self)
+static bool actor_stopped(const struct actor *self)
 {
     return self->options.stop && atomic_load(self->options.stop);
 }
@@ -133,11 +148,10 @@ static bool stopped(const struct actor *self)
 /* The table is full of items that were not sampled yet, or the broker is away: logs that, and waits. */
 static rp_status wait_for_room(struct actor *self, rp_error *err)
 {
-    struct clock clock = clock_system();
-    int64_t from = clock_now(&clock);
+    int64_t from = clock_ns();
     rp_status status = RP_DEADLINE_EXCEEDED;
     for (uint32_t waits = 0; status == RP_DEADLINE_EXCEEDED; waits++) {
-        if (stopped(self)) {
+        if (actor_stopped(self)) {
             status = err_set(err, RP_CANCELLED, "stopped while an insert was waiting");
             break;
         }
@@ -148,7 +162,7 @@ static rp_status wait_for_room(struct actor *self, rp_error *err)
         }
         status = adder_wait(self->options.adder, WAIT_MS, err);
     }
-    self->idle.ns[IDLE_CREDIT] += (uint64_t)(clock_now(&clock) - from);
+    self->idle.ns[IDLE_CREDIT] += (uint64_t)(clock_ns() - from);
     return status;
 }
 
@@ -175,14 +189,15 @@ rp_status actor_offer(struct actor *self, const struct agent_choice *choice, con
     return adder_add(self->options.adder, &step, 0, err);
 }
 
-rp_status actor_observe(struct actor *self, const struct agent_choice *choice, const rp_env_result *result,
-                        const void *next_observation, rp_error *err)
+/* Waits while the table takes no more items. RP_CANCELLED: stopped while waiting. */
+static rp_status actor_observe(struct actor *self, const struct agent_choice *choice, const rp_env_result *result,
+                               const void *next_observation, rp_error *err)
 {
     rp_status status = actor_offer(self, choice, result, next_observation, err);
     return status == RP_DEADLINE_EXCEEDED ? wait_for_room(self, err) : status;
 }
 
-rp_status actor_update(struct actor *self, rp_error *err)
+static rp_status actor_update(struct actor *self, rp_error *err)
 {
     struct variables *variables = self->options.variables;
     /* With several environments each step here is one of a round. */
@@ -193,5 +208,164 @@ rp_status actor_update(struct actor *self, rp_error *err)
     RP_TRY(variables_pull(variables, 0, &fresh, err));
     if (fresh && self->options.adder)
         adder_set_policy(self->options.adder, variables->steps);
+    return RP_OK;
+}
+
+/* ---- the environment loop ---- */
+
+void environment_loop_init(struct environment_loop *self, struct env *env, struct actor *actor)
+{
+    *self = (struct environment_loop){
+        .env = env, .actor = actor, .observation = env_observation_new(env), .next = env_observation_new(env)};
+}
+
+void environment_loop_fini(struct environment_loop *self)
+{
+    free(self->observation);
+    free(self->next);
+    *self = (struct environment_loop){0};
+}
+
+static rp_status begin_episode(struct environment_loop *self, rp_error *err)
+{
+    self->episode = (struct episode){0};
+    self->running = true;
+    env_reset(self->env, self->observation);
+    RP_TRY(env_failure(self->env, err));
+    RP_TRY(env_observation_check(self->env, self->observation, err));
+    return actor_observe_first(self->actor, self->observation, err);
+}
+
+/* Takes a step with self->choice and self->action. */
+static rp_status take_step(struct environment_loop *self, bool *ended, rp_error *err)
+{
+    rp_env_result result;
+    rp_client *client = actor_client(self->actor);
+    *ended = false;
+    int64_t traced = rp_trace_begin(client);
+    env_step(self->env, self->action, self->next, &result);
+    rp_trace_end(client, "environment step", traced);
+    RP_TRY(env_failure(self->env, err));
+    RP_TRY(env_observation_check(self->env, self->next, err));
+    if (!isfinite(result.reward))
+        return err_set(err, RP_INVALID_ARGUMENT, "environment '%s': the reward of step %lu of the episode is %g",
+                       self->env->ops->name, (unsigned long)self->env->steps, (double)result.reward);
+    RP_TRY(actor_observe(self->actor, &self->choice, &result, self->next, err));
+    RP_TRY(actor_update(self->actor, err));
+
+    void *swap = self->observation;
+    self->observation = self->next;
+    self->next = swap;
+    self->episode.steps++;
+    self->episode.value += (double)result.reward;
+    self->episode.truncated = result.truncated;
+    if (result.terminal || result.truncated) {
+        self->running = false;
+        *ended = true;
+    }
+    return RP_OK;
+}
+
+rp_status environment_loop_step(struct environment_loop *self, bool *ended, rp_error *err)
+{
+    *ended = false;
+    if (!self->running)
+        RP_TRY(begin_episode(self, err));
+    self->action = actor_select(self->actor, self->observation, &self->choice);
+    env_announce(self->env, self->action);
+    return take_step(self, ended, err);
+}
+
+rp_status environment_loop_episodes(struct environment_loop *self, uint64_t n, double *mean, rp_error *err)
+{
+    double sum = 0.0;
+    for (uint64_t i = 0; i < n;) {
+        bool ended;
+        if (actor_stopped(self->actor))
+            return err_set(err, RP_CANCELLED, "stopped after %llu of %llu episodes", (unsigned long long)i,
+                           (unsigned long long)n);
+        RP_TRY(environment_loop_step(self, &ended, err));
+        if (!ended)
+            continue;
+        sum += self->episode.value;
+        i++;
+    }
+    *mean = n ? sum / (double)n : 0.0;
+    return RP_OK;
+}
+
+/* ---- a round ---- */
+
+void environment_round_init(struct environment_round *self, struct environment_loop *loops, uint32_t n)
+{
+    size_t bytes = env_observation_bytes(&loops[0].env->spec);
+    *self = (struct environment_round){.loops = loops,
+                                       .n = n,
+                                       .actors = need_alloc(n * sizeof(*self->actors)),
+                                       .choosing = need_alloc(n * sizeof(*self->choosing)),
+                                       .choices = need_alloc(n * sizeof *self->choices),
+                                       .observations = need_alloc(n * bytes)};
+}
+
+void environment_round_fini(struct environment_round *self)
+{
+    free(self->actors);
+    free(self->choosing);
+    free(self->choices);
+    free(self->observations);
+    *self = (struct environment_round){0};
+}
+
+/* Begins episodes, and gathers the loops that take a step with their observations. */
+static rp_status gather(struct environment_round *self, uint32_t n, uint64_t total, uint32_t *n_choosing, rp_error *err)
+{
+    size_t bytes = env_observation_bytes(&self->loops[0].env->spec);
+    *n_choosing = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        struct environment_loop *loop = &self->loops[i];
+        loop->action = NULL;
+        loop->actor->total = total + i;
+        if (!loop->running && env_resets_within_round(loop->env))
+            continue;
+        if (!loop->running)
+            RP_TRY(begin_episode(loop, err));
+        memcpy(self->observations + *n_choosing * bytes, loop->observation, bytes);
+        self->choosing[*n_choosing] = loop;
+        self->actors[(*n_choosing)++] = loop->actor;
+    }
+    return RP_OK;
+}
+
+static void choose(struct environment_round *self, uint32_t n)
+{
+    if (n > 0)
+        actor_select_many(self->actors, n, self->observations, self->choices);
+    for (uint32_t i = 0; i < n; i++) {
+        struct environment_loop *loop = self->choosing[i];
+        loop->choice = self->choices[i];
+        loop->action = actor_action(loop->actor, &loop->choice);
+        env_announce(loop->env, loop->action);
+    }
+}
+
+rp_status environment_round_step(struct environment_round *self, uint32_t n, uint64_t total, uint32_t *taken,
+                                 rp_error *err)
+{
+    uint32_t n_choosing;
+    *taken = 0;
+    RP_TRY(gather(self, n, total, &n_choosing, err));
+    choose(self, n_choosing);
+    for (uint32_t i = 0; i < n; i++) {
+        struct environment_loop *loop = &self->loops[i];
+        bool ended = false;
+        if (loop->action) {
+            RP_TRY(take_step(loop, &ended, err));
+            (*taken)++;
+        } else {
+            RP_TRY(begin_episode(loop, err));
+        }
+        if (ended && self->ended)
+            self->ended(self->ctx, &loop->episode);
+    }
     return RP_OK;
 }

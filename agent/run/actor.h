@@ -1,8 +1,8 @@
-/* The run room: actors, learners and evaluators, independent of the process that they run in (actor, environment_loop, learner,
- * group, variables, best), their logs (run_log, thin), each in a process of its own (worker), all in one process (lockstep), and
+/* The run room: actors, learners and evaluators, independent of the process that they run in (actor, learner, group, variables,
+ * best), their logs (run_log, thin), each in a process of its own (worker), all in one process (lockstep), and
  * the command lines of replay-actor, replay-learner and replay-single (program). This header: an actor
  * chooses actions, passes observations to an adder, and takes newer parameters from time to time. Without an adder,
- * and greedy, it is an evaluator. The room may use environments, adders, algorithms, the configuration, the client library, and
+ * and greedy, it is an evaluator. An environment loop is an actor and an environment that take turns. The room may use environments, adders, algorithms, the configuration, the client library, and
  * the broker, which replay-single embeds. */
 #ifndef AGENT_RUN_ACTOR_H
 #define AGENT_RUN_ACTOR_H
@@ -10,6 +10,7 @@
 #include <stdatomic.h>
 
 #include "agent/config/config.h"
+#include "agent/env/env.h"
 #include "agent/learn/adder.h"
 #include "agent/learn/agent.h"
 #include "agent/run/idle.h"
@@ -41,9 +42,10 @@ struct actor {
     float noise[RP_ENV_MAX_ACTION];
 };
 
+/* Makes the adder of an actor. NULL with err set. */
+struct adder *actor_adder(const struct run_config *config, const struct agent *agent, rp_client *client,
+                          const char *name, int64_t timeout_ms, rp_error *err);
 void actor_init(struct actor *self, const struct actor_options *options);
-/* Returns the client of its parameters, whose trace gets its spans; NULL: it has none. */
-rp_client *actor_client(const struct actor *self);
 rp_status actor_observe_first(struct actor *self, const void *observation, rp_error *err);
 /* Gives the action as the environment takes it; *choice has details. */
 const void *actor_select(struct actor *self, const void *observation, struct agent_choice *choice);
@@ -53,18 +55,61 @@ const void *actor_select(struct actor *self, const void *observation, struct age
 void actor_select_many(struct actor *const *actors, uint32_t n, const void *observations, struct agent_choice *choices);
 /* The action of a choice, as the environment takes it. */
 const void *actor_action(const struct actor *self, const struct agent_choice *choice);
-/* Waits while the table takes no more items. RP_CANCELLED: stopped while waiting. */
-rp_status actor_observe(struct actor *self, const struct agent_choice *choice, const rp_env_result *result,
-                        const void *next_observation, rp_error *err);
-/* The same for a caller that does not wait. RP_DEADLINE_EXCEEDED: part of the step is still to be done, by calls of adder_wait
- * until it is. */
+/* Adds a step without waiting. RP_DEADLINE_EXCEEDED: part of it is still to be done, by calls of adder_wait until it is. */
 rp_status actor_offer(struct actor *self, const struct agent_choice *choice, const rp_env_result *result,
                       const void *next_observation, rp_error *err);
-rp_status actor_update(struct actor *self, rp_error *err);
 /* The share of random actions at present: it decays from 1 to this actor's place on the ladder. */
 double actor_epsilon(const struct actor *self);
 
 /* The epsilon of actor i of n: base^(1 + alpha i / (n - 1)); base alone if there is one actor. */
 double actor_ladder(double base, double alpha, uint32_t index, uint32_t n);
+
+/* ---- the environment loop: one step per call, so that the owner of several loops in one thread decides when each moves ---- */
+
+struct episode {
+    uint64_t steps;
+    double value; /* its return, undiscounted */
+    bool truncated;
+};
+
+struct environment_loop {
+    struct env *env;     /* borrowed */
+    struct actor *actor; /* borrowed */
+    void *observation, *next;
+    bool running;               /* inside an episode */
+    struct agent_choice choice; /* of the step that comes next */
+    const void *action;         /* the same, as the environment takes it */
+    struct episode episode;
+};
+
+void environment_loop_init(struct environment_loop *self, struct env *env, struct actor *actor);
+void environment_loop_fini(struct environment_loop *self);
+/* Takes one step. *ended: the episode is over, and self->episode describes it. */
+rp_status environment_loop_step(struct environment_loop *self, bool *ended, rp_error *err);
+/* Runs whole episodes and gives their mean return. RP_CANCELLED: the actor was stopped. */
+rp_status environment_loop_episodes(struct environment_loop *self, uint64_t n, double *mean, rp_error *err);
+
+/* A round: one step in each of several environment loops whose actors share an agent. The agent chooses all actions in
+ * one pass, and environments of a provider may step in one call. */
+struct environment_round {
+    struct environment_loop *loops; /* borrowed */
+    uint32_t n;
+    /* Called for each episode that ended; may be NULL. */
+    void (*ended)(void *ctx, const struct episode *episode);
+    void *ctx;
+    /* ---- of the loops that choose an action in this round */
+    struct actor **actors;
+    struct environment_loop **choosing;
+    struct agent_choice *choices;
+    char *observations;
+};
+
+/* The agent of the loops must have been made with acting_rows of n, or of ACTOR_ROWS if that is less. */
+void environment_round_init(struct environment_round *self, struct environment_loop *loops, uint32_t n);
+void environment_round_fini(struct environment_round *self);
+/* Takes one step in each of the first n loops. A loop whose environment begins an episode within the round takes none.
+ * total: steps of all actors before. *taken: number of steps. */
+rp_status environment_round_step(struct environment_round *self, uint32_t n, uint64_t total, uint32_t *taken,
+                                 rp_error *err);
 
 #endif

@@ -45,11 +45,8 @@ struct learner_group *group_new(const struct group_options *options, rp_error *e
 {
     struct learner_group *self = need_alloc(sizeof *self);
     self->options = *options;
-    self->vector = malloc(((size_t)options->agent->n_params + TAIL_SIZE) * sizeof(float));
-    if (self->vector)
-        self->reduce = rp_reduce_join(options->client, GROUP_NAME, GROUP_TIMEOUT_MS, err);
-    else
-        err_set(err, RP_NO_MEMORY, "no memory for a gradient of %u numbers", options->agent->n_params);
+    self->vector = need_alloc(((size_t)options->agent->n_params + TAIL_SIZE) * sizeof(float));
+    self->reduce = rp_reduce_join(options->client, GROUP_NAME, GROUP_TIMEOUT_MS, err);
     if (!self->reduce)
         group_destroy(&self);
     return self;
@@ -157,9 +154,7 @@ static rp_status give_state(struct learner_group *self, rp_error *err)
     uint64_t round = self->info.round;
     uint32_t n = shared_tensors(self->options.agent, &round, tensors);
     size_t size = weights_size(tensors, n);
-    void *block = malloc(size);
-    if (!block)
-        return err_set(err, RP_NO_MEMORY, "no memory for the learner's state of %zu bytes", size);
+    void *block = need_alloc(size);
     weights_encode(tensors, n, block);
     rp_status status = rp_params_put(self->options.client, GROUP_SLOT, block, size, STATE_TIMEOUT_MS, NULL, err);
     free(block);
@@ -171,13 +166,12 @@ static rp_status take_state(struct learner_group *self, uint64_t round, rp_error
 {
     struct agent *agent = self->options.agent;
     uint64_t have = 0, found = 0;
-    struct clock clock = clock_system();
     /* The learner that should give the state may find that it has missed rounds itself, and then none arrives: asking
      * again is cheap. */
     int64_t wait_ms = 2 * self->options.round_ms > STATE_LEAST_MS ? 2 * self->options.round_ms : STATE_LEAST_MS;
-    int64_t end_ns = clock_now(&clock) + wait_ms * NS_PER_MS;
+    int64_t end_ns = clock_ns() + wait_ms * NS_PER_MS;
     struct tensor which = {.name = "round", .dtype = RP_DTYPE_UINT64, .rank = 1, .shape = {1}, .data = &found};
-    while (clock_now(&clock) < end_ns) {
+    while (clock_ns() < end_ns) {
         if (group_stopped(self))
             return err_set(err, RP_CANCELLED, "stopped while waiting for the state of the other learners");
         rp_params *params;

@@ -36,7 +36,6 @@ struct learner {
     struct variables variables;
     struct learner_stats stats;
     struct idle idle;
-    struct clock clock;
     bool has_learned;        /* some items fitted */
     uint64_t skipped;        /* since the start */
     int64_t skips_logged_ns; /* 0: never */
@@ -96,7 +95,6 @@ struct learner *learner_new(const struct learner_options *options, rp_error *err
 {
     struct learner *self = need_alloc(sizeof *self);
     self->options = *options;
-    self->clock = clock_system();
     variables_init(&self->variables, options->client, options->agent);
     if (open_parts(self, err) != RP_OK)
         learner_destroy(&self);
@@ -148,50 +146,44 @@ static const void *field(const struct fields *self, const char *name, int32_t dt
     return view->data;
 }
 
-static rp_status read_transitions(const struct learner *self, const rp_batch *batch, uint32_t n,
-                                  struct agent_batch *out, rp_error *err)
-{
-    const rp_env_spec *spec = &self->options.agent->spec;
-    uint64_t count = env_observation_count(spec), numbers = spec->n_actions ? 1 : spec->action_size;
-    int32_t action = spec->n_actions ? RP_DTYPE_INT32 : RP_DTYPE_FLOAT32;
-    const struct fields fields = {batch, n, 1, err};
-    out->length = 1;
-    if (!(out->observation = field(&fields, "observation", spec->observation_dtype, count)) ||
-        !(out->next_observation = field(&fields, "next_observation", spec->observation_dtype, count)) ||
-        !(out->action = field(&fields, "action", action, numbers)) ||
-        !(out->reward = field(&fields, "reward", RP_DTYPE_FLOAT32, 1)) ||
-        !(out->discount = field(&fields, "discount", RP_DTYPE_FLOAT32, 1)))
-        return RP_FAILED_PRECONDITION;
-    return RP_OK;
-}
-
-static rp_status read_sequences(const struct learner *self, const rp_batch *batch, uint32_t n, struct agent_batch *out,
-                                rp_error *err)
+static rp_status read_length(const struct learner *self, const rp_batch *batch, struct agent_batch *out, rp_error *err)
 {
     const struct adder_config *adder = &self->options.config->adder;
-    const rp_env_spec *spec = &self->options.agent->spec;
-    uint64_t count = env_observation_count(spec), numbers = spec->n_actions ? 1 : spec->action_size;
-    int32_t action = spec->n_actions ? RP_DTYPE_INT32 : RP_DTYPE_FLOAT32;
     const rp_field_view *view = rp_batch_find(batch, "observation");
-    uint32_t length = view && view->rank > 1 ? (uint32_t)view->shape[1] : 0;
     int64_t most = adder->kind == ADDER_EPISODE ? adder->max_length + 1 : adder->length;
-    if (view && (length == 0 || length > most))
+    out->length = view && view->rank > 1 ? (uint32_t)view->shape[1] : 0;
+    out->lengths = view ? view->lengths : NULL;
+    if (view && (out->length == 0 || out->length > most))
         return err_set(err, RP_FAILED_PRECONDITION,
                        "sequences in table '%s' have %u steps; those of this run have 1 to %lld: was it filled by "
                        "actors of another one?",
-                       adder->table, length, (long long)most);
-    const struct fields fields = {batch, n, length, err};
-    out->length = length;
-    out->lengths = view ? view->lengths : NULL;
-    if (!(out->observation = field(&fields, "observation", spec->observation_dtype, count)) ||
-        !(out->action = field(&fields, "action", action, numbers)) ||
-        !(out->reward = field(&fields, "reward", RP_DTYPE_FLOAT32, 1)) ||
-        !(out->discount = field(&fields, "discount", RP_DTYPE_FLOAT32, 1)) ||
-        !(out->step_type = field(&fields, "step_type", RP_DTYPE_UINT8, 1)))
-        return RP_FAILED_PRECONDITION;
-    if (self->options.agent->ops->stores_log_prob && !(out->log_prob = field(&fields, "log_prob", RP_DTYPE_FLOAT32, 1)))
-        return RP_FAILED_PRECONDITION;
+                       adder->table, out->length, (long long)most);
     return RP_OK;
+}
+
+/* Points out, whose n is set, to the fields that the algorithm needs. */
+static rp_status read_batch(const struct learner *self, const rp_batch *batch, struct agent_batch *out, rp_error *err)
+{
+    const struct agent *agent = self->options.agent;
+    const rp_env_spec *spec = &agent->spec;
+    bool sequences = agent->ops->data == AGENT_SEQUENCES;
+    uint64_t count = env_observation_count(spec), numbers = spec->n_actions ? 1 : spec->action_size;
+    int32_t action = spec->n_actions ? RP_DTYPE_INT32 : RP_DTYPE_FLOAT32;
+    out->length = 1;
+    if (sequences)
+        RP_TRY(read_length(self, batch, out, err));
+    const struct fields fields = {batch, out->n, out->length, err};
+    bool ok = (out->observation = field(&fields, "observation", spec->observation_dtype, count)) &&
+              (out->action = field(&fields, "action", action, numbers)) &&
+              (out->reward = field(&fields, "reward", RP_DTYPE_FLOAT32, 1)) &&
+              (out->discount = field(&fields, "discount", RP_DTYPE_FLOAT32, 1));
+    if (ok && sequences)
+        ok = (out->step_type = field(&fields, "step_type", RP_DTYPE_UINT8, 1));
+    else if (ok)
+        ok = (out->next_observation = field(&fields, "next_observation", spec->observation_dtype, count));
+    if (ok && agent->ops->stores_log_prob)
+        ok = (out->log_prob = field(&fields, "log_prob", RP_DTYPE_FLOAT32, 1));
+    return ok ? RP_OK : RP_FAILED_PRECONDITION;
 }
 
 /* ---- figures ---- */
@@ -263,7 +255,7 @@ struct idle *learner_idle(struct learner *self)
 /* Counts the time since from_ns as a wait. */
 static void waited(struct learner *self, enum idle_cause cause, int64_t from_ns)
 {
-    self->idle.ns[cause] += (uint64_t)(clock_now(&self->clock) - from_ns);
+    self->idle.ns[cause] += (uint64_t)(clock_ns() - from_ns);
 }
 
 /* ---- a step ---- */
@@ -275,7 +267,7 @@ static rp_status add_priorities(struct learner *self, const uint64_t *keys, cons
     rp_status status = rp_updater_add(self->updater, keys, priorities, n, 0, taken, err);
     if (status != RP_DEADLINE_EXCEEDED || *taken > 0)
         return status;
-    int64_t from = clock_now(&self->clock);
+    int64_t from = clock_ns();
     status = rp_updater_add(self->updater, keys, priorities, n, PART_MS, taken, err);
     waited(self, IDLE_UPDATES, from);
     return status;
@@ -307,11 +299,11 @@ static rp_status write_priorities(struct learner *self, const rp_batch_arrays *a
 static void delay(const struct learner *self)
 {
     int64_t left = self->options.lockstep ? 0 : self->options.config->learners.delay_ns;
-    int64_t end = left > 0 ? clock_now(&self->clock) + left : 0;
+    int64_t end = left > 0 ? clock_ns() + left : 0;
     while (left > 0 && !learner_stopped(self)) {
         int64_t nap = left < NAP_NS ? left : NAP_NS;
         nanosleep(&(struct timespec){.tv_nsec = (long)nap}, NULL); /* after a signal the flag is checked */
-        left = end - clock_now(&self->clock);
+        left = end - clock_ns();
     }
 }
 
@@ -327,12 +319,12 @@ static rp_status learn(struct learner *self, const struct agent_batch *batch, st
         agent->ops->apply(agent, result);
         return RP_OK;
     }
-    int64_t from = clock_now(&self->clock);
+    int64_t from = clock_ns();
     rp_status status = group_mean(self->group, err);
     waited(self, IDLE_REDUCE, from);
     RP_TRY(status);
     agent->ops->apply(agent, result);
-    from = clock_now(&self->clock);
+    from = clock_ns();
     status = group_applied(self->group, err);
     waited(self, IDLE_REDUCE, from);
     return status;
@@ -342,7 +334,7 @@ static rp_status learn(struct learner *self, const struct agent_batch *batch, st
  * table, environment and algorithm do not belong together. keys: a prioritized table hardly picks them again; NULL: unknown. */
 static rp_status skip(struct learner *self, const uint64_t *keys, uint32_t n, rp_error *err)
 {
-    int64_t now = clock_now(&self->clock);
+    int64_t now = clock_ns();
     self->skipped += n;
     self->stats.skipped += n;
     if (!self->has_learned && self->skipped >= (uint64_t)self->options.agent->config.batch)
@@ -367,8 +359,7 @@ static rp_status use_batch(struct learner *self, const rp_batch *batch, rp_error
     struct agent_batch view = {.n = arrays.n};
     if (agent->config.importance_exponent > 0.0)
         view.weight = arrays.weight;
-    if ((agent->ops->data == AGENT_TRANSITIONS ? read_transitions(self, batch, arrays.n, &view, err)
-                                               : read_sequences(self, batch, arrays.n, &view, err)) != RP_OK)
+    if (read_batch(self, batch, &view, err) != RP_OK)
         return skip(self, arrays.key, arrays.n, err);
     self->has_learned = true;
     struct agent_result result = {0};
@@ -390,7 +381,7 @@ static rp_status use_batch(struct learner *self, const rp_batch *batch, rp_error
 static rp_status join(struct learner *self, rp_error *err)
 {
     struct group_info info;
-    int64_t from = clock_now(&self->clock);
+    int64_t from = clock_ns();
     rp_status status = group_join(self->group, err);
     waited(self, IDLE_REDUCE, from);
     RP_TRY(status);
@@ -424,10 +415,10 @@ rp_status learner_step(struct learner *self, int64_t timeout_ms, rp_error *err)
     uint64_t before = self->options.agent->steps;
     if (self->group)
         RP_TRY(join(self, err));
-    int64_t from = clock_now(&self->clock);
+    int64_t from = clock_ns();
     rp_batch *batch;
     rp_status status = rp_sampler_next(self->sampler, &batch, timeout_ms, err);
-    int64_t got = clock_now(&self->clock);
+    int64_t got = clock_ns();
     self->idle.ns[IDLE_SAMPLE] += (uint64_t)(got - from);
     if (status == RP_RESOURCE_EXHAUSTED) { /* an item that is far too long makes its batch too large */
         nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL); /* or the broker has no place for the request */
@@ -442,7 +433,7 @@ rp_status learner_step(struct learner *self, int64_t timeout_ms, rp_error *err)
     rp_batch_release(&batch);
     if (status == RP_OK)
         take_snapshot(self, before);
-    self->stats.learn_ns += (uint64_t)(clock_now(&self->clock) - got) - (idle_total(&self->idle) - idle);
+    self->stats.learn_ns += (uint64_t)(clock_ns() - got) - (idle_total(&self->idle) - idle);
     return status;
 }
 
@@ -467,12 +458,12 @@ rp_status learner_check_loaded(const struct learner *self, rp_error *err)
 
 rp_status learner_publish(struct learner *self, rp_error *err)
 {
-    int64_t from = clock_now(&self->clock), end_ns = from + CALL_MS * NS_PER_MS;
+    int64_t from = clock_ns(), end_ns = from + CALL_MS * NS_PER_MS;
     rp_status status;
     do
         status = variables_publish(&self->variables, PART_MS, err);
     while ((status == RP_DEADLINE_EXCEEDED || status == RP_UNAVAILABLE) && !learner_stopped(self) &&
-           clock_now(&self->clock) < end_ns);
+           clock_ns() < end_ns);
     waited(self, IDLE_PARAMETERS, from);
     return status;
 }

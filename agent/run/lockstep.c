@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "agent/client/conn/client.h"
+#include "agent/run/actor.h"
 #include "agent/run/best.h"
-#include "agent/run/environment_loop.h"
 #include "agent/run/worker.h"
 #include "broker/broker.h"
 #include "proto/base/clock.h"
@@ -77,18 +77,18 @@ static rp_status lockstep_check(const struct run_config *config, double batch, r
     return check_room(config, table, batch, err);
 }
 
-/* ---- lockstep.c ---- */
+/* ---- the run ---- */
 
 #define LOCKSTEP_CALL_MS 60000
 /* For a batch of loaded items, which may still be on disk. */
 #define LOADED_MS 60000
 #define RECENT 20u
 
-struct seat {              /* an actor with its environment */
+/* An actor, or the evaluator, with its environment. */
+struct player {
     struct env_group envs; /* one */
-    struct env *env;       /* that one */
-    struct adder *adder;
-    struct agent *agent; /* its own copy of the policy, as in a process of its own */
+    struct adder *adder;   /* NULL: of the evaluator */
+    struct agent *agent;   /* its own copy of the policy, as in a process of its own */
     struct variables variables;
     struct actor actor;
     struct environment_loop loop;
@@ -105,9 +105,9 @@ struct lockstep {
     rp_client *client;
     struct agent *agent; /* the learner's */
     struct learner *learner;
-    struct seat *seats;
-    uint32_t n_seats;
-    struct seat evaluator;
+    struct player *players;
+    uint32_t n_players;
+    struct player evaluator;
     struct best_file best;
     uint64_t steps, episodes;
     double recent[RECENT];
@@ -167,7 +167,7 @@ static rp_status start_broker(struct lockstep *self, rp_error *err)
     return self->client ? RP_OK : RP_UNAVAILABLE;
 }
 
-static rp_status open_environment(struct lockstep *self, struct seat *seat, rp_error *err)
+static rp_status open_environment(struct lockstep *self, struct player *player, rp_error *err)
 {
     const struct env_config *env = &self->config->environment;
     if (env_is_python(env) && !self->options->provider)
@@ -175,63 +175,58 @@ static rp_status open_environment(struct lockstep *self, struct seat *seat, rp_e
                        "environment '%s' is Python, which this program cannot run: start '%s -m replaybus.single' with "
                        "the same options instead, or the run with replay-launch",
                        env_name(env), env->interpreter);
-    RP_TRY(env_group_open(&seat->envs, env, 1, self->options->provider, err));
-    if (seat->envs.n > 1)
+    RP_TRY(env_group_open(&player->envs, env, 1, self->options->provider, err));
+    if (player->envs.n > 1)
         return err_set(err, RP_UNSUPPORTED,
                        "environment '%s' is a vector of %u environments, and a run in one process steps them one by "
                        "one: use replay-launch, or an environment that is not a vector",
-                       env_name(env), seat->envs.n);
-    seat->env = &seat->envs.envs[0];
+                       env_name(env), player->envs.n);
     return RP_OK;
 }
 
 /* index -1: the evaluator, which has no adder. */
-static rp_status open_seat(struct lockstep *self, struct seat *seat, int index, rp_error *err)
+static rp_status open_player(struct lockstep *self, struct player *player, int index, rp_error *err)
 {
     const struct run_config *config = self->config;
     const char *part = index < 0 ? "evaluator" : "actor";
     uint32_t number = index < 0 ? 0 : (uint32_t)index;
-    RP_TRY(open_environment(self, seat, err));
-    env_seed(seat->env, worker_seed(config, index < 0 ? "evaluator-environment" : "environment", number));
-    seat->agent = agent_new(&config->agent, env_name(&config->environment), &seat->env->spec,
-                            worker_seed(config, "parameters", 0), err);
-    if (!seat->agent)
+    RP_TRY(open_environment(self, player, err));
+    struct env *env = &player->envs.envs[0];
+    env_seed(env, worker_seed(config, index < 0 ? "evaluator-environment" : "environment", number));
+    player->agent = agent_new(&config->agent, env_name(&config->environment), &env->spec,
+                              worker_seed(config, "parameters", 0), err);
+    if (!player->agent)
         return (rp_status)err->status;
     if (index >= 0) {
         char name[32];
         snprintf(name, sizeof name, "actor-%d", index);
-        const struct adder_options adder = {.client = self->client,
-                                            .name = name,
-                                            .config = &config->adder,
-                                            .spec = &seat->env->spec,
-                                            .with_log_prob = seat->agent->ops->stores_log_prob,
-                                            .timeout_ms = LOCKSTEP_CALL_MS};
-        seat->adder = adder_new(&adder, err);
-        if (!seat->adder)
+        player->adder = actor_adder(config, player->agent, self->client, name, LOCKSTEP_CALL_MS, err);
+        if (!player->adder)
             return (rp_status)err->status;
     }
-    variables_init(&seat->variables, self->client, seat->agent);
+    variables_init(&player->variables, self->client, player->agent);
     struct actor_options options = {.config = config,
-                                    .agent = seat->agent,
-                                    .adder = seat->adder,
-                                    .variables = index < 0 || config->actors.weights[0] ? NULL : &seat->variables,
+                                    .agent = player->agent,
+                                    .adder = player->adder,
+                                    .variables = index < 0 || config->actors.weights[0] ? NULL : &player->variables,
                                     .index = number,
                                     .environments = (uint32_t)config->actors.environments,
                                     .seed = worker_seed(config, part, number),
                                     .greedy = index < 0 || config->actors.greedy,
                                     .stop = self->options->stop};
-    actor_init(&seat->actor, &options);
-    return environment_loop_init(&seat->loop, seat->env, &seat->actor, err);
+    actor_init(&player->actor, &options);
+    environment_loop_init(&player->loop, env, &player->actor);
+    return RP_OK;
 }
 
-static void close_seat(struct seat *seat)
+static void close_player(struct player *player)
 {
-    environment_loop_fini(&seat->loop);
-    variables_fini(&seat->variables);
-    if (seat->adder)
-        adder_destroy(&seat->adder, 1000, NULL);
-    agent_destroy(&seat->agent);
-    env_group_close(&seat->envs);
+    environment_loop_fini(&player->loop);
+    variables_fini(&player->variables);
+    if (player->adder)
+        adder_destroy(&player->adder, 1000, NULL);
+    agent_destroy(&player->agent);
+    env_group_close(&player->envs);
 }
 
 /* Without learners, the weights of the actors are measured at the end. */
@@ -245,7 +240,7 @@ static rp_status load_weights(struct lockstep *self, rp_error *err)
 static rp_status open_learner(struct lockstep *self, rp_error *err)
 {
     const struct run_config *config = self->config;
-    self->agent = agent_new(&config->agent, env_name(&config->environment), &self->evaluator.env->spec,
+    self->agent = agent_new(&config->agent, env_name(&config->environment), &self->evaluator.agent->spec,
                             worker_seed(config, "parameters", 0), err);
     if (!self->agent)
         return (rp_status)err->status;
@@ -265,17 +260,17 @@ static rp_status open_all(struct lockstep *self, rp_error *err)
 {
     const struct run_config *config = self->config;
     uint32_t n = run_config_actors(config) * (uint32_t)config->actors.environments;
-    RP_TRY(open_seat(self, &self->evaluator, -1, err));
+    RP_TRY(open_player(self, &self->evaluator, -1, err));
     RP_TRY(open_learner(self, err));
-    self->seats = need_alloc(n * sizeof *self->seats);
-    for (; self->n_seats < n; self->n_seats++) {
-        struct seat *seat = &self->seats[self->n_seats];
-        rp_status status = open_seat(self, seat, (int)self->n_seats, err);
+    self->players = need_alloc(n * sizeof *self->players);
+    for (; self->n_players < n; self->n_players++) {
+        struct player *player = &self->players[self->n_players];
+        rp_status status = open_player(self, player, (int)self->n_players, err);
         if (status == RP_OK)
-            status = config->actors.weights[0] ? variables_load(&seat->variables, config->actors.weights, err)
-                                               : variables_wait(&seat->variables, self->options->stop, err);
+            status = config->actors.weights[0] ? variables_load(&player->variables, config->actors.weights, err)
+                                               : variables_wait(&player->variables, self->options->stop, err);
         if (status != RP_OK) {
-            close_seat(seat);
+            close_player(player);
             return status;
         }
     }
@@ -284,12 +279,12 @@ static rp_status open_all(struct lockstep *self, rp_error *err)
 
 static void close_all(struct lockstep *self)
 {
-    for (uint32_t i = 0; i < self->n_seats; i++)
-        close_seat(&self->seats[i]);
-    free(self->seats);
+    for (uint32_t i = 0; i < self->n_players; i++)
+        close_player(&self->players[i]);
+    free(self->players);
     learner_destroy(&self->learner);
     agent_destroy(&self->agent);
-    close_seat(&self->evaluator);
+    close_player(&self->evaluator);
     if (self->client)
         rp_client_destroy(&self->client);
     sigset_t before;
@@ -314,26 +309,7 @@ static double recent_mean(const struct lockstep *self)
 
 static double seconds_since(int64_t start_ns)
 {
-    struct clock clock = clock_system();
-    return (double)(clock_now(&clock) - start_ns) * 1e-9;
-}
-
-static void report(struct lockstep *self, double evaluation)
-{
-    if (!self->options->report)
-        return;
-    struct learner_stats stats = {0};
-    if (self->learner)
-        learner_take_stats(self->learner, &stats);
-    struct lockstep_report line = {.steps = self->steps,
-                                   .learner_steps = self->agent->steps,
-                                   .seconds = seconds_since(self->start_ns),
-                                   .evaluation = evaluation,
-                                   .training = recent_mean(self),
-                                   .episodes = self->episodes,
-                                   .fingerprint = self->learner ? learner_fingerprint(self->learner) : 0,
-                                   .learner = &stats};
-    self->options->report(self->options->ctx, &line);
+    return (double)(clock_ns() - start_ns) * 1e-9;
 }
 
 static bool lockstep_stopped(const struct lockstep *self)
@@ -341,19 +317,49 @@ static bool lockstep_stopped(const struct lockstep *self)
     return self->options->stop && atomic_load(self->options->stop);
 }
 
+static struct lockstep_report report_of(const struct lockstep *self, double evaluation)
+{
+    struct lockstep_report out = {.steps = self->steps,
+                                  .learner_steps = self->agent ? self->agent->steps : 0,
+                                  .seconds = seconds_since(self->start_ns),
+                                  .evaluation = evaluation,
+                                  .training = recent_mean(self),
+                                  .episodes = self->episodes,
+                                  .fingerprint = self->learner ? learner_fingerprint(self->learner) : 0,
+                                  .stopped = lockstep_stopped(self)};
+    for (uint32_t i = 0; i < self->n_players; i++) {
+        struct adder_stats stats;
+        adder_get_stats(self->players[i].adder, &stats);
+        out.inserted += stats.items;
+    }
+    return out;
+}
+
+static void report(struct lockstep *self, double evaluation)
+{
+    if (!self->options->report)
+        return;
+    struct learner_stats stats = {0};
+    struct lockstep_report line = report_of(self, evaluation);
+    if (self->learner)
+        learner_take_stats(self->learner, &stats);
+    line.learner = &stats;
+    self->options->report(self->options->ctx, &line);
+}
+
 /* The learner's present policy is copied, not published: an evaluation must not change the run. */
 static rp_status evaluate(struct lockstep *self, rp_error *err)
 {
-    struct seat *seat = &self->evaluator;
+    struct player *player = &self->evaluator;
     for (uint32_t i = 0; i < self->agent->n_policy; i++)
-        memcpy(seat->agent->tensors[i].data, self->agent->tensors[i].data, tensor_bytes(&self->agent->tensors[i]));
+        memcpy(player->agent->tensors[i].data, self->agent->tensors[i].data, tensor_bytes(&self->agent->tensors[i]));
     uint64_t episodes = (uint64_t)self->config->evaluator.episodes;
-    RP_TRY(environment_loop_episodes(&seat->loop, episodes, &self->evaluation, err));
+    RP_TRY(environment_loop_episodes(&player->loop, episodes, &self->evaluation, err));
     const struct best result = {.value = self->evaluation,
                                 .episodes = episodes,
                                 .environment_steps = self->steps,
                                 .learner_steps = self->agent->steps};
-    best_file_offer(&self->best, seat->agent->tensors, seat->agent->n_policy, &result);
+    best_file_offer(&self->best, player->agent->tensors, player->agent->n_policy, &result);
     report(self, self->evaluation);
     return RP_OK;
 }
@@ -372,16 +378,16 @@ static bool steps_learned(const struct lockstep *self)
 
 static rp_status act(struct lockstep *self, rp_error *err)
 {
-    for (uint32_t i = 0; i < self->n_seats && !steps_taken(self); i++) {
-        struct seat *seat = &self->seats[i];
+    for (uint32_t i = 0; i < self->n_players && !steps_taken(self); i++) {
+        struct player *player = &self->players[i];
         bool ended;
-        seat->actor.total = self->steps;
-        RP_TRY(environment_loop_step(&seat->loop, &ended, err));
+        player->actor.total = self->steps;
+        RP_TRY(environment_loop_step(&player->loop, &ended, err));
         self->steps++;
         self->now_ns += NS_PER_US;
         if (ended)
-            self->recent[self->episodes++ % RECENT] = seat->loop.episode.value;
-        RP_TRY(adder_flush(seat->adder, 0, LOCKSTEP_CALL_MS,
+            self->recent[self->episodes++ % RECENT] = player->loop.episode.value;
+        RP_TRY(adder_flush(player->adder, 0, LOCKSTEP_CALL_MS,
                            err)); /* before the next actor: items of two writers may arrive in any order */
     }
     return RP_OK;
@@ -392,7 +398,7 @@ static rp_status lockstep_learn(struct lockstep *self, rp_error *err)
     rp_status status = RP_OK;
     if (!self->learner)
         return RP_OK;
-    if (self->n_seats == 0) { /* each turn is a learner step */
+    if (self->n_players == 0) { /* each turn is a learner step */
         self->now_ns += NS_PER_US;
         return learner_step(self->learner, LOADED_MS, err);
     }
@@ -417,7 +423,7 @@ static rp_status take_turns(struct lockstep *self, rp_error *err)
     while (!finished(self)) {
         RP_TRY(act(self, err));
         RP_TRY(lockstep_learn(self, err));
-        uint64_t at = self->n_seats > 0 ? self->steps : self->agent->steps;
+        uint64_t at = self->n_players > 0 ? self->steps : self->agent->steps;
         if (every > 0 && at >= next_evaluation) {
             next_evaluation += every;
             RP_TRY(evaluate(self, err));
@@ -439,12 +445,11 @@ static void warn_of_breaks(const struct lockstep *self)
                  "times=%llu", (unsigned long long)info.reconnects);
 }
 
-rp_status lockstep_run(const struct lockstep_options *options, struct lockstep_result *out, rp_error *err)
+rp_status lockstep_run(const struct lockstep_options *options, struct lockstep_report *out, rp_error *err)
 {
     struct lockstep self = {.options = options, .config = options->config, .evaluation = NAN};
-    struct clock clock = clock_system();
-    self.start_ns = clock_now(&clock);
-    *out = (struct lockstep_result){.evaluation = NAN};
+    self.start_ns = clock_ns();
+    *out = (struct lockstep_report){.evaluation = NAN};
     int64_t batch = options->config->agent.batch;
     if (batch <= 0)
         batch = run_config_algorithm(options->config)->defaults->batch;
@@ -453,7 +458,7 @@ rp_status lockstep_run(const struct lockstep_options *options, struct lockstep_r
     rp_status status = start_broker(&self, err);
     if (status == RP_OK)
         status = open_all(&self, err);
-    self.start_ns = clock_now(&clock); /* the set-up does not count */
+    self.start_ns = clock_ns(); /* the set-up does not count */
     if (status == RP_OK) {
         best_file_open(&self.best, self.learner && options->weights_file ? options->config->folder : NULL, true);
         status = take_turns(&self, err);
@@ -462,19 +467,8 @@ rp_status lockstep_run(const struct lockstep_options *options, struct lockstep_r
         status = RP_OK;
     if (status == RP_OK && self.learner && options->weights_file)
         status = learner_save(self.learner, options->weights_file, err);
-    *out = (struct lockstep_result){.evaluation = self.evaluation,
-                                    .steps = self.steps,
-                                    .learner_steps = self.agent ? self.agent->steps : 0,
-                                    .episodes = self.episodes,
-                                    .seconds = seconds_since(self.start_ns),
-                                    .fingerprint = self.learner ? learner_fingerprint(self.learner) : 0,
-                                    .stopped = lockstep_stopped(&self)};
+    *out = report_of(&self, self.evaluation);
     warn_of_breaks(&self);
-    for (uint32_t i = 0; i < self.n_seats; i++) {
-        struct adder_stats stats;
-        adder_get_stats(self.seats[i].adder, &stats);
-        out->inserted += stats.items;
-    }
     close_all(&self);
     return status;
 }

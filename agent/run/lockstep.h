@@ -17,15 +17,17 @@
 #include "agent/env/env.h"
 #include "agent/run/learner.h"
 
+/* Where a run stands, in its course and at its end. */
 struct lockstep_report {
-    uint64_t steps, learner_steps;
-    double seconds; /* seconds of real time */
-    /* Return of the evaluation just made, or NaN. */
-    double evaluation;
-    double training; /* mean return of the last 20 episodes of all actors, NaN before the first */
-    uint64_t episodes;
+    uint64_t steps, learner_steps, episodes;
+    uint64_t inserted; /* items */
+    double seconds;    /* seconds of real time */
+    double
+        evaluation; /* return of the evaluation just made, NaN: none; at the end of the last one, with the final weights */
+    double training;                     /* mean return of the last 20 episodes of all actors, NaN before the first */
     uint32_t fingerprint;                /* CRC of the learner's present parameters */
-    const struct learner_stats *learner; /* since the previous report */
+    bool stopped;                        /* *stop ended the run early */
+    const struct learner_stats *learner; /* since the previous report; NULL at the end */
 };
 
 struct lockstep_options {
@@ -38,15 +40,7 @@ struct lockstep_options {
     const struct env_provider *provider; /* makes environments in Python; NULL: there are none */
 };
 
-struct lockstep_result {
-    double evaluation; /* mean return of the last evaluation, with the final weights */
-    uint64_t steps, learner_steps, episodes, inserted;
-    double seconds;
-    uint32_t fingerprint; /* of the final parameters */
-    bool stopped;         /* *stop ended the run early */
-};
-
 /* RP_INVALID_ARGUMENT: the limiter of the table does not suit turns, for one of them would never end. */
-rp_status lockstep_run(const struct lockstep_options *options, struct lockstep_result *out, rp_error *err);
+rp_status lockstep_run(const struct lockstep_options *options, struct lockstep_report *out, rp_error *err);
 
 #endif

@@ -16,6 +16,7 @@
 #include "agent/run/worker.h"
 #include "proto/base/clock.h"
 #include "proto/base/endpoint.h"
+#include "proto/base/json.h"
 #include "proto/base/log.h"
 
 #define WORKERS (PROGRAM_ACTOR | PROGRAM_LEARNER)
@@ -328,24 +329,27 @@ struct single {
     bool headed; /* the header of the table is printed */
 };
 
-/* JSON has no NaN. */
-static void print_number(const char *name, double value)
+/* Adds where the run stands. */
+static void add_report(struct json *out, const struct lockstep_report *report)
 {
-    if (isfinite(value))
-        printf("\"%s\": %.9g", name, value);
-    else
-        printf("\"%s\": null", name);
+    char fingerprint[16];
+    snprintf(fingerprint, sizeof fingerprint, "%08x", report->fingerprint);
+    json_count(out, "environment_steps", report->steps);
+    json_count(out, "learner_steps", report->learner_steps);
+    json_count(out, "episodes", report->episodes);
+    json_count(out, "inserted", report->inserted);
+    json_real(out, "training_return", report->training);
+    json_real(out, "return", report->evaluation);
+    json_real(out, "seconds", report->seconds);
+    json_text(out, "fingerprint", fingerprint);
 }
 
-static void print_json(const struct lockstep_report *report)
+static void print_json(struct json *out)
 {
-    printf("{\"environment_steps\": %llu, \"learner_steps\": %llu, \"episodes\": %llu, ",
-           (unsigned long long)report->steps, (unsigned long long)report->learner_steps,
-           (unsigned long long)report->episodes);
-    print_number("training_return", report->training);
-    printf(", ");
-    print_number("return", report->evaluation);
-    printf(", \"seconds\": %.3f, \"fingerprint\": \"%08x\"}\n", report->seconds, report->fingerprint);
+    json_close(out, '}');
+    char *text = json_take(out);
+    puts(text ? text : "");
+    free(text);
 }
 
 static const char *format_value(char *out, size_t size, double value)
@@ -392,26 +396,33 @@ static void on_report(void *ctx, const struct lockstep_report *report)
     write_log(self, report);
     if (self->program->quiet)
         return;
-    if (self->program->json)
-        print_json(report);
-    else
+    if (self->program->json) {
+        struct json out = {0};
+        json_open(&out, '{');
+        add_report(&out, report);
+        print_json(&out);
+    } else {
         print_row(self, report);
+    }
     fflush(stdout);
 }
 
-static void print_result(const struct program *program, const struct lockstep_result *result)
+static void print_result(const struct program *program, const struct lockstep_report *result)
 {
     const struct run_config *run = &program->run;
     if (program->json) {
-        printf("{\"result\": true, \"stopped\": %s, \"environment\": \"%s\", \"algorithm\": \"%s\", \"seed\": %lld, ",
-               result->stopped ? "true" : "false", env_name(&run->environment), run->agent.algorithm,
-               (long long)run->seed);
-        print_number("return", result->evaluation);
-        printf(", \"environment_steps\": %llu, \"learner_steps\": %llu, \"episodes\": %llu, \"inserted\": %llu, "
-               "\"seconds\": %.3f, \"fingerprint\": \"%08x\"}\n",
-               (unsigned long long)result->steps, (unsigned long long)result->learner_steps,
-               (unsigned long long)result->episodes, (unsigned long long)result->inserted, result->seconds,
-               result->fingerprint);
+        struct json out = {0};
+        json_open(&out, '{');
+        json_key(&out, "result");
+        json_boolean(&out, true);
+        json_key(&out, "stopped");
+        json_boolean(&out, result->stopped);
+        json_text(&out, "environment", env_name(&run->environment));
+        json_text(&out, "algorithm", run->agent.algorithm);
+        json_key(&out, "seed");
+        json_signed(&out, run->seed);
+        add_report(&out, result);
+        print_json(&out);
         return;
     }
     char value[32];
@@ -447,7 +458,7 @@ static int run_single(const struct program *program, const struct env_provider *
         .weights_file = config->folder[0] ? weights : NULL,
         .provider = provider,
     };
-    struct lockstep_result result;
+    struct lockstep_report result;
     rp_status status = lockstep_run(&lockstep, &result, &err);
     if (status == RP_OK)
         print_result(program, &result);

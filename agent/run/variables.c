@@ -5,6 +5,7 @@
 
 #include "proto/base/error.h"
 #include "proto/base/log.h"
+#include "proto/base/need.h"
 
 void variables_init(struct variables *self, rp_client *client, struct agent *agent)
 {
@@ -91,33 +92,28 @@ rp_status variables_load(struct variables *self, const char *path, rp_error *err
     return weights_read_file(path, tensors, n, err);
 }
 
-static rp_status encode(struct variables *self, rp_error *err)
+static void encode(struct variables *self)
 {
     struct tensor tensors[AGENT_MAX_TENSORS + 1];
     self->steps = self->agent->steps;
     uint32_t n = list_tensors(self->agent, &self->steps, tensors);
     size_t size = weights_size(tensors, n);
-    if (size != self->size) {
-        free(self->block);
-        self->block = malloc(size);
-        self->size = self->block ? size : 0;
-        if (!self->block)
-            return err_set(err, RP_NO_MEMORY, "no memory for %zu bytes of parameters", size);
-    }
+    if (size != self->size)
+        self->block = need_resize(self->block, size, 1);
+    self->size = size;
     weights_encode(tensors, n, self->block);
-    return RP_OK;
 }
 
 rp_status variables_offer(struct variables *self, rp_error *err)
 {
-    RP_TRY(encode(self, err));
+    encode(self);
     return rp_publisher_put(self->publisher, self->block, self->size, err);
 }
 
 rp_status variables_publish(struct variables *self, int64_t timeout_ms, rp_error *err)
 {
     if (!self->publisher) {
-        RP_TRY(encode(self, err));
+        encode(self);
         return rp_params_put(self->client, VARIABLES_SLOT, self->block, self->size, timeout_ms, &self->version, err);
     }
     RP_TRY(variables_offer(self, err));

@@ -11,7 +11,6 @@
 #include "agent/run/actor.h"
 #include "agent/run/best.h"
 #include "agent/run/claim.h"
-#include "agent/run/environment_loop.h"
 #include "agent/run/learner.h"
 #include "agent/run/run_log.h"
 #include "proto/base/clock.h"
@@ -38,7 +37,6 @@ struct worker {
     struct env_group envs; /* one, or for an actor several */
     struct agent *agent;
     struct run_log *log;
-    struct clock clock;
     int64_t start_ns, next_report_ns;
 };
 
@@ -113,8 +111,8 @@ static const rp_env_spec *worker_spec(const struct worker *self)
 static rp_status worker_open(struct worker *self, const struct worker_options *options, const char *kind, rp_error *err)
 {
     const struct run_config *config = options->config;
-    *self = (struct worker){.options = options, .config = config, .clock = clock_system()};
-    self->start_ns = clock_now(&self->clock);
+    *self = (struct worker){.options = options, .config = config};
+    self->start_ns = clock_ns();
     self->next_report_ns = self->start_ns + config->report.every_ns;
     snprintf(self->name, sizeof self->name, "%s-%u", kind, options->index);
     net_single_thread();
@@ -136,12 +134,12 @@ static rp_status worker_open(struct worker *self, const struct worker_options *o
 static bool worker_out_of_time(const struct worker *self)
 {
     int64_t limit = self->config->stop.time_ns;
-    return limit > 0 && clock_now(&self->clock) - self->start_ns >= limit;
+    return limit > 0 && clock_ns() - self->start_ns >= limit;
 }
 
 static bool worker_report_due(struct worker *self)
 {
-    int64_t now = clock_now(&self->clock);
+    int64_t now = clock_ns();
     if (now < self->next_report_ns)
         return false;
     self->next_report_ns = now + self->config->report.every_ns;
@@ -183,8 +181,8 @@ static rp_status worker_unless_stopped(const struct worker *self, rp_status stat
 /* Scalars of a report beside the shares of idle time. */
 #define ACTOR_SCALARS 7
 
-/* One environment of the actor, with its own stream of items. */
-struct actor_seat {
+/* What one environment of the actor needs; its stream of items is its own. */
+struct player {
     struct adder *adder;
     struct actor actor;
 };
@@ -192,8 +190,8 @@ struct actor_seat {
 struct actor_work {
     struct worker worker;
     struct variables variables;
-    struct actor_seat *seats;
-    struct environment_loop *loops; /* one for each seat */
+    struct player *players;
+    struct environment_loop *loops; /* one for each player */
     uint32_t n;
     struct environment_round round;
     struct claim claim;
@@ -216,32 +214,32 @@ static void on_episode(void *ctx, const struct episode *episode)
     self->value_count++;
 }
 
-/* Sums over the seats. */
-static void sum_seats(const struct actor_work *self, uint64_t *steps, struct adder_stats *sum, struct idle *idle)
+/* Sums over the players. */
+static void sum_players(const struct actor_work *self, uint64_t *steps, struct adder_stats *sum, struct idle *idle)
 {
     *steps = 0;
     *sum = (struct adder_stats){0};
     *idle = (struct idle){0};
     for (uint32_t i = 0; i < self->n; i++) {
         struct adder_stats stats;
-        adder_get_stats(self->seats[i].adder, &stats);
+        adder_get_stats(self->players[i].adder, &stats);
         sum->items += stats.items;
         sum->rejected += stats.rejected;
-        *steps += self->seats[i].actor.steps;
+        *steps += self->players[i].actor.steps;
         for (int cause = 0; cause < IDLE_CAUSES; cause++)
-            idle->ns[cause] += self->seats[i].actor.idle.ns[cause];
+            idle->ns[cause] += self->players[i].actor.idle.ns[cause];
     }
 }
 
 static void actor_report(struct actor_work *self)
 {
     struct worker *worker = &self->worker;
-    int64_t now = clock_now(&worker->clock);
+    int64_t now = clock_ns();
     double seconds = (double)(now - self->reported_ns) * 1e-9, n = self->value_count ? (double)self->value_count : NAN;
     uint64_t steps;
     struct adder_stats sum;
     struct idle idle;
-    sum_seats(self, &steps, &sum, &idle);
+    sum_players(self, &steps, &sum, &idle);
     struct agent_scalar scalars[ACTOR_SCALARS + IDLE_CAUSES + 1] = {
         {"actor_steps", (double)steps},
         {"steps_per_second", (double)(steps - self->reported_steps) / seconds},
@@ -260,11 +258,11 @@ static void actor_report(struct actor_work *self)
     self->value_count = self->length_sum = 0;
 }
 
-/* The seats share their parameters: the first of them pulls. */
+/* The players share their parameters: the first of them pulls. */
 static void tell_policy(struct actor_work *self)
 {
     for (uint32_t i = 0; self->policy != self->variables.steps && i < self->n; i++)
-        adder_set_policy(self->seats[i].adder, self->variables.steps);
+        adder_set_policy(self->players[i].adder, self->variables.steps);
     self->policy = self->variables.steps;
 }
 
@@ -291,10 +289,10 @@ static rp_status take_steps(struct actor_work *self, bool last, rp_error *err)
 static rp_status worker_begin(struct actor_work *self, rp_error *err)
 {
     const char *weights = self->worker.config->actors.weights;
-    self->reported_ns = clock_now(&self->worker.clock);
+    self->reported_ns = clock_ns();
     rp_status status = weights[0] ? variables_load(&self->variables, weights, err)
                                   : variables_wait(&self->variables, self->worker.options->stop, err);
-    self->seats[0].actor.idle.ns[IDLE_PARAMETERS] += (uint64_t)(clock_now(&self->worker.clock) - self->reported_ns);
+    self->players[0].actor.idle.ns[IDLE_PARAMETERS] += (uint64_t)(clock_ns() - self->reported_ns);
     tell_policy(self);
     return status;
 }
@@ -312,7 +310,7 @@ static rp_status worker_act(struct actor_work *self, rp_error *err)
     while (!worker_stopped(&self->worker) && !worker_out_of_time(&self->worker)) {
         uint64_t n = 0, total = 0;
         RP_TRY(claim_next(&self->claim, part_of(self), &n, &total, err));
-        self->seats[0].actor.idle.ns[IDLE_COUNTERS] = self->claim.wait_ns;
+        self->players[0].actor.idle.ns[IDLE_COUNTERS] = self->claim.wait_ns;
         if (n == 0 && self->owed == 0)
             break;
         if (n > 0)
@@ -325,34 +323,29 @@ static rp_status worker_act(struct actor_work *self, rp_error *err)
     return RP_OK;
 }
 
-static rp_status worker_open_seat(struct actor_work *self, uint32_t i, rp_error *err)
+static rp_status worker_open_player(struct actor_work *self, uint32_t i, rp_error *err)
 {
     const struct worker_options *options = self->worker.options;
     const struct run_config *config = options->config;
-    struct actor_seat *seat = &self->seats[i];
+    struct player *player = &self->players[i];
     uint32_t index = options->index * self->n + i;
     char name[48];
     snprintf(name, sizeof name, i ? "%s.%u" : "%s", self->worker.name, i);
-    const struct adder_options adder = {.client = self->worker.client,
-                                        .name = name,
-                                        .config = &config->adder,
-                                        .spec = worker_spec(&self->worker),
-                                        .with_log_prob = self->worker.agent->ops->stores_log_prob,
-                                        .timeout_ms = CONNECT_MS};
-    seat->adder = adder_new(&adder, err);
-    if (!seat->adder)
+    player->adder = actor_adder(config, self->worker.agent, self->worker.client, name, CONNECT_MS, err);
+    if (!player->adder)
         return (rp_status)err->status;
     const struct actor_options actor = {.config = config,
                                         .agent = self->worker.agent,
-                                        .adder = seat->adder,
+                                        .adder = player->adder,
                                         .variables = i > 0 || config->actors.weights[0] ? NULL : &self->variables,
                                         .index = index,
                                         .environments = self->n,
                                         .seed = worker_seed(config, "actor", index),
                                         .greedy = config->actors.greedy,
                                         .stop = options->stop};
-    actor_init(&seat->actor, &actor);
-    return environment_loop_init(&self->loops[i], &self->worker.envs.envs[i], &seat->actor, err);
+    actor_init(&player->actor, &actor);
+    environment_loop_init(&self->loops[i], &self->worker.envs.envs[i], &player->actor);
+    return RP_OK;
 }
 
 static rp_status actor_open(struct actor_work *self, const struct worker_options *options, rp_error *err)
@@ -361,20 +354,20 @@ static rp_status actor_open(struct actor_work *self, const struct worker_options
     RP_TRY(worker_open(&self->worker, options, "actor", err));
     struct worker *worker = &self->worker;
     self->n = worker->envs.n;
-    self->seats = need_alloc(self->n * sizeof *self->seats);
+    self->players = need_alloc(self->n * sizeof *self->players);
     self->loops = need_alloc(self->n * sizeof *self->loops);
     variables_init(&self->variables, worker->client, worker->agent);
     if (!config->actors.weights[0])
         RP_TRY(variables_subscribe(&self->variables, err));
     for (uint32_t i = 0; i < self->n; i++)
-        RP_TRY(worker_open_seat(self, i, err));
-    RP_TRY(environment_round_init(&self->round, self->loops, self->n, err));
+        RP_TRY(worker_open_player(self, i, err));
+    environment_round_init(&self->round, self->loops, self->n);
     self->round.ended = on_episode;
     self->round.ctx = self;
     const struct claim_options claim = {.client = worker->client,
                                         .counter = COUNTER_STEPS,
                                         .taken = COUNTER_TAKEN,
-                                        .clock = worker->clock,
+                                        .clock = clock_system(),
                                         .limit = config->stop.steps,
                                         .least = part_of(self),
                                         .sharers = run_config_actors(config),
@@ -384,21 +377,21 @@ static rp_status actor_open(struct actor_work *self, const struct worker_options
 }
 
 /* Waits until the items are confirmed. Returns the first error. */
-static rp_status close_seats(struct actor_work *self, rp_status status, rp_error *err)
+static rp_status close_players(struct actor_work *self, rp_status status, rp_error *err)
 {
     int64_t most_ms = worker_stopped(&self->worker) ? STOPPED_MS : WORKER_CALL_MS;
-    int64_t end_ns = clock_now(&self->worker.clock) + most_ms * NS_PER_MS;
-    for (uint32_t i = 0; self->seats && i < self->n; i++) {
+    int64_t end_ns = clock_ns() + most_ms * NS_PER_MS;
+    for (uint32_t i = 0; self->players && i < self->n; i++) {
         environment_loop_fini(&self->loops[i]);
-        if (!self->seats[i].adder)
+        if (!self->players[i].adder)
             continue;
-        int64_t left_ms = (end_ns - clock_now(&self->worker.clock)) / NS_PER_MS;
+        int64_t left_ms = (end_ns - clock_ns()) / NS_PER_MS;
         rp_status closing =
-            adder_destroy(&self->seats[i].adder, left_ms > 0 ? left_ms : 0, status == RP_OK ? err : NULL);
+            adder_destroy(&self->players[i].adder, left_ms > 0 ? left_ms : 0, status == RP_OK ? err : NULL);
         status = status == RP_OK ? worker_unless_stopped(&self->worker, closing) : status;
     }
     environment_round_fini(&self->round);
-    free(self->seats);
+    free(self->players);
     free(self->loops);
     return status;
 }
@@ -412,7 +405,7 @@ rp_status worker_actor(const struct worker_options *options, rp_error *err)
         claim_fini(&self.claim);
         actor_report(&self);
     }
-    status = close_seats(&self, worker_unless_stopped(&self.worker, status), err);
+    status = close_players(&self, worker_unless_stopped(&self.worker, status), err);
     variables_fini(&self.variables);
     worker_close(&self.worker);
     return status;
@@ -621,11 +614,11 @@ static void tell(struct evaluator_work *self, const struct best *result, double 
 static rp_status evaluate_once(struct evaluator_work *self, uint64_t steps, double *mean, rp_error *err)
 {
     uint64_t episodes = (uint64_t)self->worker.config->evaluator.episodes;
-    int64_t from = clock_now(&self->worker.clock);
+    int64_t from = clock_ns();
     RP_TRY(environment_loop_episodes(&self->loop, episodes, mean, err));
     const struct best result = {
         .value = *mean, .episodes = episodes, .environment_steps = steps, .learner_steps = self->variables.steps};
-    double seconds = (double)(clock_now(&self->worker.clock) - from) * 1e-9;
+    double seconds = (double)(clock_ns() - from) * 1e-9;
     best_file_offer(&self->best, self->worker.agent->tensors, self->worker.agent->n_policy, &result);
     tell(self, &result, seconds);
     return RP_OK;
@@ -635,8 +628,8 @@ static rp_status evaluate_once(struct evaluator_work *self, uint64_t steps, doub
  * the ones that the learner published at its end. */
 static rp_status await_last(struct worker *self, struct variables *variables, rp_error *err)
 {
-    int64_t news_ns = clock_now(&self->clock);
-    while (!worker_stopped(self) && !worker_out_of_time(self) && clock_now(&self->clock) - news_ns < LAST_WAIT_NS) {
+    int64_t news_ns = clock_ns();
+    while (!worker_stopped(self) && !worker_out_of_time(self) && clock_ns() - news_ns < LAST_WAIT_NS) {
         int64_t end = 0;
         rp_status status = rp_counter_read(self->client, COUNTER_LEARNER_END, READ_MS, &end, err);
         if (status != RP_OK && worker_try_again(self, status))
@@ -647,7 +640,7 @@ static rp_status await_last(struct worker *self, struct variables *variables, rp
         bool fresh;
         RP_TRY(variables_pull(variables, RETRY_MS, &fresh, err));
         if (fresh)
-            news_ns = clock_now(&self->clock);
+            news_ns = clock_ns();
     }
     return RP_OK;
 }
@@ -730,7 +723,8 @@ static rp_status evaluator_open(struct evaluator_work *self, const struct worker
                                      .greedy = true,
                                      .stop = options->stop};
     actor_init(&self->actor, &of);
-    return environment_loop_init(&self->loop, &worker->envs.envs[0], &self->actor, err);
+    environment_loop_init(&self->loop, &worker->envs.envs[0], &self->actor);
+    return RP_OK;
 }
 
 rp_status worker_evaluator(const struct worker_options *options, rp_error *err)
@@ -829,9 +823,9 @@ static void exchange_counts(struct learner_work *self)
 
 static void count_steps(struct learner_work *self)
 {
-    int64_t from = clock_now(&self->worker.clock);
+    int64_t from = clock_ns();
     exchange_counts(self);
-    learner_idle(self->learner)->ns[IDLE_COUNTERS] += (uint64_t)(clock_now(&self->worker.clock) - from);
+    learner_idle(self->learner)->ns[IDLE_COUNTERS] += (uint64_t)(clock_ns() - from);
 }
 
 static void learner_report(struct learner_work *self)
@@ -840,7 +834,7 @@ static void learner_report(struct learner_work *self)
     count_steps(self);
     struct learner_stats stats;
     learner_take_stats(self->learner, &stats);
-    int64_t now = clock_now(&worker->clock);
+    int64_t now = clock_ns();
     double seconds = (double)(now - self->reported_ns) * 1e-9, items = stats.items ? (double)stats.items : 1.0;
     self->reported_ns = now;
     struct agent_scalar scalars[AGENT_MAX_SCALARS + 13 + IDLE_CAUSES];
@@ -914,7 +908,7 @@ static rp_status worker_learn(struct learner_work *self, rp_error *err)
     int64_t waiting_since = 0, logged_ns = 0;
     while (!worker_stopped(worker) && !worker_out_of_time(worker) && !(limit > 0 && worker->agent->steps >= limit)) {
         rp_status status = learner_step(self->learner, STEP_MS, err);
-        int64_t now = clock_now(&worker->clock);
+        int64_t now = clock_ns();
         if (worker_report_due(worker)) {
             learner_report(self);
             if (has_learned_enough(self))
@@ -983,7 +977,7 @@ static rp_status learner_work_open(struct learner_work *self, const struct worke
         snprintf(self->state_path, sizeof self->state_path, "%s/" LEARNER_STATE_FILE, config->folder);
         run_log_make_folders(self->state_path); /* once: if the folder goes away later, that is logged */
     }
-    self->reported_ns = clock_now(&worker->clock);
+    self->reported_ns = clock_ns();
     if (config->learners.save_every_ns > 0)
         self->next_save_ns = self->reported_ns + config->learners.save_every_ns;
     RP_TRY(learner_resume(self, err));

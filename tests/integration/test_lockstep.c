@@ -62,10 +62,10 @@ static struct run_config read_config(const char *text, const char *const *overri
     return config;
 }
 
-static struct lockstep_result run(const char *text, const char *const *overrides)
+static struct lockstep_report run(const char *text, const char *const *overrides)
 {
     struct run_config config = read_config(text, overrides);
-    struct lockstep_result result;
+    struct lockstep_report result;
     rp_error err = {0};
     if (lockstep_run(&(struct lockstep_options){.config = &config}, &result, &err) != RP_OK)
         fail_msg("%s", err.text);
@@ -73,7 +73,7 @@ static struct lockstep_result run(const char *text, const char *const *overrides
     return result;
 }
 
-static bool same(const struct lockstep_result *a, const struct lockstep_result *b)
+static bool same(const struct lockstep_report *a, const struct lockstep_report *b)
 {
     return a->fingerprint == b->fingerprint && memcmp(&a->evaluation, &b->evaluation, sizeof a->evaluation) == 0 &&
            a->steps == b->steps && a->learner_steps == b->learner_steps && a->episodes == b->episodes &&
@@ -84,7 +84,7 @@ static bool same(const struct lockstep_result *a, const struct lockstep_result *
 
 TEST(dqn_repeats)
 {
-    struct lockstep_result a = run(dqn, NULL), b = run(dqn, NULL), other = run(dqn, SET("seed=2"));
+    struct lockstep_report a = run(dqn, NULL), b = run(dqn, NULL), other = run(dqn, SET("seed=2"));
     assert_true(same(&a, &b));
     assert_int_equal(a.steps, 3000);
     assert_true(a.learner_steps > 1000 && a.episodes > 20 && a.evaluation >= 8.0 && a.evaluation <= 500.0);
@@ -94,7 +94,7 @@ TEST(dqn_repeats)
 
 TEST(impala_repeats)
 {
-    struct lockstep_result a = run(impala, NULL), b = run(impala, NULL), other = run(impala, SET("seed=2"));
+    struct lockstep_report a = run(impala, NULL), b = run(impala, NULL), other = run(impala, SET("seed=2"));
     assert_true(same(&a, &b));
     assert_true(other.fingerprint != a.fingerprint);
     /* Each sequence is learned from once, as soon as there is a batch of them. */
@@ -107,7 +107,7 @@ TEST(impala_repeats)
 
 TEST(td3_repeats)
 {
-    struct lockstep_result a = run(td3, NULL), b = run(td3, NULL), other = run(td3, SET("seed=2"));
+    struct lockstep_report a = run(td3, NULL), b = run(td3, NULL), other = run(td3, SET("seed=2"));
     assert_true(same(&a, &b));
     assert_true(other.fingerprint != a.fingerprint);
     assert_int_equal(a.steps, 1000);
@@ -117,7 +117,7 @@ TEST(td3_repeats)
 
 TEST(looking_changes_nothing)
 {
-    struct lockstep_result a = run(dqn, NULL), b = run(dqn, SET("evaluator.every=50"));
+    struct lockstep_report a = run(dqn, NULL), b = run(dqn, SET("evaluator.every=50"));
     assert_int_equal(a.fingerprint, b.fingerprint);
     assert_int_equal(a.learner_steps, b.learner_steps);
 }
@@ -126,7 +126,7 @@ TEST(looking_changes_nothing)
 
 /* Samples may run ahead of samples_per_insert by the error buffer, in whole batches. That the table saw no other insert
  * than the actors' (the evaluator's episodes are many) follows from the equality, with a learner step for each insert. */
-static uint64_t allowed(const struct lockstep_result *result, uint64_t ratio, uint64_t min_size, uint64_t buffer,
+static uint64_t allowed(const struct lockstep_report *result, uint64_t ratio, uint64_t min_size, uint64_t buffer,
                         uint64_t batch)
 {
     assert_true(result->inserted >= min_size);
@@ -135,7 +135,7 @@ static uint64_t allowed(const struct lockstep_result *result, uint64_t ratio, ui
 
 TEST(exact_ratio)
 {
-    struct lockstep_result a = run(dqn, SET("evaluator.every=100"));
+    struct lockstep_report a = run(dqn, SET("evaluator.every=100"));
     assert_int_equal(a.learner_steps, allowed(&a, 8, 200, 160, 16));
     a = run(dqn, SET("broker.tables[0].limiter.samples_per_insert=16", "evaluator.every=100"));
     assert_int_equal(a.learner_steps, allowed(&a, 16, 200, 160, 16));
@@ -150,7 +150,7 @@ TEST(exact_ratio)
 /* Without an episode's beginning and end, one item per step. */
 TEST(items)
 {
-    struct lockstep_result a = run(dqn, SET("adder.n_step=1", "evaluator.every=100"));
+    struct lockstep_report a = run(dqn, SET("adder.n_step=1", "evaluator.every=100"));
     assert_in_range(a.inserted, a.steps - 2, a.steps); /* what follows the last step of an actor is not known yet */
     a = run(td3, NULL);
     assert_int_equal(a.inserted, a.steps);
@@ -161,7 +161,7 @@ TEST(items)
 static void refused(const char *text, const char *const *overrides, const char *why)
 {
     struct run_config config = read_config(text, overrides);
-    struct lockstep_result result;
+    struct lockstep_report result;
     rp_error err = {0};
     assert_int_equal(lockstep_run(&(struct lockstep_options){.config = &config}, &result, &err), RP_INVALID_ARGUMENT);
     assert_string_equal(err.text, why);
@@ -185,7 +185,7 @@ TEST(narrow_refused)
     refused(dqn, SET("actors.count=6", "broker.tables[0].limiter.error_buffer=183"),
             "the limiter of table 'replay' leaves less room than a run in one process needs: a batch, and what 6 "
             "actors insert in one round; write error_buffer of at least 184");
-    struct lockstep_result a =
+    struct lockstep_report a =
         run(dqn, SET("actors.count=6", "broker.tables[0].limiter.error_buffer=184", "stop.steps=900"));
     assert_int_equal(a.steps, 900);
     assert_int_equal(a.learner_steps, allowed(&a, 8, 200, 184, 16));
@@ -200,7 +200,7 @@ TEST(narrow_refused)
 
 TEST(limits)
 {
-    struct lockstep_result a = run(dqn, SET("actors.count=4", "stop.steps=501")); /* not a multiple of the actors */
+    struct lockstep_report a = run(dqn, SET("actors.count=4", "stop.steps=501")); /* not a multiple of the actors */
     assert_int_equal(a.steps, 501);
     a = run(dqn, SET("stop.learner_steps=100", "broker.tables[0].limiter.samples_per_insert=64",
                      "broker.tables[0].limiter.error_buffer=640"));
@@ -233,10 +233,10 @@ static void on_report(void *ctx, const struct lockstep_report *report)
         atomic_store(&self->stop, true);
 }
 
-static struct lockstep_result run_stopped(struct stopper *stopper, const char *const *overrides)
+static struct lockstep_report run_stopped(struct stopper *stopper, const char *const *overrides)
 {
     struct run_config config = read_config(dqn, overrides);
-    struct lockstep_result result;
+    struct lockstep_report result;
     rp_error err = {0};
     const struct lockstep_options options = {
         .config = &config, .report_every = 100, .report = on_report, .ctx = stopper, .stop = &stopper->stop};
@@ -248,7 +248,7 @@ static struct lockstep_result run_stopped(struct stopper *stopper, const char *c
 TEST(stop)
 {
     struct stopper stopper = {.at = 700};
-    struct lockstep_result a = run_stopped(&stopper, SET("evaluator.every=0"));
+    struct lockstep_report a = run_stopped(&stopper, SET("evaluator.every=0"));
     assert_int_equal(a.steps, 700);
     assert_int_equal(stopper.reports, 7);
     assert_true(isnan(a.evaluation));
@@ -272,7 +272,7 @@ static void on_alarm(int number)
 TEST(stop_while_evaluating)
 {
     struct run_config config = read_config(dqn, SET("evaluator.every=100", "evaluator.episodes=1000000"));
-    struct lockstep_result result;
+    struct lockstep_report result;
     rp_error err = {0};
     struct sigaction action = {.sa_handler = on_alarm}, before;
     struct itimerval timer = {.it_value = {.tv_usec = 400000}};
@@ -290,7 +290,7 @@ TEST(stop_while_evaluating)
 TEST(reports)
 {
     struct stopper stopper = {0};
-    struct lockstep_result a = run_stopped(&stopper, SET("stop.steps=1000", "evaluator.every=500"));
+    struct lockstep_report a = run_stopped(&stopper, SET("stop.steps=1000", "evaluator.every=500"));
     assert_int_equal(stopper.reports, 10);
     assert_int_equal(stopper.evaluations, 3); /* two on the way, one at the end */
     assert_int_equal(stopper.last_steps, a.steps);
@@ -337,7 +337,7 @@ TEST(no_hand_overs)
     for (uint32_t i = 0; i < 3; i++) {
         struct run_config config = read_config(runs[i], SET("evaluator.every=0"));
         struct threads threads = {.before = count_threads()};
-        struct lockstep_result result;
+        struct lockstep_report result;
         rp_error err = {0};
         const struct lockstep_options options = {
             .config = &config, .report_every = 50, .report = watch_threads, .ctx = &threads};

@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "agent/env/env.h"
-#include "agent/run/environment_loop.h"
+#include "agent/run/actor.h"
 #include "proto/base/clock.h"
 #include "tests/support/process.h"
 #include "tests/support/test.h"
@@ -509,7 +509,7 @@ static void loop_finds_out(const char *name, const char *text)
     rp_error err = {0};
     bool ended;
     actor_init(&actor, &(struct actor_options){.config = &run, .agent = &agent, .greedy = true});
-    assert_int_equal(environment_loop_init(&loop, &env, &actor, &err), RP_OK);
+    environment_loop_init(&loop, &env, &actor);
     assert_int_equal(environment_loop_step(&loop, &ended, &err), RP_INVALID_ARGUMENT);
     assert_string_equal(err.text, text);
     environment_loop_fini(&loop);
