@@ -258,15 +258,6 @@ void broker_run(struct broker *self)
 
 /* ---- the end ---- */
 
-static void log_settling(const struct broker *self, int64_t left_ns)
-{
-    char why[320] = "\"the disk is slow\"";
-    if (self->stream->trouble[0])
-        log_quote(why, sizeof why, self->stream->trouble);
-    log_line(LEVEL_WARN, "B0507", "the end waits for the disk", "why=%s messages=%llu left_s=%.0f", why,
-             (unsigned long long)self->peers.commit.count, (double)left_ns / (double)NS_PER_S);
-}
-
 /* Uses the system's clock: a test's clock may not move. */
 void broker_settle(struct broker *self, int64_t timeout_ns)
 {
@@ -282,7 +273,10 @@ void broker_settle(struct broker *self, int64_t timeout_ns)
         if (now >= end || atomic_load(&self->hurry))
             break;
         if (now >= log_ns) {
-            log_settling(self, end - now);
+            char why[320];
+            log_quote(why, sizeof why, self->stream->trouble[0] ? self->stream->trouble : "the disk is slow");
+            log_line(LEVEL_WARN, "B0507", "the end waits for the disk", "why=%s messages=%llu left_s=%.0f", why,
+                     (unsigned long long)self->peers.commit.count, (double)(end - now) / (double)NS_PER_S);
             log_ns = now + 5 * NS_PER_S;
         }
         zmq_pollitem_t items[] = {{disk_writer_socket(self->stream->disk_writer), 0, ZMQ_POLLIN, 0},

@@ -152,7 +152,7 @@ struct shard {
     char line[LINE_BYTES];
     size_t filled;
     bool told;                        /* it has sent its endpoints, and waits for the list */
-    char *endpoints[SHARD_ENDPOINTS]; /* of its first shards_start; NULL: not known yet */
+    char *endpoints[SHARD_ENDPOINTS]; /* of its first start; NULL: not known yet */
     int64_t start_ns, again_ns, pause_ns;
 };
 

@@ -823,16 +823,6 @@ void checkpoints_clean(struct checkpoints *self)
     kept_checkpoints_clean(&self->kept, self->low ? 1 : (uint64_t)self->state.config->checkpoint_keep);
 }
 
-/* Delays the next checkpoint that no client asked for; longer after each failure, if it is to replace bad segments. */
-static void pause_after_failure(struct checkpoints *self)
-{
-    self->heal_pause_ns = self->heal_pause_ns ? 2 * self->heal_pause_ns : RETRY_LOW_NS;
-    if (self->heal_pause_ns > RETRY_NS)
-        self->heal_pause_ns = RETRY_NS;
-    self->heal_ns = self->state.loop->now_ns + self->heal_pause_ns;
-    self->not_before_ns = self->state.loop->now_ns + (self->low ? RETRY_LOW_NS : RETRY_NS);
-}
-
 /* ---- begin ---- */
 
 rp_status checkpoint_start(struct checkpoints *self, enum checkpoint_reason reason, uint64_t *number, rp_error *err)
@@ -929,7 +919,12 @@ static void abandon(struct checkpoint *run)
     stream_file_job(self->stream, DISK_JOB_ABANDON, DISK_CHECKPOINT, run->number);
     log_line(LEVEL_ERROR, "B0523", "checkpoint failed", "checkpoint=%llu why=%s", (unsigned long long)run->number,
              log_quote(quoted, sizeof quoted, run->file.error));
-    pause_after_failure(self);
+    /* The next checkpoint that no client asked for comes later; after each failure, if it is to replace bad segments. */
+    self->heal_pause_ns = self->heal_pause_ns ? 2 * self->heal_pause_ns : RETRY_LOW_NS;
+    if (self->heal_pause_ns > RETRY_NS)
+        self->heal_pause_ns = RETRY_NS;
+    self->heal_ns = self->state.loop->now_ns + self->heal_pause_ns;
+    self->not_before_ns = self->state.loop->now_ns + (self->low ? RETRY_LOW_NS : RETRY_NS);
     /* They were dead at its instant, but the journal since the checkpoint before may still need them. */
     self->kept.n_dead = 0;
     self->running = NULL;

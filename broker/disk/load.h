@@ -61,10 +61,8 @@ struct verify_result {
     struct entry_checkpoint checkpoint; /* of a checkpoint */
     struct entry_end end;               /* of a checkpoint that has one */
     bool damaged;
-    uint64_t damaged_at;    /* offset of the first damage */
-    uint64_t damaged_bytes; /* total of bytes that are damaged */
-    uint64_t sound_after;   /* number of whole records after the first damage */
-    char text[300];         /* what is wrong there; empty: nothing */
+    uint64_t damaged_at; /* offset of the first damage */
+    char text[300];      /* what is wrong there; empty: nothing */
 };
 rp_status disk_verify_file(const struct folder *folder, enum disk_kind kind, uint64_t number, struct verify_result *out,
                            rp_error *err);

@@ -66,15 +66,11 @@ rp_status disk_verify_file(const struct folder *folder, enum disk_kind kind, uin
     rp_error why = {0};
     while ((status = reader_next(&reader, &record, &why)) != RP_END_OF_STREAM) {
         if (status == RP_OK) {
-            out->sound_after += out->damaged;
             verify_record(out, record, kind);
             continue;
         }
-        uint64_t bad = reader.offset;
-        verify_damage(out, bad, why.text);
-        bool more = status == RP_BAD_MESSAGE && reader_resync(&reader);
-        out->damaged_bytes += (more ? reader.offset : reader.bytes) - bad;
-        if (!more)
+        verify_damage(out, reader.offset, why.text);
+        if (status != RP_BAD_MESSAGE || !reader_resync(&reader))
             break;
     }
     reader_close(&reader);

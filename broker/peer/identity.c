@@ -121,7 +121,7 @@ static struct seen_file look_at(const struct broker_config *config, const char *
         .changed_ns = nanoseconds(&info.st_ctim), .size = info.st_size, .node = (int64_t)info.st_ino};
 }
 
-static bool identity_is_same(const struct seen_file *a, const struct seen_file *b)
+static bool is_same_file(const struct seen_file *a, const struct seen_file *b)
 {
     return a->changed_ns == b->changed_ns && a->size == b->size && a->node == b->node;
 }
@@ -131,7 +131,7 @@ static bool identity_is_same(const struct seen_file *a, const struct seen_file *
 static bool file_has_changed(const struct broker_config *config, const char *name, struct seen_file *seen)
 {
     struct seen_file found = look_at(config, name);
-    if (is_emptied(&found, seen) || identity_is_same(&found, seen) || (found.node == seen->node && is_fresh(&found)))
+    if (is_emptied(&found, seen) || is_same_file(&found, seen) || (found.node == seen->node && is_fresh(&found)))
         return false;
     found.empty_ns = seen->empty_ns;
     *seen = found;
@@ -259,7 +259,7 @@ static rp_status read_list(struct identities *self, const struct broker_config *
     struct allow_list list = {0};
     rp_status status = allow_read(config->keys_dir, &list, err);
     struct seen_file now = look_at(config, ALLOW_FILE);
-    if (!identity_is_same(&now, &self->list_file)) {
+    if (!is_same_file(&now, &self->list_file)) {
         self->list_file.changed_ns = 0;
         allow_free(&list);
         return RP_OK;
@@ -345,7 +345,7 @@ uint32_t identities_look(struct peers *peers)
         changed |= KEYS_LIST;
     }
     struct seen_file now = look_at(config, ALLOW_FILE);
-    if (identity_is_same(&now, &self->list_file))
+    if (is_same_file(&now, &self->list_file))
         self->known_ns = start;
     /* One long look may be this thread waiting for a processor. Two in a row are a slow disk. */
     int64_t end = clock_now(clock), took = end - start;

@@ -223,31 +223,22 @@ static rp_status socket_bind(const struct peers *peers, void *socket, const char
     return RP_OK;
 }
 
-/* Names the bound endpoints as other machines reach them. */
-static rp_status tell_all(struct peers *peers, rp_error *err)
-{
-    const char *host = peers->config->advertise;
-    size_t size = sizeof peers->told.service;
-    if (endpoint_with_host(peers->service_endpoint, host, peers->told.service, size) &&
-        endpoint_with_host(peers->ingest_endpoint, host, peers->told.ingest, size) &&
-        endpoint_with_host(peers->events_endpoint, host, peers->told.events, size))
-        return RP_OK;
-    return err_set(err, RP_INVALID_ARGUMENT, "advertise is too long: %s", host);
-}
-
 #define SOCKETS 3u
 struct socket_row {
     void **socket;
     int type;
     const char *endpoint; /* of the configuration */
-    char *bound;
+    char *bound, *told;   /* as bound; as other machines reach it */
 };
 
 static void socket_rows(struct peers *peers, struct socket_row rows[SOCKETS])
 {
-    rows[0] = (struct socket_row){&peers->service, ZMQ_ROUTER, peers->config->service, peers->service_endpoint};
-    rows[1] = (struct socket_row){&peers->ingest, ZMQ_PULL, peers->config->ingest, peers->ingest_endpoint};
-    rows[2] = (struct socket_row){&peers->events, ZMQ_PUB, peers->config->events, peers->events_endpoint};
+    rows[0] = (struct socket_row){&peers->service, ZMQ_ROUTER, peers->config->service, peers->service_endpoint,
+                                  peers->told.service};
+    rows[1] = (struct socket_row){&peers->ingest, ZMQ_PULL, peers->config->ingest, peers->ingest_endpoint,
+                                  peers->told.ingest};
+    rows[2] =
+        (struct socket_row){&peers->events, ZMQ_PUB, peers->config->events, peers->events_endpoint, peers->told.events};
 }
 
 static rp_status bind_all(struct peers *peers, rp_error *err)
@@ -259,8 +250,10 @@ static rp_status bind_all(struct peers *peers, rp_error *err)
         if (!*rows[i].socket)
             return RP_IO;
         RP_TRY(socket_bind(peers, *rows[i].socket, rows[i].endpoint, rows[i].bound, err));
+        if (!endpoint_with_host(rows[i].bound, peers->config->advertise, rows[i].told, ENDPOINT_BYTES))
+            return err_set(err, RP_INVALID_ARGUMENT, "advertise is too long: %s", peers->config->advertise);
     }
-    return tell_all(peers, err);
+    return RP_OK;
 }
 
 rp_status sockets_open(struct peers *peers, void *context, rp_error *err)
@@ -493,17 +486,6 @@ void peers_init(struct peers *self, struct loop *loop, const struct broker_confi
     self->identities.anyone = (struct identity){.name = "anyone", .roles = KEY_ANY};
 }
 
-static void forget_idle(struct idmap *by_route)
-{
-    for (uint32_t i = 0; by_route->entries && i <= by_route->mask; i++) {
-        struct peer *peer = by_route->entries[i].value;
-        if (peer && atomic_load_explicit(&peer->refs, memory_order_acquire) == 1) {
-            idmap_remove(by_route, peer->route); /* may move another entry to this place: the next sweep sees it */
-            peer_release(peer);
-        }
-    }
-}
-
 void peers_bound(struct peers *self)
 {
     /* Without keys anybody may open any number of connections, and each has its own bound alone. */
@@ -513,8 +495,15 @@ void peers_bound(struct peers *self)
 
 void peers_sweep(struct peers *self)
 {
+    struct idmap *by_route = &self->by_route;
     peers_bound(self);
-    forget_idle(&self->by_route);
+    for (uint32_t i = 0; by_route->entries && i <= by_route->mask; i++) {
+        struct peer *peer = by_route->entries[i].value;
+        if (peer && atomic_load_explicit(&peer->refs, memory_order_acquire) == 1) {
+            idmap_remove(by_route, peer->route); /* may move another entry to this place: the next sweep sees it */
+            peer_release(peer);
+        }
+    }
     monitor_sweep(self);
     descriptors_check(&self->descriptors);
 }

@@ -281,16 +281,6 @@ static void set_open(struct monitor *self, int descriptor, bool open)
     self->connections[at] = open ? FIRST_CONNECTION + self->n_accepted++ : HAS_ENDED;
 }
 
-static void connection_ended(struct waits *waits, int descriptor)
-{
-    struct wait *next;
-    for (struct wait *wait = waits->first; wait; wait = next) {
-        next = wait->next;
-        if (wait->descriptor == descriptor)
-            wait_cancel(wait, RP_UNAVAILABLE, lost);
-    }
-}
-
 /* A client that could not even state its key: the ZAP handler never hears of it. value: in the place of a descriptor, an error. */
 static void log_failure(struct peers *peers, zmq_msg_t *address, uint32_t value)
 {
@@ -326,8 +316,12 @@ void monitor_run(struct peers *peers)
                 log_failure(peers, &frames[n - 1], (uint32_t)descriptor);
             else if (descriptor >= 0)
                 set_open(self, descriptor, event == ZMQ_EVENT_ACCEPTED);
-            if (event == ZMQ_EVENT_DISCONNECTED)
-                connection_ended(&peers->waits, descriptor);
+            struct wait *wait = event == ZMQ_EVENT_DISCONNECTED ? peers->waits.first : NULL, *next;
+            for (; wait; wait = next) {
+                next = wait->next;
+                if (wait->descriptor == descriptor)
+                    wait_cancel(wait, RP_UNAVAILABLE, lost);
+            }
         }
         frames_close(frames, n);
     }

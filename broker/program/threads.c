@@ -52,12 +52,21 @@ static double thread_cpu(long id)
     return (double)ns / (double)NS_PER_S;
 }
 
-static struct thread_use *find(struct thread_use *list, uint32_t n, const char *name)
+/* Returns the row of a name, which is added if it is new. NULL: there are too many. */
+static struct thread_use *find(struct threads *self, const char name[32])
 {
-    for (uint32_t i = 0; i < n; i++)
-        if (strcmp(list[i].name, name) == 0)
-            return &list[i];
-    return NULL;
+    uint32_t i = 0;
+    while (i < self->n && strcmp(self->list[i].name, name) != 0)
+        i++;
+    if (i == THREADS_MOST)
+        return NULL;
+    if (i == self->n) {
+        struct thread_use *use = &self->list[self->n++];
+        memcpy(use->name, name, sizeof use->name);
+        replay__thread_info__init(self->row_list[i] = &self->rows[i]);
+        self->rows[i].name = use->name;
+    }
+    return &self->list[i];
 }
 
 static void look_at_threads(struct threads *self)
@@ -76,12 +85,7 @@ static void look_at_threads(struct threads *self)
             continue;
         self->process.thread_count++;
         thread_name(id, name, sizeof name);
-        struct thread_use *use = find(self->list, self->n, name);
-        if (!use && self->n < THREADS_MOST) {
-            use = &self->list[self->n++];
-            *use = (struct thread_use){0};
-            memcpy(use->name, name, sizeof use->name);
-        }
+        struct thread_use *use = find(self, name);
         if (use)
             use->now_s += thread_cpu(id);
     }
@@ -90,7 +94,7 @@ static void look_at_threads(struct threads *self)
     /* Adds what each name has used since the last look. Where a thread has ended meanwhile, its last moments are missing. */
     for (uint32_t i = 0; i < self->n; i++)
         if (self->list[i].now_s > before[i])
-            self->list[i].cpu_s += self->list[i].now_s - before[i];
+            self->rows[i].cpu_s += self->list[i].now_s - before[i];
 }
 
 static uint64_t count_files(void)
@@ -143,7 +147,8 @@ void threads_look(struct threads *self, int64_t now_ns)
     if (self->looked_ns && now_ns - self->looked_ns < FRESH_NS)
         return;
     if (self->n && now_ns - self->before_ns >= INTERVAL_NS) {
-        memcpy(self->before, self->list, sizeof self->before);
+        for (uint32_t i = 0; i < self->n; i++)
+            self->list[i].before_s = self->rows[i].cpu_s;
         self->n_before = self->n;
         self->before_ns = self->looked_ns;
     }
@@ -153,18 +158,8 @@ void threads_look(struct threads *self, int64_t now_ns)
     look_at_threads(self);
     look_at_process(&self->process);
     double seconds = self->n_before ? (double)(now_ns - self->before_ns) / (double)NS_PER_S : 0;
-    for (uint32_t i = 0; seconds > 0 && i < self->n; i++) {
-        const struct thread_use *before = find(self->before, self->n_before, self->list[i].name);
-        double share = before ? (self->list[i].cpu_s - before->cpu_s) / seconds : 0;
-        self->list[i].busy = share > 0 ? share : 0;
-    }
-    for (uint32_t i = 0; i < self->n; i++) {
-        replay__thread_info__init(&self->rows[i]);
-        self->rows[i].name = self->list[i].name;
-        self->rows[i].cpu_s = self->list[i].cpu_s;
-        self->rows[i].busy = self->list[i].busy;
-        self->row_list[i] = &self->rows[i];
-    }
+    for (uint32_t i = 0; seconds > 0 && i < self->n_before; i++)
+        self->rows[i].busy = (self->rows[i].cpu_s - self->list[i].before_s) / seconds;
     self->process.threads = self->row_list;
     self->process.n_threads = self->n;
 }

@@ -678,30 +678,26 @@ static int64_t thread_cpu(void)
     return at.tv_sec * NS_PER_S + at.tv_nsec;
 }
 
-static void finish(struct snapshot_maker *self)
+/* Runs the next slice; small stages that follow each other are one slice. */
+static bool snapshot_step(struct chore *chore)
 {
+    struct snapshot_maker *self =
+        (struct snapshot_maker *)(void *)((char *)chore - offsetof(struct snapshot_maker, chore));
     struct snapshot *snapshot = self->snapshot;
+    int64_t start = thread_cpu();
+    while (self->stage < N_STAGES && stages[self->stage](self))
+        self->stage++;
+    snapshot->cpu_ns += (uint64_t)(thread_cpu() - start);
+    self->running = self->stage < N_STAGES;
+    if (self->running)
+        return true;
     self->snapshot = NULL;
     self->made++;
     self->cpu_ns += snapshot->cpu_ns;
     if (snapshot->cpu_ns > self->longest_ns)
         self->longest_ns = snapshot->cpu_ns;
     exchange_give(&self->exchange, snapshot);
-}
-
-/* Runs the next slice; small stages that follow each other are one slice. */
-static bool snapshot_step(struct chore *chore)
-{
-    struct snapshot_maker *self =
-        (struct snapshot_maker *)(void *)((char *)chore - offsetof(struct snapshot_maker, chore));
-    int64_t start = thread_cpu();
-    while (self->stage < N_STAGES && stages[self->stage](self))
-        self->stage++;
-    self->snapshot->cpu_ns += (uint64_t)(thread_cpu() - start);
-    self->running = self->stage < N_STAGES;
-    if (!self->running)
-        finish(self);
-    return self->running;
+    return false;
 }
 
 void snapshot_maker_init(struct snapshot_maker *self, struct service *service, int wake_fd)

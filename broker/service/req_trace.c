@@ -36,7 +36,7 @@ struct trace_client {
 struct trace_session {
     struct wait wait; /* of the client that has asked for the trace */
     struct service *service;
-    struct timer timer; /* the req_trace_end of recording, then of collecting */
+    struct timer timer; /* the end of recording, then of collecting */
     int64_t start_ns, end_ns;
     uint64_t number;
     bool collecting;
@@ -165,7 +165,7 @@ static void req_trace_finish(struct trace_session *self)
 
 /* ---- recording ---- */
 
-/* Adds what still waits: a wait that does not req_trace_end is what one looks for. */
+/* Adds what still waits: a wait that does not end is what one looks for. */
 static void add_waits(const struct service *service)
 {
     for (const struct wait *wait = service->peers->waits.first; wait; wait = wait->next)
@@ -229,14 +229,6 @@ rp_status req_trace(struct service *service, struct request *request, rp_error *
 
 /* ---- spans of clients ---- */
 
-static struct trace_client *find_client(struct trace_session *self, uint64_t id)
-{
-    struct trace_client *client = self->clients;
-    while (client && client->client != id)
-        client = client->next;
-    return client;
-}
-
 static rp_status check_spans(const struct request *request, const Replay__TraceSpans *said, rp_error *err)
 {
     size_t size = request->n_payload ? zmq_msg_size(&request->payload[0]) : 0;
@@ -257,11 +249,15 @@ static rp_status check_spans(const struct request *request, const Replay__TraceS
     return RP_OK;
 }
 
-static struct trace_client *add_client(struct trace_session *self, uint64_t id)
+/* Returns a client, which is added if it is new. NULL: there are too many. */
+static struct trace_client *client_of(struct trace_session *self, uint64_t id)
 {
-    if (self->n_clients == CLIENTS_MOST)
-        return NULL;
-    struct trace_client *client = need_alloc(sizeof *client);
+    struct trace_client *client = self->clients;
+    while (client && client->client != id)
+        client = client->next;
+    if (client || self->n_clients == CLIENTS_MOST)
+        return client;
+    client = need_alloc(sizeof *client);
     client->client = id;
     client->next = self->clients;
     self->clients = client;
@@ -303,9 +299,7 @@ rp_status req_trace_spans(struct service *service, struct request *request, rp_e
     if (!request->head.client)
         return err_set(err, RP_INVALID_ARGUMENT, "Request.client is missing: a trace tells clients apart by it");
     RP_TRY(check_spans(request, said, err));
-    struct trace_client *client = find_client(self, request->head.client);
-    if (!client)
-        client = add_client(self, request->head.client);
+    struct trace_client *client = client_of(self, request->head.client);
     if (!client)
         return err_set(err, RP_RESOURCE_EXHAUSTED, "a trace has at most %u clients", CLIENTS_MOST);
     if (client->complete)

@@ -95,13 +95,6 @@ static uint64_t most_items(const struct flow *flow, uint32_t flows)
     return most;
 }
 
-/* Returns how much the session's key may be granted beyond what it has. */
-static uint64_t owner_room(const struct session *self)
-{
-    uint64_t most = (uint64_t)self->owner->quota.granted_bytes, has = self->owner->granted_bytes;
-    return most == 0 ? UINT64_MAX : most > has ? most - has : 0;
-}
-
 /* Counts bytes that are no longer granted. */
 static void take_back(struct session *self, uint64_t bytes)
 {
@@ -123,7 +116,10 @@ static void grant_bytes(struct session *self)
         return;
     uint64_t room =
         sessions->granted_bytes < sessions->ingest_budget ? sessions->ingest_budget - sessions->granted_bytes : 0;
-    credit_offer(self, least(least(want - self->offered_bytes, room), owner_room(self)));
+    uint64_t own = (uint64_t)self->owner->quota.granted_bytes, has = self->owner->granted_bytes;
+    if (own) /* what the session's key may be granted beyond what it has */
+        room = least(room, own > has ? own - has : 0);
+    credit_offer(self, least(want - self->offered_bytes, room));
 }
 
 static void grant_items(struct flow *flow, uint32_t flows)
@@ -137,14 +133,6 @@ static void grant_items(struct flow *flow, uint32_t flows)
         flow->window = most;
     if (flow->resolved + flow->window > flow->allowed)
         flow->allowed = flow->resolved + flow->window;
-}
-
-static uint32_t count_flows(const struct session *self)
-{
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < self->n_tables; i++)
-        n += self->flows[i].arrived > 0;
-    return n;
 }
 
 void credit_offer(struct session *self, uint64_t bytes)
@@ -166,7 +154,9 @@ void credit_refresh(struct session *self)
         return;
     }
     grant_bytes(self);
-    uint32_t flows = count_flows(self);
+    uint32_t flows = 0;
+    for (uint32_t i = 0; i < self->n_tables; i++)
+        flows += self->flows[i].arrived > 0;
     for (uint32_t i = 0; i < self->n_tables; i++)
         grant_items(&self->flows[i], flows);
 }

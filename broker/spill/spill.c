@@ -2,6 +2,7 @@
  * the budgets; and what spilling does in each turn. */
 #include "broker/spill/spill.h"
 
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -462,12 +463,6 @@ static void sweep(struct spill *self)
 #define SWEEP_NS NS_PER_S
 #define MOVE_AGAIN_NS (60 * NS_PER_S)
 
-/* Allocated by itself, because as a chore it may outlive struct spill by a slice. */
-struct hand {
-    struct chore chore;
-    struct spill *spill; /* NULL: spilling has ended */
-};
-
 /* ---- budgets ---- */
 
 uint64_t spill_cap(const struct spill *self)
@@ -573,8 +568,6 @@ static void look_at(struct spill *self, struct chunk *chunk, uint32_t *looks)
         self->round_waiting++;
         return;
     }
-    self->let_go_chunks++;
-    self->let_go_bytes += chunk->bytes;
     self->round_work++;
     store_let_go(self->state.store, chunk);
 }
@@ -611,9 +604,8 @@ static void release_inserts(struct spill *self)
 
 static bool hand_step(struct chore *chore)
 {
-    struct hand *hand = (struct hand *)chore;
-    struct spill *self = hand->spill;
-    bool more = self != NULL;
+    struct spill *self = (struct spill *)(void *)((char *)chore - offsetof(struct spill, hand));
+    bool more = true;
     for (uint32_t looks = 0; more && looks < LOOKS_PER_SLICE;) {
         if (self->state.store->split_bytes <= low_mark(self) && !self->moving) {
             more = false;
@@ -630,28 +622,20 @@ static bool hand_step(struct chore *chore)
                 look_at(self, chunks[i], &looks);
         }
     }
-    if (self)
-        release_inserts(self);
-    if (more)
-        return true;
-    if (self) {
-        self->hand = NULL;
-        self->idle_bytes = self->state.store->split_bytes;
-        self->idle_ns = self->state.loop->now_ns;
-    }
-    free(hand);
-    return false;
+    release_inserts(self);
+    self->hand_runs = more;
+    self->idle_bytes = self->state.store->split_bytes;
+    self->idle_ns = self->state.loop->now_ns;
+    return more;
 }
 
 static void hand_start(struct spill *self)
 {
-    struct hand *hand = need_alloc(sizeof *hand);
-    *hand = (struct hand){{NULL, hand_step}, self};
-    self->hand = hand;
+    self->hand_runs = true;
     self->idle = self->news = false;
     self->round_whole = self->hand_table == 0 && self->hand_slot == 0;
     self->round_work = self->round_waiting = 0;
-    chores_add(&self->state.loop->chores, &hand->chore);
+    chores_add(&self->state.loop->chores, &self->hand);
 }
 
 /* ---- the turn ---- */
@@ -674,7 +658,7 @@ static bool watch_durable(struct spill *self)
 static bool hand_is_due(const struct spill *self)
 {
     uint64_t bytes = self->state.store->split_bytes;
-    if (self->hand || (bytes <= high_mark(self) && !self->moving))
+    if (self->hand_runs || (bytes <= high_mark(self) && !self->moving))
         return false;
     return !self->idle || self->news || bytes > self->idle_bytes + self->memory / 16 ||
            self->state.loop->now_ns - self->idle_ns > REST_NS;
@@ -694,7 +678,7 @@ bool spill_run(struct spill *self)
         hand_start(self);
     release_inserts(self);
     order_reads(self);
-    return more || self->hand || self->state.tables->dirty;
+    return more || self->hand_runs || self->state.tables->dirty;
 }
 
 void *spill_socket(const struct spill *self)
@@ -710,7 +694,7 @@ uint64_t spill_reads(const struct spill *self)
 bool spill_is_quiet(const struct spill *self)
 {
     const struct stream *stream = self->stream;
-    bool works = self->hand || self->parked || self->needs.count || fetcher_under_way(self->fetcher);
+    bool works = self->hand_runs || self->parked || self->needs.count || fetcher_under_way(self->fetcher);
     return !works && (self->state.store->split_bytes <= high_mark(self) || self->stalled) && !self->moving &&
            stream->durable + 1 >= stream->number;
 }
@@ -730,6 +714,7 @@ rp_status spill_open(struct spill **out, const struct durable_state *state, stru
     }
     self->state = *state;
     self->stream = stream;
+    self->hand.step = hand_step;
     self->memory = (uint64_t)config->storage_memory;
     self->disk = (uint64_t)config->storage_disk;
     self->parked_end = &self->parked;
@@ -749,8 +734,8 @@ void spill_close(struct spill **at)
         return;
     self->state.tables->disk = (struct disk_tier){0};
     self->state.samples->parking = (struct sample_parking){0};
-    if (self->hand)
-        self->hand->spill = NULL;
+    if (self->hand_runs)
+        chores_remove(&self->state.loop->chores, &self->hand);
     drop_reads(self);
     fetcher_destroy(&self->fetcher);
     idmap_fini(&self->needs);

@@ -19,7 +19,6 @@
 #include "broker/table/table.h"
 #include "proto/base/log.h"
 
-struct hand;
 struct need;
 
 struct spill {
@@ -39,7 +38,8 @@ struct spill {
     struct idmap lost;    /* places that spill_bring could not read */
     bool arrived;         /* something was read since the waiters were last checked */
     /* the clock hand */
-    struct hand *hand; /* NULL: it does not run */
+    struct chore hand;
+    bool hand_runs;
     uint32_t hand_table, hand_slot;
     bool round;       /* alternates between rounds */
     bool round_whole; /* this round began at the first item */
@@ -56,7 +56,6 @@ struct spill {
     uint64_t moving; /* segment whose chunks are being moved; 0: none */
     int64_t swept_ns, move_after_ns;
     /* counters */
-    uint64_t let_go_chunks, let_go_bytes;   /* data that was freed */
     uint64_t fetched_chunks, fetched_bytes; /* data that was read back */
     uint64_t damaged_chunks;
     struct log_limit log;

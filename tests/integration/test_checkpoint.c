@@ -133,15 +133,13 @@ static uint64_t size(void)
 
 static uint64_t ask(bool start_only, int64_t timeout_ms)
 {
-    Replay__Request request = REPLAY__REQUEST__INIT;
     Replay__Checkpoint checkpoint = REPLAY__CHECKPOINT__INIT;
     checkpoint.start_only = start_only;
     if (timeout_ms >= 0) {
         checkpoint.has_timeout_ms_case = REPLAY__CHECKPOINT__HAS_TIMEOUT_MS_TIMEOUT_MS;
         checkpoint.timeout_ms = (uint64_t)timeout_ms;
     }
-    request.body_case = REPLAY__REQUEST__BODY_CHECKPOINT;
-    request.checkpoint = &checkpoint;
+    TESTPEER_REQUEST(request, CHECKPOINT, checkpoint, &checkpoint);
     return testpeer_ask(peer, &request);
 }
 

@@ -55,25 +55,21 @@ static void desk_end(struct desk *self, int how)
 
 static struct testpeer_answer *ask_sample(struct testpeer *peer)
 {
-    Replay__Request request = REPLAY__REQUEST__INIT;
     Replay__Sample sample = REPLAY__SAMPLE__INIT;
     sample.table = testpeer_text("line");
     sample.count = 4;
     sample.distinct = true;
     sample.has_timeout_ms_case = REPLAY__SAMPLE__HAS_TIMEOUT_MS_TIMEOUT_MS;
-    request.body_case = REPLAY__REQUEST__BODY_SAMPLE;
-    request.sample = &sample;
+    TESTPEER_REQUEST(request, SAMPLE, sample, &sample);
     return testpeer_await(peer, testpeer_ask_with(peer, &request, SAMPLE_ID, NULL, 0));
 }
 
 static int64_t add_to_counter(struct testpeer *peer)
 {
-    Replay__Request request = REPLAY__REQUEST__INIT;
     Replay__Counter counter = REPLAY__COUNTER__INIT;
     counter.name = testpeer_text("steps");
     counter.add = 42;
-    request.body_case = REPLAY__REQUEST__BODY_COUNTER;
-    request.counter = &counter;
+    TESTPEER_REQUEST(request, COUNTER, counter, &counter);
     struct testpeer_answer *answer = testpeer_await(peer, testpeer_ask_with(peer, &request, COUNTER_ID, NULL, 0));
     assert_int_equal(answer->status, RP_OK);
     return answer->reply->counter->value;
@@ -81,11 +77,9 @@ static int64_t add_to_counter(struct testpeer *peer)
 
 static void put_params(struct testpeer *peer, const char *value)
 {
-    Replay__Request request = REPLAY__REQUEST__INIT;
     Replay__ParamsPut put = REPLAY__PARAMS_PUT__INIT;
     put.name = testpeer_text("policy");
-    request.body_case = REPLAY__REQUEST__BODY_PARAMS_PUT;
-    request.params_put = &put;
+    TESTPEER_REQUEST(request, PARAMS_PUT, params_put, &put);
     struct testpeer_answer *answer = testpeer_await(peer, testpeer_ask_with(peer, &request, 0, value, strlen(value)));
     assert_int_equal(answer->status, RP_OK);
 }
@@ -147,14 +141,12 @@ static void check_params(struct testpeer *peer)
 {
     char *name = testpeer_text("policy");
     uint64_t have = 0;
-    Replay__Request request = REPLAY__REQUEST__INIT;
     Replay__ParamsGet get = REPLAY__PARAMS_GET__INIT;
     get.n_name = get.n_have = 1;
     get.name = &name;
     get.have = &have;
     get.has_timeout_ms_case = REPLAY__PARAMS_GET__HAS_TIMEOUT_MS_TIMEOUT_MS;
-    request.body_case = REPLAY__REQUEST__BODY_PARAMS_GET;
-    request.params_get = &get;
+    TESTPEER_REQUEST(request, PARAMS_GET, params_get, &get);
     const struct testpeer_answer *answer = testpeer_call(peer, &request);
     assert_int_equal(answer->reply->params->n_slots, 1);
     assert_int_equal(answer->reply->params->slots[0]->version, 2);

@@ -11,15 +11,13 @@
 
 static uint64_t open_raw(struct testpeer *peer)
 {
-    Replay__Request request = REPLAY__REQUEST__INIT;
     Replay__Hello ask = REPLAY__HELLO__INIT;
     Replay__Column column = REPLAY__COLUMN__INIT, *list[] = {&column};
     column.name = "x";
     column.dtype = "uint64";
     ask.n_columns = 1;
     ask.columns = list;
-    request.body_case = REPLAY__REQUEST__BODY_HELLO;
-    request.hello = &ask;
+    TESTPEER_REQUEST(request, HELLO, hello, &ask);
     return testpeer_ask(peer, &request);
 }
 

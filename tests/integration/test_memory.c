@@ -168,10 +168,8 @@ TEST(a_refused_duplicate_removes_nothing_at_the_limit, NULL, end)
 /* What waits with this kind, or NULL. */
 static const Replay__Wait *find_wait(struct testpeer *peer, const char *kind)
 {
-    Replay__Request request = REPLAY__REQUEST__INIT;
     Replay__Why why = REPLAY__WHY__INIT;
-    request.body_case = REPLAY__REQUEST__BODY_WHY;
-    request.why = &why;
+    TESTPEER_REQUEST(request, WHY, why, &why);
     struct testpeer_answer *answer = testpeer_call(peer, &request);
     for (size_t i = 0; i < answer->reply->why->n_waits; i++)
         if (strcmp(answer->reply->why->waits[i]->kind, kind) == 0)

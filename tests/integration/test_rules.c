@@ -122,12 +122,10 @@ EMBED_TEST(a_peer_that_has_gone_costs_a_failed_send, FREE_TABLE, NULL)
 
 static uint64_t ask_counter(struct testpeer *peer, uint64_t id)
 {
-    Replay__Request request = REPLAY__REQUEST__INIT;
     Replay__Counter counter = REPLAY__COUNTER__INIT;
     counter.name = "steps";
     counter.add = 5;
-    request.body_case = REPLAY__REQUEST__BODY_COUNTER;
-    request.counter = &counter;
+    TESTPEER_REQUEST(request, COUNTER, counter, &counter);
     return testpeer_ask_with(peer, &request, id, NULL, 0);
 }
 

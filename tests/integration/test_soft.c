@@ -26,8 +26,7 @@ TEST(the_surplus_stays_until_the_interval_is_over)
 {
     struct embed embed;
     embed_start(&embed, SOFT, NULL);
-    struct testpeer *peer = testpeer_new(&embed);
-    testpeer_open(peer, false);
+    struct testpeer *peer = testpeer_opened(&embed, false);
     struct table *table = embed_table(&embed, "t");
     fill(&embed, peer, 1, 1200);
     assert_int_equal(table->in.size, 1200);
@@ -52,8 +51,7 @@ TEST(growth_is_bounded)
 {
     struct embed embed;
     embed_start(&embed, SOFT, NULL);
-    struct testpeer *peer = testpeer_new(&embed);
-    testpeer_open(peer, false);
+    struct testpeer *peer = testpeer_opened(&embed, false);
     struct table *table = embed_table(&embed, "t");
     for (uint64_t i = 0; i < 30; i++) {
         fill(&embed, peer, 1 + i * 100, 100);
@@ -68,8 +66,7 @@ TEST(a_reset_during_the_removal_leaves_new_items_alone)
 {
     struct embed embed;
     embed_start(&embed, SOFT, NULL);
-    struct testpeer *peer = testpeer_new(&embed);
-    testpeer_open(peer, false);
+    struct testpeer *peer = testpeer_opened(&embed, false);
     fill(&embed, peer, 1, 1240);
     struct table *table = embed_table(&embed, "t");
     table_remove_surplus(table);

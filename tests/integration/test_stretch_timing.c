@@ -137,8 +137,7 @@ static void fill(struct embed *embed, struct testpeer *peer, const char *table, 
 /* Widens the window until whole messages fit. */
 static struct testpeer *open_wide(struct embed *embed, const char *table)
 {
-    struct testpeer *peer = testpeer_new(embed);
-    testpeer_open(peer, true);
+    struct testpeer *peer = testpeer_opened(embed, true);
     uint32_t id = embed_table(embed, table)->id;
     uint64_t key = peer->key_base + (UINT64_C(1) << 30);
     for (uint32_t i = 0; i < 100 && testpeer_allowed(peer, id) - testpeer_resolved(peer, id) < 2 * PER_MESSAGE; i++) {
@@ -199,26 +198,22 @@ static void change_many(struct embed *embed, struct testpeer *peer, const char *
     }
     struct watch update = {.phase = "update of 2048 keys"}, del = {.phase = "delete of 2048 keys"},
                  sample = {.phase = "sample of 4096 items"};
-    Replay__Request request = REPLAY__REQUEST__INIT;
     Replay__Update body = REPLAY__UPDATE__INIT;
     body.table = (char *)(uintptr_t)table;
     body.n_key = body.n_priority = KEYS;
     body.key = keys;
     body.priority = priorities;
-    request.body_case = REPLAY__REQUEST__BODY_UPDATE;
-    request.update = &body;
+    TESTPEER_REQUEST(request, UPDATE, update, &body);
     timed_answer(embed, &update, peer, testpeer_ask(peer, &request));
     tell(&update);
     struct testpeer_answer *answer = timed_answer(embed, &sample, peer, testpeer_sample(peer, table, 4096, 0, 0));
     assert_int_equal(answer->reply->sample->n_key, 4096);
     tell(&sample);
-    Replay__Request second = REPLAY__REQUEST__INIT;
     Replay__Delete gone = REPLAY__DELETE__INIT;
     gone.table = (char *)(uintptr_t)table;
     gone.n_key = KEYS;
     gone.key = keys;
-    second.body_case = REPLAY__REQUEST__BODY_DELETE;
-    second.delete_ = &gone;
+    TESTPEER_REQUEST(second, DELETE, delete_, &gone);
     answer = timed_answer(embed, &del, peer, testpeer_ask(peer, &second));
     assert_true(answer->reply->change->applied > 0);
     rest(embed, &del);
@@ -229,11 +224,9 @@ static void change_many(struct embed *embed, struct testpeer *peer, const char *
 static void reset(struct embed *embed, struct testpeer *peer, const char *table)
 {
     struct watch watch = {.phase = "reset"};
-    Replay__Request request = REPLAY__REQUEST__INIT;
     Replay__Reset body = REPLAY__RESET__INIT;
     body.table = (char *)(uintptr_t)table;
-    request.body_case = REPLAY__REQUEST__BODY_RESET;
-    request.reset = &body;
+    TESTPEER_REQUEST(request, RESET, reset, &body);
     struct testpeer_answer *answer = timed_answer(embed, &watch, peer, testpeer_ask(peer, &request));
     assert_int_equal(answer->status, RP_OK);
     rest(embed, &watch);

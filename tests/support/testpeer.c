@@ -277,7 +277,6 @@ struct testpeer_answer *testpeer_call(struct testpeer *self, Replay__Request *re
 
 static struct testpeer_answer *hello(struct testpeer *self, bool resume, uint64_t oldest_number, bool notices)
 {
-    Replay__Request request = REPLAY__REQUEST__INIT;
     Replay__Hello ask = REPLAY__HELLO__INIT;
     Replay__Column columns[TESTPEER_COLUMNS], *list[TESTPEER_COLUMNS];
     for (uint32_t i = 0; i < self->n_columns; i++) {
@@ -295,8 +294,7 @@ static struct testpeer_answer *hello(struct testpeer *self, bool resume, uint64_
     ask.oldest_number = oldest_number;
     if (resume)
         ask.session = (ProtobufCBinaryData){WIRE_SESSION_BYTES, self->session};
-    request.body_case = REPLAY__REQUEST__BODY_HELLO;
-    request.hello = &ask;
+    TESTPEER_REQUEST(request, HELLO, hello, &ask);
     struct testpeer_answer *answer = testpeer_call(self, &request);
     if (answer->status != RP_OK)
         return answer;
@@ -346,7 +344,6 @@ struct testpeer_answer *testpeer_resume(struct testpeer *self, uint64_t oldest_n
 
 struct testpeer_answer *testpeer_heartbeat(struct testpeer *self, uint64_t confirmed, bool explain)
 {
-    Replay__Request request = REPLAY__REQUEST__INIT;
     Replay__Heartbeat ask = REPLAY__HEARTBEAT__INIT;
     ask.session = (ProtobufCBinaryData){WIRE_SESSION_BYTES, self->session};
     ask.epoch = self->epoch;
@@ -354,14 +351,12 @@ struct testpeer_answer *testpeer_heartbeat(struct testpeer *self, uint64_t confi
     ask.confirmed_rejections = confirmed;
     ask.explain = explain;
     ask.released_bytes = self->released;
-    request.body_case = REPLAY__REQUEST__BODY_HEARTBEAT;
-    request.heartbeat = &ask;
+    TESTPEER_REQUEST(request, HEARTBEAT, heartbeat, &ask);
     return testpeer_call(self, &request);
 }
 
 uint64_t testpeer_bye(struct testpeer *self, int64_t timeout_ms)
 {
-    Replay__Request request = REPLAY__REQUEST__INIT;
     Replay__Bye ask = REPLAY__BYE__INIT;
     ask.session = (ProtobufCBinaryData){WIRE_SESSION_BYTES, self->session};
     ask.last_number = self->number;
@@ -369,8 +364,7 @@ uint64_t testpeer_bye(struct testpeer *self, int64_t timeout_ms)
         ask.has_timeout_ms_case = REPLAY__BYE__HAS_TIMEOUT_MS_TIMEOUT_MS;
         ask.timeout_ms = (uint64_t)timeout_ms;
     }
-    request.body_case = REPLAY__REQUEST__BODY_BYE;
-    request.bye = &ask;
+    TESTPEER_REQUEST(request, BYE, bye, &ask);
     return testpeer_ask(self, &request);
 }
 

@@ -127,6 +127,11 @@ static inline char *testpeer_text(const char *text)
 void testpeer_settled(struct testpeer *self, uint64_t id);
 
 /* ---- requests. testpeer_ask sets version, id and client. */
+/* Declares a request with this body: TESTPEER_REQUEST(request, WHY, why, &why). */
+#define TESTPEER_REQUEST(name, body, member, message)                                                                  \
+    Replay__Request name = REPLAY__REQUEST__INIT;                                                                      \
+    (name).body_case = REPLAY__REQUEST__BODY_##body;                                                                   \
+    (name).member = (message)
 uint64_t testpeer_ask(struct testpeer *self, Replay__Request *request);
 /* The same with one payload frame, and with this id (0: the next). */
 uint64_t testpeer_ask_with(struct testpeer *self, Replay__Request *request, uint64_t id, const void *payload,

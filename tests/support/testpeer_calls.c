@@ -6,7 +6,6 @@
 
 uint64_t testpeer_sample(struct testpeer *self, const char *table, uint32_t count, int64_t timeout_ms, int flags)
 {
-    Replay__Request request = REPLAY__REQUEST__INIT;
     Replay__Sample sample = REPLAY__SAMPLE__INIT;
     sample.table = testpeer_text(table);
     sample.count = count;
@@ -18,15 +17,13 @@ uint64_t testpeer_sample(struct testpeer *self, const char *table, uint32_t coun
         sample.has_timeout_ms_case = REPLAY__SAMPLE__HAS_TIMEOUT_MS_TIMEOUT_MS;
         sample.timeout_ms = (uint64_t)timeout_ms;
     }
-    request.body_case = REPLAY__REQUEST__BODY_SAMPLE;
-    request.sample = &sample;
+    TESTPEER_REQUEST(request, SAMPLE, sample, &sample);
     return testpeer_ask(self, &request);
 }
 
 uint64_t testpeer_permit(struct testpeer *self, uint64_t id, const char *table, uint32_t count, int64_t timeout_ms,
                          int flags)
 {
-    Replay__Request request = REPLAY__REQUEST__INIT;
     Replay__Permit permit = REPLAY__PERMIT__INIT;
     permit.table = testpeer_text(table);
     permit.count = count;
@@ -35,8 +32,7 @@ uint64_t testpeer_permit(struct testpeer *self, uint64_t id, const char *table, 
         permit.has_timeout_ms_case = REPLAY__PERMIT__HAS_TIMEOUT_MS_TIMEOUT_MS;
         permit.timeout_ms = (uint64_t)timeout_ms;
     }
-    request.body_case = REPLAY__REQUEST__BODY_PERMIT;
-    request.permit = &permit;
+    TESTPEER_REQUEST(request, PERMIT, permit, &permit);
     return testpeer_ask_with(self, &request, id, NULL, 0);
 }
 
@@ -51,59 +47,49 @@ struct testpeer_answer *testpeer_sampled(struct testpeer *self, const char *tabl
 struct testpeer_answer *testpeer_update(struct testpeer *self, const char *table, uint32_t n, const uint64_t *keys,
                                         const double *priorities)
 {
-    Replay__Request request = REPLAY__REQUEST__INIT;
     Replay__Update update = REPLAY__UPDATE__INIT;
     update.table = testpeer_text(table);
     update.n_key = update.n_priority = n;
     update.key = (uint64_t *)(uintptr_t)keys;
     update.priority = (double *)(uintptr_t)priorities;
-    request.body_case = REPLAY__REQUEST__BODY_UPDATE;
-    request.update = &update;
+    TESTPEER_REQUEST(request, UPDATE, update, &update);
     return testpeer_call(self, &request);
 }
 
 struct testpeer_answer *testpeer_delete(struct testpeer *self, const char *table, uint32_t n, const uint64_t *keys)
 {
-    Replay__Request request = REPLAY__REQUEST__INIT;
     Replay__Delete del = REPLAY__DELETE__INIT;
     del.table = testpeer_text(table);
     del.n_key = n;
     del.key = (uint64_t *)(uintptr_t)keys;
-    request.body_case = REPLAY__REQUEST__BODY_DELETE;
-    request.delete_ = &del;
+    TESTPEER_REQUEST(request, DELETE, delete_, &del);
     return testpeer_call(self, &request);
 }
 
 struct testpeer_answer *testpeer_fetch(struct testpeer *self, const char *table, uint32_t n, const uint64_t *keys)
 {
-    Replay__Request request = REPLAY__REQUEST__INIT;
     Replay__Fetch fetch = REPLAY__FETCH__INIT;
     fetch.table = testpeer_text(table);
     fetch.n_key = n;
     fetch.key = (uint64_t *)(uintptr_t)keys;
-    request.body_case = REPLAY__REQUEST__BODY_FETCH;
-    request.fetch = &fetch;
+    TESTPEER_REQUEST(request, FETCH, fetch, &fetch);
     return testpeer_call(self, &request);
 }
 
 struct testpeer_answer *testpeer_reset(struct testpeer *self, const char *table)
 {
-    Replay__Request request = REPLAY__REQUEST__INIT;
     Replay__Reset reset = REPLAY__RESET__INIT;
     reset.table = testpeer_text(table);
-    request.body_case = REPLAY__REQUEST__BODY_RESET;
-    request.reset = &reset;
+    TESTPEER_REQUEST(request, RESET, reset, &reset);
     return testpeer_call(self, &request);
 }
 
 int64_t testpeer_counter(struct testpeer *self, const char *name, int64_t add)
 {
-    Replay__Request request = REPLAY__REQUEST__INIT;
     Replay__Counter counter = REPLAY__COUNTER__INIT;
     counter.name = testpeer_text(name);
     counter.add = add;
-    request.body_case = REPLAY__REQUEST__BODY_COUNTER;
-    request.counter = &counter;
+    TESTPEER_REQUEST(request, COUNTER, counter, &counter);
     struct testpeer_answer *answer = testpeer_call(self, &request);
     assert_int_equal(answer->status, RP_OK);
     return answer->reply->counter->value;
@@ -111,11 +97,9 @@ int64_t testpeer_counter(struct testpeer *self, const char *name, int64_t add)
 
 Replay__InfoReply *testpeer_info(struct testpeer *self)
 {
-    Replay__Request request = REPLAY__REQUEST__INIT;
     Replay__Info info = REPLAY__INFO__INIT;
     info.sessions = true;
-    request.body_case = REPLAY__REQUEST__BODY_INFO;
-    request.info = &info;
+    TESTPEER_REQUEST(request, INFO, info, &info);
     struct testpeer_answer *answer = testpeer_call(self, &request);
     assert_int_equal(answer->status, RP_OK);
     return answer->reply->info;

@@ -106,11 +106,9 @@ static void do_permit(struct world *self)
     if (below(self, 4) != 0)
         return;
     Replay__Cancel ask = REPLAY__CANCEL__INIT;
-    Replay__Request request = REPLAY__REQUEST__INIT;
     ask.n_id = 1;
     ask.id = &id;
-    request.body_case = REPLAY__REQUEST__BODY_CANCEL;
-    request.cancel = &ask;
+    TESTPEER_REQUEST(request, CANCEL, cancel, &ask);
     assert_int_equal(testpeer_call(peer, &request)->status, RP_OK);
 }
 
@@ -142,9 +140,7 @@ static void do_limiter(struct world *self)
     ask.samples_per_insert = 1 + below(self, 5);
     ask.has_error_buffer_case = REPLAY__SET_LIMITER__HAS_ERROR_BUFFER_ERROR_BUFFER;
     ask.error_buffer = 20 + below(self, 20);
-    Replay__Request request = REPLAY__REQUEST__INIT;
-    request.body_case = REPLAY__REQUEST__BODY_SET_LIMITER;
-    request.set_limiter = &ask;
+    TESTPEER_REQUEST(request, SET_LIMITER, set_limiter, &ask);
     assert_int_equal(testpeer_call(some_peer(self), &request)->status, RP_OK);
 }
 
@@ -155,9 +151,7 @@ static void do_params(struct world *self)
     value[0]++;
     Replay__ParamsPut ask = REPLAY__PARAMS_PUT__INIT;
     ask.name = testpeer_text(names[below(self, 3)]);
-    Replay__Request request = REPLAY__REQUEST__INIT;
-    request.body_case = REPLAY__REQUEST__BODY_PARAMS_PUT;
-    request.params_put = &ask;
+    TESTPEER_REQUEST(request, PARAMS_PUT, params_put, &ask);
     struct testpeer *peer = some_peer(self);
     uint64_t id = testpeer_ask_with(peer, &request, 0, value, below(self, 2) ? below(self, 3000) : sizeof value);
     assert_int_equal(testpeer_await(peer, id)->status, RP_OK);

@@ -50,14 +50,12 @@ static void insert(struct run *run, const char *table, uint64_t first_key, uint3
 
 static struct testpeer_answer *sample(struct run *run, const char *table, uint32_t count, bool distinct)
 {
-    Replay__Request request = REPLAY__REQUEST__INIT;
     Replay__Sample ask = REPLAY__SAMPLE__INIT;
     ask.table = testpeer_text(table);
     ask.count = count;
     ask.distinct = distinct;
     ask.has_timeout_ms_case = REPLAY__SAMPLE__HAS_TIMEOUT_MS_TIMEOUT_MS;
-    request.body_case = REPLAY__REQUEST__BODY_SAMPLE;
-    request.sample = &ask;
+    TESTPEER_REQUEST(request, SAMPLE, sample, &ask);
     struct testpeer_answer *answer = testpeer_call(run->learner, &request);
     assert_int_equal(answer->status, RP_OK);
     assert_int_equal(answer->reply->sample->n_key, count);
@@ -123,12 +121,10 @@ static void scene_sample(struct run *run)
 /* A permit, and the samples that it pays for: charged once, however often they are asked for. */
 static void scene_permit(struct run *run)
 {
-    Replay__Request request = REPLAY__REQUEST__INIT;
     Replay__Permit permit = REPLAY__PERMIT__INIT;
     permit.table = testpeer_text("prio");
     permit.count = 7;
-    request.body_case = REPLAY__REQUEST__BODY_PERMIT;
-    request.permit = &permit;
+    TESTPEER_REQUEST(request, PERMIT, permit, &permit);
     for (uint32_t i = 0; i < 2; i++) {
         const struct testpeer_answer *answer = testpeer_call(run->learner, &request);
         assert_int_equal(answer->status, RP_OK);
@@ -164,11 +160,9 @@ static struct testpeer_answer *call_with(struct testpeer *peer, Replay__Request 
 static void put(struct run *run, const char *name, size_t size, uint64_t version)
 {
     static uint8_t value[50000];
-    Replay__Request request = REPLAY__REQUEST__INIT;
     Replay__ParamsPut ask = REPLAY__PARAMS_PUT__INIT;
     ask.name = testpeer_text(name);
-    request.body_case = REPLAY__REQUEST__BODY_PARAMS_PUT;
-    request.params_put = &ask;
+    TESTPEER_REQUEST(request, PARAMS_PUT, params_put, &ask);
     struct testpeer_answer *answer = call_with(run->learner, &request, value, size);
     assert_int_equal(answer->reply->params->slots[0]->version, version);
 }
@@ -260,9 +254,7 @@ static void scene_reduce(struct run *run)
 {
     static const float values[2][64] = {{1, 2, 3}, {10, 20, 30}};
     Replay__Reduce join = REPLAY__REDUCE__INIT;
-    Replay__Request request = REPLAY__REQUEST__INIT;
-    request.body_case = REPLAY__REQUEST__BODY_REDUCE;
-    request.reduce = &join;
+    TESTPEER_REQUEST(request, REDUCE, reduce, &join);
     join.group = testpeer_text("learners");
     join.op = REPLAY__REDUCE__OP__JOIN;
     for (join.member = 1; join.member < 3; join.member++)

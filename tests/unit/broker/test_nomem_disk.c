@@ -100,13 +100,11 @@ static void insert(struct run *run, const char *table, uint64_t first_key, uint3
 
 static struct testpeer_answer *sample(struct run *run, const char *table, uint32_t count)
 {
-    Replay__Request request = REPLAY__REQUEST__INIT;
     Replay__Sample ask = REPLAY__SAMPLE__INIT;
     ask.table = testpeer_text(table);
     ask.count = count;
     ask.has_timeout_ms_case = REPLAY__SAMPLE__HAS_TIMEOUT_MS_TIMEOUT_MS;
-    request.body_case = REPLAY__REQUEST__BODY_SAMPLE;
-    request.sample = &ask;
+    TESTPEER_REQUEST(request, SAMPLE, sample, &ask);
     struct testpeer_answer *answer = testpeer_call(run->learner, &request);
     if (answer->status != RP_OK)
         fail_msg("sample: %u %s", answer->status, answer->text);

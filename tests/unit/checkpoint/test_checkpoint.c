@@ -855,8 +855,7 @@ TEST(the_rest_is_of_the_instant_too, set_up, tear_down)
     start(false, NULL);
     struct testpeer *writer[3], *reader = testpeer_new(&embed);
     for (uint32_t i = 0; i < 3; i++) {
-        writer[i] = testpeer_new(&embed);
-        testpeer_open(writer[i], false);
+        writer[i] = testpeer_opened(&embed, false);
         testpeer_insert(writer[i], "once", 1000 * (i + 1), 10 + i, 1);
         embed_settle(&embed);
     }

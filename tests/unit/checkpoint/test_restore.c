@@ -78,8 +78,7 @@ static void begin(struct pair_of *self, uint32_t items)
     char tables[512];
     snprintf(tables, sizeof tables, PLAIN, 100, "");
     embed_start(&self->embed, tables, twin_config(&self->folder, NULL));
-    struct testpeer *peer = testpeer_new(&self->embed);
-    testpeer_open(peer, false);
+    struct testpeer *peer = testpeer_opened(&self->embed, false);
     testpeer_insert(peer, "t", 1, items, 1);
     embed_settle(&self->embed);
     assert_int_equal(embed_table(&self->embed, "t")->in.size, items);
@@ -117,8 +116,7 @@ TEST(a_smaller_table_keeps_what_fits)
             twin_kill(&pair.embed);
     }
     /* It works as any other: an insert takes a slot that exists. */
-    struct testpeer *peer = testpeer_new(&pair.embed);
-    testpeer_open(peer, false);
+    struct testpeer *peer = testpeer_opened(&pair.embed, false);
     testpeer_insert(peer, "t", 1000, 30, 1);
     embed_settle(&pair.embed);
     assert_int_equal(embed_table(&pair.embed, "t")->in.size, 10);
@@ -152,8 +150,7 @@ TEST(times_sampled_above_a_new_limit_remove_the_item)
     char tables[512];
     snprintf(tables, sizeof tables, PLAIN, 100, "");
     embed_start(&embed, tables, twin_config(&folder, NULL));
-    struct testpeer *peer = testpeer_new(&embed);
-    testpeer_open(peer, false);
+    struct testpeer *peer = testpeer_opened(&embed, false);
     testpeer_insert(peer, "t", 1, 5, 1);
     embed_settle(&embed);
     testpeer_sampled(peer, "t", 50);
@@ -177,8 +174,7 @@ static void metadata_becomes(struct twin_folder *folder, const char *configured,
     char tables[512];
     snprintf(tables, sizeof tables, PLAIN, 100, configured);
     embed_start(&embed, tables, twin_config(folder, NULL));
-    struct testpeer *peer = testpeer_new(&embed);
-    testpeer_open(peer, false);
+    struct testpeer *peer = testpeer_opened(&embed, false);
     const Replay__TableInfo *info = testpeer_table_info(peer, "t");
     assert_string_equal(info->metadata, want);
     assert_int_equal(info->n_signature, fields);
@@ -214,8 +210,7 @@ TEST(tables_come_and_go)
     begin(&pair, 20);
     again(&pair, "  - {name: other, max_size: 5, sampler: {kind: fifo}, limiter: {kind: none}}\n", NULL);
     assert_int_equal(embed_table(&pair.embed, "other")->in.size, 0);
-    struct testpeer *peer = testpeer_new(&pair.embed);
-    testpeer_open(peer, false);
+    struct testpeer *peer = testpeer_opened(&pair.embed, false);
     testpeer_insert(peer, "other", 500, 3, 1);
     embed_settle(&pair.embed);
     twin_kill(&pair.embed);
@@ -255,8 +250,7 @@ TEST(another_signature_is_refused)
     char tables[512];
     snprintf(tables, sizeof tables, PLAIN, 100, ", signature: [{name: x, dtype: uint64, shape: []}]");
     again(&pair, tables, NULL);
-    struct testpeer *peer = testpeer_new(&pair.embed);
-    testpeer_open(peer, false);
+    struct testpeer *peer = testpeer_opened(&pair.embed, false);
     Replay__Field field = REPLAY__FIELD__INIT;
     field.name = testpeer_text("x");
     field.count = 1;
@@ -321,15 +315,12 @@ TEST(a_change_of_a_limiter_survives_until_the_configuration_changes)
     struct pair_of pair;
     begin(&pair, 60);
     check_ratio(&pair, RATIO(32), 32);
-    struct testpeer *peer = testpeer_new(&pair.embed);
-    testpeer_open(peer, false);
-    Replay__Request request = REPLAY__REQUEST__INIT;
+    struct testpeer *peer = testpeer_opened(&pair.embed, false);
     Replay__SetLimiter ask = REPLAY__SET_LIMITER__INIT;
     ask.table = testpeer_text("t");
     ask.has_samples_per_insert_case = REPLAY__SET_LIMITER__HAS_SAMPLES_PER_INSERT_SAMPLES_PER_INSERT;
     ask.samples_per_insert = 4;
-    request.body_case = REPLAY__REQUEST__BODY_SET_LIMITER;
-    request.set_limiter = &ask;
+    TESTPEER_REQUEST(request, SET_LIMITER, set_limiter, &ask);
     assert_int_equal(testpeer_call(peer, &request)->status, RP_OK);
     twin_kill(&pair.embed);
     check_ratio(&pair, RATIO(32), 4);
@@ -354,8 +345,7 @@ TEST(starting_from_nothing_or_from_a_number)
     assert_int_equal(err.status, RP_NOT_FOUND);
     again(&pair, tables, "checkpoint: {load: none}\n");
     assert_int_equal(embed_table(&pair.embed, "t")->in.size, 0);
-    struct testpeer *peer = testpeer_new(&pair.embed);
-    testpeer_open(peer, false);
+    struct testpeer *peer = testpeer_opened(&pair.embed, false);
     testpeer_insert(peer, "t", 900, 4, 1);
     embed_settle(&pair.embed);
     twin_kill(&pair.embed);
@@ -411,8 +401,7 @@ TEST(keys_go_on_after_a_restart)
     struct testpeer *old[3];
     uint64_t bases[3];
     for (uint32_t i = 0; i < 3; i++) {
-        old[i] = testpeer_new(&pair.embed);
-        testpeer_open(old[i], false);
+        old[i] = testpeer_opened(&pair.embed, false);
         bases[i] = old[i]->key_base;
         testpeer_insert(old[i], "t", bases[i], 2, 1);
     }
@@ -430,8 +419,7 @@ TEST(keys_go_on_after_a_restart)
     assert_int_equal(session->keys.count, KEY_COUNTERS);
     for (uint32_t i = 0; i < 3; i++) {
         pair.embed.broker->tables.ordinals.next = i == 0 ? KEY_ORDINALS - 1 : i;
-        struct testpeer *peer = testpeer_new(&pair.embed);
-        testpeer_open(peer, false);
+        struct testpeer *peer = testpeer_opened(&pair.embed, false);
         for (uint32_t k = 0; k < 3; k++)
             assert_int_not_equal(peer->key_base, bases[k]);
     }

@@ -57,7 +57,7 @@ static double look(struct threads *threads, int64_t *now_ns)
     threads_look(threads, *now_ns += NS_PER_S);
     for (uint32_t i = 0; i < threads->n; i++)
         if (strcmp(threads->list[i].name, "worker") == 0)
-            return threads->list[i].cpu_s;
+            return threads->rows[i].cpu_s;
     return 0;
 }
 

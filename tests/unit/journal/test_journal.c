@@ -35,8 +35,7 @@ TEST(picks_in_a_row_are_one_entry)
     struct twin_folder folder;
     twin_folder_init(&folder);
     embed_start(&embed, world_tables, twin_config(&folder, NULL));
-    struct testpeer *peer = testpeer_new(&embed);
-    testpeer_open(peer, false);
+    struct testpeer *peer = testpeer_opened(&embed, false);
     testpeer_insert(peer, "fifo", 1, 20, 1);
     embed_settle(&embed);
     testpeer_sampled(peer, "fifo", 16);
@@ -62,8 +61,7 @@ TEST(whatever_a_client_was_told_is_in_the_files)
     struct twin_folder folder;
     twin_folder_init(&folder);
     embed_start(&embed, world_tables, twin_config(&folder, NULL));
-    struct testpeer *peer = testpeer_new(&embed);
-    testpeer_open(peer, true);
+    struct testpeer *peer = testpeer_opened(&embed, true);
     for (uint64_t i = 0; i < 30; i++) {
         testpeer_insert(peer, i % 2 ? "fifo" : "queue", 1 + 10 * i, 8, i % 7 ? 1 : -1);
         if (i % 5 == 0)

@@ -161,8 +161,7 @@ static bool is_settled(const struct embed *embed)
 
 static void insert(struct embed *embed, uint64_t *keys, unsigned fail)
 {
-    struct testpeer *peer = testpeer_new(embed);
-    testpeer_open(peer, false);
+    struct testpeer *peer = testpeer_opened(embed, false);
     AWAIT(embed, is_settled(embed));
     disk.fail = fail;
     testpeer_insert(peer, "t", *keys, STEP, 1.0);
@@ -249,8 +248,7 @@ static void a_later_item(const char *mode)
     struct stream *stream = embed.broker->stream;
     struct table *table = embed_table(&embed, "t");
     insert(&embed, &keys, 0);
-    struct testpeer *peer = testpeer_new(&embed);
-    testpeer_open(peer, false);
+    struct testpeer *peer = testpeer_opened(&embed, false);
     settle(&embed, journal, keys);
     uint32_t layout = testpeer_plain(peer, "t"), failed = disk.failed;
     const void *blocks[] = {&keys};

@@ -80,20 +80,16 @@ static void await_trouble(struct room *self)
 static uint64_t ask_counter(struct testpeer *peer, int64_t add)
 {
     Replay__Counter body = REPLAY__COUNTER__INIT;
-    Replay__Request request = REPLAY__REQUEST__INIT;
     body.name = testpeer_text("steps");
     body.add = add;
-    request.body_case = REPLAY__REQUEST__BODY_COUNTER;
-    request.counter = &body;
+    TESTPEER_REQUEST(request, COUNTER, counter, &body);
     return testpeer_ask(peer, &request);
 }
 
 static uint64_t ask_why(struct testpeer *peer)
 {
     Replay__Why body = REPLAY__WHY__INIT;
-    Replay__Request request = REPLAY__REQUEST__INIT;
-    request.body_case = REPLAY__REQUEST__BODY_WHY;
-    request.why = &body;
+    TESTPEER_REQUEST(request, WHY, why, &body);
     return testpeer_ask(peer, &request);
 }
 

@@ -150,11 +150,9 @@ EMBED_TEST(who_gives_up_or_is_gone_was_charged_nothing, RATIO,
     uint64_t id = ask(0, 30, NO_TIMEOUT, 0);
     embed_settle(embed);
     Replay__Cancel cancel = REPLAY__CANCEL__INIT;
-    Replay__Request request = REPLAY__REQUEST__INIT;
     cancel.n_id = 1;
     cancel.id = &id;
-    request.body_case = REPLAY__REQUEST__BODY_CANCEL;
-    request.cancel = &cancel;
+    TESTPEER_REQUEST(request, CANCEL, cancel, &cancel);
     assert_int_equal(testpeer_call(peer, &request)->reply->change->applied, 1);
     assert_int_equal(testpeer_await(peer, id)->status, RP_CANCELLED);
     ask(0, 30, NO_TIMEOUT, 0);
@@ -192,9 +190,7 @@ EMBED_TEST(why_explains_a_permit, RATIO, NULL)
     insert("t", 1, 10);
     ask(0, 30, NO_TIMEOUT, 0);
     Replay__Why why = REPLAY__WHY__INIT;
-    Replay__Request request = REPLAY__REQUEST__INIT;
-    request.body_case = REPLAY__REQUEST__BODY_WHY;
-    request.why = &why;
+    TESTPEER_REQUEST(request, WHY, why, &why);
     const Replay__WhyReply *reply = testpeer_call(peer, &request)->reply->why;
     assert_int_equal(reply->n_waits, 1);
     assert_string_equal(reply->waits[0]->kind, "permit");
@@ -341,12 +337,10 @@ EMBED_TEST(a_changed_limiter_serves_waiting_permits, RATIO, NULL)
     embed_settle(embed);
     assert_int_equal(limiter()->samples, 0);
     Replay__SetLimiter change = REPLAY__SET_LIMITER__INIT;
-    Replay__Request request = REPLAY__REQUEST__INIT;
     change.table = "t";
     change.has_error_buffer_case = REPLAY__SET_LIMITER__HAS_ERROR_BUFFER_ERROR_BUFFER;
     change.error_buffer = 30;
-    request.body_case = REPLAY__REQUEST__BODY_SET_LIMITER;
-    request.set_limiter = &change;
+    TESTPEER_REQUEST(request, SET_LIMITER, set_limiter, &change);
     assert_int_equal(testpeer_call(peer, &request)->status, RP_OK);
     granted(id, 30);
     id = ask(0, 50, NO_TIMEOUT, 0);

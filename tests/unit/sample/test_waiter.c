@@ -250,12 +250,10 @@ TEST(picks_of_a_cancelled_request_are_counted_if_they_are_still_there, NULL, end
     testpeer_insert(peer, "t", 1, 2, 1);
     uint64_t id = testpeer_sample(peer, "t", 5, NO_TIMEOUT, 0);
     assert_null(testpeer_poll(peer, id));
-    Replay__Request request = REPLAY__REQUEST__INIT;
     Replay__Cancel cancel = REPLAY__CANCEL__INIT;
     cancel.n_id = 1;
     cancel.id = &id;
-    request.body_case = REPLAY__REQUEST__BODY_CANCEL;
-    request.cancel = &cancel;
+    TESTPEER_REQUEST(request, CANCEL, cancel, &cancel);
     assert_int_equal(testpeer_call(peer, &request)->reply->change->applied, 1);
     assert_int_equal(testpeer_await(peer, id)->status, RP_CANCELLED);
     assert_int_equal(table()->stats.orphaned_picks, 2);
@@ -405,10 +403,8 @@ TEST(why_names_who_waits_for_what, NULL, end)
     uint64_t id = testpeer_sample(sampler, "t", 12, NO_TIMEOUT, 0);
     embed_settle(&embed);
     embed_advance(&embed, 3000);
-    Replay__Request request = REPLAY__REQUEST__INIT;
     Replay__Why why = REPLAY__WHY__INIT;
-    request.body_case = REPLAY__REQUEST__BODY_WHY;
-    request.why = &why;
+    TESTPEER_REQUEST(request, WHY, why, &why);
     struct testpeer_answer *answer = testpeer_call(peer, &request);
     assert_int_equal(answer->reply->why->n_waits, 1); /* its picks let the inserts in */
     const Replay__Wait *wait = answer->reply->why->waits[0];

@@ -15,22 +15,18 @@
 static void ask(struct testpeer *peer, const char *table, uint32_t wanted, uint64_t size, uint64_t min_size)
 {
     Replay__Permit body = REPLAY__PERMIT__INIT;
-    Replay__Request request = REPLAY__REQUEST__INIT;
     body.table = testpeer_text(table);
     body.wanted = wanted;
     body.size = size;
     body.min_size = min_size;
-    request.body_case = REPLAY__REQUEST__BODY_PERMIT;
-    request.permit = &body;
+    TESTPEER_REQUEST(request, PERMIT, permit, &body);
     assert_int_equal(testpeer_call(peer, &request)->status, RP_OK);
 }
 
 static const Replay__WhyReply *why(struct testpeer *peer)
 {
     Replay__Why body = REPLAY__WHY__INIT;
-    Replay__Request request = REPLAY__REQUEST__INIT;
-    request.body_case = REPLAY__REQUEST__BODY_WHY;
-    request.why = &body;
+    TESTPEER_REQUEST(request, WHY, why, &body);
     return testpeer_call(peer, &request)->reply->why;
 }
 

@@ -12,9 +12,7 @@
 
 static struct testpeer_answer *put_as(struct testpeer *peer, Replay__ParamsPut ask, const void *data, size_t size)
 {
-    Replay__Request request = REPLAY__REQUEST__INIT;
-    request.body_case = REPLAY__REQUEST__BODY_PARAMS_PUT;
-    request.params_put = &ask;
+    TESTPEER_REQUEST(request, PARAMS_PUT, params_put, &ask);
     return testpeer_await(peer, testpeer_ask_with(peer, &request, 0, data, size));
 }
 
@@ -28,7 +26,6 @@ static struct testpeer_answer *put(struct testpeer *peer, const char *name, cons
 static uint64_t get(struct testpeer *peer, uint32_t n, const char *const *names, const uint64_t *have,
                     int64_t timeout_ms, bool head)
 {
-    Replay__Request request = REPLAY__REQUEST__INIT;
     Replay__ParamsGet ask = REPLAY__PARAMS_GET__INIT;
     ask.n_name = n;
     ask.name = (char **)(uintptr_t)names;
@@ -39,8 +36,7 @@ static uint64_t get(struct testpeer *peer, uint32_t n, const char *const *names,
         ask.has_timeout_ms_case = REPLAY__PARAMS_GET__HAS_TIMEOUT_MS_TIMEOUT_MS;
         ask.timeout_ms = (uint64_t)timeout_ms;
     }
-    request.body_case = REPLAY__REQUEST__BODY_PARAMS_GET;
-    request.params_get = &ask;
+    TESTPEER_REQUEST(request, PARAMS_GET, params_get, &ask);
     return testpeer_ask(peer, &request);
 }
 
@@ -163,10 +159,8 @@ TEST(many_waiters_are_answered_once_each)
         embed_settle(&embed);
     }
     assert_int_equal(embed.broker->peers.waits.count, PEERS * EACH);
-    Replay__Request request = REPLAY__REQUEST__INIT;
     Replay__ParamsPut ask = REPLAY__PARAMS_PUT__INIT;
-    request.body_case = REPLAY__REQUEST__BODY_PARAMS_PUT;
-    request.params_put = &ask;
+    TESTPEER_REQUEST(request, PARAMS_PUT, params_put, &ask);
     ask.name = testpeer_text("a");
     testpeer_ask_with(learner, &request, 0, "1", 1);
     ask.name = testpeer_text("b");
@@ -174,9 +168,7 @@ TEST(many_waiters_are_answered_once_each)
     Replay__Cancel cancel = REPLAY__CANCEL__INIT;
     cancel.n_id = 50;
     cancel.id = &ids[0][EACH - 50]; /* somewhere in the middle of the list */
-    Replay__Request second = REPLAY__REQUEST__INIT;
-    second.body_case = REPLAY__REQUEST__BODY_CANCEL;
-    second.cancel = &cancel;
+    TESTPEER_REQUEST(second, CANCEL, cancel, &cancel);
     testpeer_ask(peers[0], &second);
     embed_settle(&embed);
     uint64_t late = get(learner, 2, both, (const uint64_t[]){1, 1}, NO_TIMEOUT, false);

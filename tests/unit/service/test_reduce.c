@@ -36,7 +36,6 @@ static int end(void **state)
 static uint64_t ask(uint32_t learner, Replay__Reduce__Op op, uint64_t round, int64_t timeout_ms, const float *vector,
                     size_t n, uint64_t id)
 {
-    Replay__Request request = REPLAY__REQUEST__INIT;
     Replay__Reduce reduce = REPLAY__REDUCE__INIT;
     reduce.group = group;
     reduce.member = 100 - learner; /* their order is not that of the learners */
@@ -46,8 +45,7 @@ static uint64_t ask(uint32_t learner, Replay__Reduce__Op op, uint64_t round, int
         reduce.has_timeout_ms_case = REPLAY__REDUCE__HAS_TIMEOUT_MS_TIMEOUT_MS;
         reduce.timeout_ms = (uint64_t)timeout_ms;
     }
-    request.body_case = REPLAY__REQUEST__BODY_REDUCE;
-    request.reduce = &reduce;
+    TESTPEER_REQUEST(request, REDUCE, reduce, &reduce);
     return testpeer_ask_with(learners[learner], &request, id, vector, n * sizeof *vector);
 }
 

@@ -367,10 +367,8 @@ EMBED_TEST(a_session_without_columns_only_looks, FREE_TABLE QUEUE_TABLE, TIMES)
 {
     struct embed *embed = *state;
     struct testpeer *peer = testpeer_new(embed);
-    Replay__Request request = REPLAY__REQUEST__INIT;
     Replay__Hello ask = REPLAY__HELLO__INIT;
-    request.body_case = REPLAY__REQUEST__BODY_HELLO;
-    request.hello = &ask;
+    TESTPEER_REQUEST(request, HELLO, hello, &ask);
     struct testpeer_answer *answer = testpeer_call(peer, &request);
     assert_int_equal(answer->reply->hello->session.len, 0);
     assert_int_equal(answer->reply->hello->n_tables, 2);

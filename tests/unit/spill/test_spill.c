@@ -21,6 +21,7 @@
 #define QUEUE "  - {name: t, max_size: 100000, max_times_sampled: 1, sampler: {kind: fifo}, remover: {kind: fifo}}"
 
 static struct twin_folder folder;
+static struct embed embed;
 
 static int make_folder(void **state)
 {
@@ -32,15 +33,17 @@ static int make_folder(void **state)
 static int drop_folder(void **state)
 {
     (void)state;
+    if (embed.broker)
+        embed_stop(&embed);
     twin_folder_fini(&folder);
     return 0;
 }
 
-static void start(struct embed *embed, const char *tables, const char *storage, const char *more)
+static void start(const char *tables, const char *storage, const char *more)
 {
     char keys[600];
     snprintf(keys, sizeof keys, "storage: {dir: %s, %s}\n%s", folder.path, storage, more ? more : "");
-    embed_start(embed, tables, keys);
+    embed_start(&embed, tables, keys);
 }
 
 static void open_rows(struct testpeer *peer)
@@ -50,10 +53,10 @@ static void open_rows(struct testpeer *peer)
 }
 
 /* Starts a broker, and a writer of rows. */
-static struct testpeer *start_rows(struct embed *embed, const char *tables, const char *storage, const char *more)
+static struct testpeer *start_rows(const char *tables, const char *storage, const char *more)
 {
-    start(embed, tables, storage, more);
-    struct testpeer *peer = testpeer_new(embed);
+    start(tables, storage, more);
+    struct testpeer *peer = testpeer_new(&embed);
     open_rows(peer);
     return peer;
 }
@@ -193,8 +196,7 @@ TEST(split_chunks_lose_their_data_and_get_it_back)
 
 TEST(a_table_of_many_times_memory_is_sampled_whole, make_folder, drop_folder)
 {
-    struct embed embed;
-    struct testpeer *peer = start_rows(&embed, TABLE, "memory: 512KiB", NULL);
+    struct testpeer *peer = start_rows(TABLE, "memory: 512KiB", NULL);
     uint64_t key = 0;
     /* 4 MiB in chunks of 2 KiB, 32 KiB, and 150 KiB: slab, message, frame of its own. */
     for (uint32_t i = 0; i < 20; i++, key += 50) {
@@ -227,7 +229,6 @@ TEST(a_table_of_many_times_memory_is_sampled_whole, make_folder, drop_folder)
         testpeer_forget(peer);
     }
     assert_int_equal(embed.broker->spill->damaged_chunks, 0);
-    embed_stop(&embed);
 }
 
 struct known {
@@ -241,9 +242,8 @@ TEST(replies_are_those_of_a_model, make_folder, drop_folder)
 {
     struct rng rng;
     rng_seed(&rng, naive_seed(__func__));
-    struct embed embed;
     struct testpeer *peer =
-        start_rows(&embed, "  - {name: t, max_size: 400, sampler: {kind: prioritized}, remover: {kind: fifo}}",
+        start_rows("  - {name: t, max_size: 400, sampler: {kind: prioritized}, remover: {kind: fifo}}",
                    "memory: 128KiB, disk: 100MiB", NULL);
     struct known known[400];
     uint32_t n = 0;
@@ -287,7 +287,6 @@ TEST(replies_are_those_of_a_model, make_folder, drop_folder)
     }
     assert_true(embed.broker->spill->fetched_chunks > 100);
     assert_int_equal(embed.broker->spill->damaged_chunks, 0);
-    embed_stop(&embed);
 }
 
 static uint32_t drive(struct testpeer *peer, uint64_t *keys, double *probabilities)
@@ -310,10 +309,9 @@ static uint32_t drive(struct testpeer *peer, uint64_t *keys, double *probabiliti
 TEST(picks_are_those_of_a_table_in_memory, make_folder, drop_folder)
 {
     static const char table[] = "  - {name: t, max_size: 500, sampler: {kind: prioritized}, remover: {kind: fifo}}";
-    struct embed embed;
     uint64_t keys[2][1000];
     double probabilities[2][1000];
-    start(&embed, table, "memory: 64KiB", "seed: 11\n");
+    start(table, "memory: 64KiB", "seed: 11\n");
     drive(testpeer_new(&embed), keys[0], probabilities[0]);
     assert_true(embed.broker->spill->fetched_chunks > 0);
     embed_stop(&embed);
@@ -326,8 +324,7 @@ TEST(picks_are_those_of_a_table_in_memory, make_folder, drop_folder)
 
 TEST(a_queue_keeps_its_order, make_folder, drop_folder)
 {
-    struct embed embed;
-    struct testpeer *peer = start_rows(&embed, QUEUE, "memory: 64KiB", NULL);
+    struct testpeer *peer = start_rows(QUEUE, "memory: 64KiB", NULL);
     insert_many(peer, 500, 10);
     uint64_t next = 0, ids[50];
     for (uint32_t i = 0; i < 50; i++)
@@ -339,15 +336,14 @@ TEST(a_queue_keeps_its_order, make_folder, drop_folder)
             assert_int_equal(answer->reply->sample->key[k], next++);
     }
     assert_int_equal(embed_table(&embed, "t")->in.size, 0);
-    embed_stop(&embed);
 }
 
 /* The data of all items is on disk only. */
-static void spill_all(struct embed *embed)
+static void spill_all(void)
 {
-    embed_settle(embed);
-    struct broker *broker = embed->broker;
-    struct table *table = embed_table(embed, "t");
+    embed_settle(&embed);
+    struct broker *broker = embed.broker;
+    struct table *table = embed_table(&embed, "t");
     for (uint32_t i = 0; i < table->in.high; i++) {
         const struct span *span = &table->in.items[i].span;
         for (uint32_t c = 0; c < span->n; c++) {
@@ -358,7 +354,7 @@ static void spill_all(struct embed *embed)
     stream_hand_over(broker->stream);
     while (broker->stream->durable < stream_now(broker->stream))
         broker_turn(broker, 1);
-    embed_settle(embed);
+    embed_settle(&embed);
     for (uint32_t i = 0; i < table->in.high; i++)
         for (uint32_t c = 0; c < table->in.items[i].span.n; c++) {
             struct chunk *chunk = span_chunks(&table->in.items[i].span)[c];
@@ -368,9 +364,9 @@ static void spill_all(struct embed *embed)
 }
 
 /* Requests are taken, and nothing else is done: what was read does not come back meanwhile. */
-static const struct wait *await_parked(struct embed *embed, uint64_t n)
+static const struct wait *await_parked(uint64_t n)
 {
-    struct broker *broker = embed->broker;
+    struct broker *broker = embed.broker;
     for (uint32_t ms = 0; ms < 5000 && broker->spill->n_parked < n; ms++)
         if (!service_receive(&broker->service))
             zmq_poll(NULL, 0, 1);
@@ -380,12 +376,11 @@ static const struct wait *await_parked(struct embed *embed, uint64_t n)
 
 TEST(a_parked_sample_says_what_it_waits_for_and_outlives_its_deadline, make_folder, drop_folder)
 {
-    struct embed embed;
-    struct testpeer *peer = start_rows(&embed, QUEUE, "memory: 1MiB", NULL);
+    struct testpeer *peer = start_rows(QUEUE, "memory: 1MiB", NULL);
     insert_rows(peer, 0, 60, 32, false);
-    spill_all(&embed);
+    spill_all();
     uint64_t id = testpeer_sample(peer, "t", 12, 50, 0);
-    const struct wait *wait = await_parked(&embed, 1);
+    const struct wait *wait = await_parked(1);
     struct wait_text why = {0};
     wait->ops->explain(embed.broker, wait, &why);
     assert_string_equal(why.text, "table 't': 12 of 12 items are being read from disk");
@@ -394,46 +389,40 @@ TEST(a_parked_sample_says_what_it_waits_for_and_outlives_its_deadline, make_fold
     const struct testpeer_answer *answer = testpeer_await(peer, id);
     check_all(answer);
     assert_int_equal(answer->reply->sample->n_key, 12);
-    embed_stop(&embed);
 }
 
 TEST(a_parked_sample_is_cancelled_and_lost_like_any_other, make_folder, drop_folder)
 {
-    struct embed embed;
-    struct testpeer *peer = start_rows(&embed, TABLE, "memory: 1MiB", NULL);
+    struct testpeer *peer = start_rows(TABLE, "memory: 1MiB", NULL);
     insert_rows(peer, 0, 60, 32, false);
-    spill_all(&embed);
+    spill_all();
     uint64_t id = testpeer_sample(peer, "t", 12, NO_TIMEOUT, 0);
     const uint64_t keys[] = {1, 2, 3};
-    Replay__Request request = REPLAY__REQUEST__INIT;
     Replay__Fetch fetch = REPLAY__FETCH__INIT;
     fetch.table = testpeer_text("t");
     fetch.n_key = 3;
     fetch.key = (uint64_t *)(uintptr_t)keys;
-    request.body_case = REPLAY__REQUEST__BODY_FETCH;
-    request.fetch = &fetch;
+    TESTPEER_REQUEST(request, FETCH, fetch, &fetch);
     uint64_t fetch_id = testpeer_ask(peer, &request);
-    await_parked(&embed, 2);
+    await_parked(2);
     waits_cancel_all(&embed.broker->peers.waits, RP_CANCELLED, "enough");
     assert_null(embed.broker->spill->parked);
     assert_int_equal(testpeer_await(peer, id)->status, RP_CANCELLED);
     assert_int_equal(testpeer_await(peer, fetch_id)->status, RP_CANCELLED);
     assert_int_equal(embed.broker->spill->pinned_bytes, 0);
     check_all(testpeer_sampled(peer, "t", 50));
-    embed_stop(&embed);
 }
 
 /* Many samplers at once: what they pin together is bounded, and all are answered. */
 TEST(many_samplers_share_memory_and_reads, make_folder, drop_folder)
 {
-    struct embed embed;
-    struct testpeer *peer = start_rows(&embed, TABLE, "memory: 128KiB", NULL);
+    struct testpeer *peer = start_rows(TABLE, "memory: 128KiB", NULL);
     insert_many(peer, 600, 20);
-    spill_all(&embed);
+    spill_all();
     uint64_t ids[60];
     for (uint32_t i = 0; i < 60; i++)
         ids[i] = testpeer_sample(peer, "t", 16, NO_TIMEOUT, 0);
-    await_parked(&embed, 60);
+    await_parked(60);
     uint64_t most = 0;
     while (embed.broker->spill->parked) {
         broker_turn(embed.broker, 1);
@@ -443,7 +432,6 @@ TEST(many_samplers_share_memory_and_reads, make_folder, drop_folder)
     for (uint32_t i = 0; i < 60; i++)
         check_all(testpeer_await(peer, ids[i]));
     assert_true(most <= 256 << 10);
-    embed_stop(&embed);
 }
 
 static void damage(const struct chunk *chunk)
@@ -462,10 +450,9 @@ static void damage(const struct chunk *chunk)
 
 TEST(damaged_data_is_told_of_and_its_item_removed, make_folder, drop_folder)
 {
-    struct embed embed;
-    struct testpeer *peer = start_rows(&embed, TABLE, "memory: 1MiB", NULL);
+    struct testpeer *peer = start_rows(TABLE, "memory: 1MiB", NULL);
     insert_rows(peer, 0, 10, 32, false);
-    spill_all(&embed);
+    spill_all();
     struct table *table = embed_table(&embed, "t");
     damage(table->in.items[table_find(table, 3)].span.one);
     damage(table->in.items[table_find(table, 7)].span.one);
@@ -484,13 +471,11 @@ TEST(damaged_data_is_told_of_and_its_item_removed, make_folder, drop_folder)
     for (uint32_t i = 0; i < 20; i++)
         check_all(testpeer_sampled(peer, "t", 16));
     assert_int_equal(embed.broker->spill->damaged_chunks, 2);
-    embed_stop(&embed);
 }
 
 TEST(inserts_wait_while_memory_is_full, make_folder, drop_folder)
 {
-    struct embed embed;
-    struct testpeer *peer = start_rows(&embed, TABLE, "memory: 128KiB", NULL);
+    struct testpeer *peer = start_rows(TABLE, "memory: 128KiB", NULL);
     embed.broker->stream->full = true; /* as if the disk did not take anything */
     for (uint32_t i = 0; i < 6; i++)
         insert_rows(peer, i * 10, 10, 64, false);
@@ -509,13 +494,11 @@ TEST(inserts_wait_while_memory_is_full, make_folder, drop_folder)
     embed_settle(&embed);
     assert_int_equal(table->in.size, 60);
     assert_int_equal(table->stats.rejected + table->stats.evicted, 0);
-    embed_stop(&embed);
 }
 
 TEST(data_stays_until_it_is_written, make_folder, drop_folder)
 {
-    struct embed embed;
-    struct testpeer *peer = start_rows(&embed, TABLE, "memory: 64KiB", NULL);
+    struct testpeer *peer = start_rows(TABLE, "memory: 64KiB", NULL);
     struct table *table = embed_table(&embed, "t");
     for (uint32_t i = 0; i < 20; i++) {
         insert_rows(peer, i * 20, 20, 32, false);
@@ -529,14 +512,12 @@ TEST(data_stays_until_it_is_written, make_folder, drop_folder)
         settle(peer);
     }
     assert_true(embed.broker->store.spilled_chunks > 300);
-    embed_stop(&embed);
 }
 
 /* What no item of a table uses cannot go: then inserts go on all the same. */
 TEST(data_that_must_stay_does_not_stop_inserts, make_folder, drop_folder)
 {
-    struct embed embed;
-    struct testpeer *peer = start_rows(&embed, TABLE, "memory: 128KiB", NULL);
+    struct testpeer *peer = start_rows(TABLE, "memory: 128KiB", NULL);
     uint32_t layout = rows_layout(peer);
     for (uint32_t i = 0; i < 200; i++)
         put_chunk(peer, 32, false); /* kept by the session for later items */
@@ -548,13 +529,11 @@ TEST(data_that_must_stay_does_not_stop_inserts, make_folder, drop_folder)
     embed_settle(&embed);
     assert_int_equal(embed_table(&embed, "t")->in.size, 1);
     check_all(testpeer_sampled(peer, "t", 1));
-    embed_stop(&embed);
 }
 
 TEST(a_full_disk_budget_removes_old_items, make_folder, drop_folder)
 {
-    struct embed embed;
-    struct testpeer *peer = start_rows(&embed, TABLE, "memory: 128KiB, disk: 1MiB", NULL);
+    struct testpeer *peer = start_rows(TABLE, "memory: 128KiB, disk: 1MiB", NULL);
     insert_many(peer, 2000, 10);
     struct table *table = embed_table(&embed, "t");
     assert_int_equal(table->stats.rejected, 0);
@@ -567,15 +546,12 @@ TEST(a_full_disk_budget_removes_old_items, make_folder, drop_folder)
         live += embed.broker->stream->segments.list[i].live;
     assert_true(live <= 1 << 20);
     check_all(testpeer_sampled(peer, "t", 200));
-    embed_stop(&embed);
 }
 
 TEST(segments_that_hold_nothing_are_removed, make_folder, drop_folder)
 {
-    struct embed embed;
-    struct testpeer *peer =
-        start_rows(&embed, "  - {name: t, max_size: 500, sampler: {kind: uniform}, remover: {kind: fifo}}",
-                   "memory: 128KiB", NULL);
+    struct testpeer *peer = start_rows("  - {name: t, max_size: 500, sampler: {kind: uniform}, remover: {kind: fifo}}",
+                                       "memory: 128KiB", NULL);
     embed.broker->stream->segment_bytes = 256 << 10;
     /* Every tenth item stays for good: in time its segments hold hardly anything else. */
     uint64_t key = 0;
@@ -604,7 +580,6 @@ TEST(segments_that_hold_nothing_are_removed, make_folder, drop_folder)
     for (uint32_t i = 0; i < 20; i++)
         check_all(testpeer_sampled(peer, "t", 16));
     assert_int_equal(embed.broker->spill->damaged_chunks, 0);
-    embed_stop(&embed);
 }
 
 static uint64_t count_segments(void)
@@ -621,29 +596,26 @@ static uint64_t count_segments(void)
 /* Without journal and checkpoints nothing is promised: the next broker starts empty, and clears up. */
 TEST(files_of_a_broker_that_is_gone_are_removed, make_folder, drop_folder)
 {
-    struct embed embed;
-    struct testpeer *peer = start_rows(&embed, TABLE, "memory: 64KiB", NULL);
+    struct testpeer *peer = start_rows(TABLE, "memory: 64KiB", NULL);
     embed.broker->stream->segment_bytes = 64 << 10;
     insert_many(peer, 400, 20);
     twin_kill(&embed);
     assert_true(count_segments() > 5);
-    start(&embed, TABLE, "memory: 64KiB", NULL);
+    start(TABLE, "memory: 64KiB", NULL);
     assert_int_equal(embed_table(&embed, "t")->in.size, 0);
     embed_advance(&embed, 1100);
     for (uint32_t ms = 0; ms < 5000 && count_segments() > 1; ms++)
         zmq_poll(NULL, 0, 1);
     assert_true(count_segments() <= 1);
-    embed_stop(&embed);
 }
 
 /* A journal that was loaded outlives a broker that keeps none: what it promised is there again with the next. */
 TEST(a_journal_of_before_stays, make_folder, drop_folder)
 {
-    struct embed embed;
     char more[160];
     snprintf(more, sizeof more, "journal: {dir: %s}\ncheckpoint: {every: 0s, on_exit: false}\n", folder.path);
     for (uint32_t round = 0; round < 3; round++) {
-        start(&embed, TABLE, "memory: 64KiB", round == 1 ? NULL : more);
+        start(TABLE, "memory: 64KiB", round == 1 ? NULL : more);
         struct testpeer *peer = testpeer_new(&embed);
         if (round == 0) {
             embed.broker->stream->segment_bytes = 16 << 10;
@@ -664,10 +636,9 @@ TEST(a_journal_of_before_stays, make_folder, drop_folder)
 /* What is left in mostly dead segments is read back for a checkpoint that moves it, and is there after a restart. */
 TEST(checkpoints_move_chunks_that_are_on_disk_only, make_folder, drop_folder)
 {
-    struct embed embed;
     char more[128];
     snprintf(more, sizeof more, "checkpoint: {dir: %s, keep: 1, every: 0s, on_exit: false}\n", folder.path);
-    struct testpeer *peer = start_rows(&embed, TABLE, "memory: 64KiB", more);
+    struct testpeer *peer = start_rows(TABLE, "memory: 64KiB", more);
     embed.broker->stream->segment_bytes = 64 << 10;
     insert_many(peer, 400, 20);
     twin_checkpoint(&embed);
@@ -682,23 +653,21 @@ TEST(checkpoints_move_chunks_that_are_on_disk_only, make_folder, drop_folder)
         zmq_poll(NULL, 0, 1);
     assert_true(count_segments() <= before / 2);
     twin_kill(&embed);
-    start(&embed, TABLE, "memory: 64KiB", more);
+    start(TABLE, "memory: 64KiB", more);
     assert_int_equal(embed_table(&embed, "t")->in.size, 80);
     assert_true(embed.broker->store.spilled_chunks > 20);
     assert_true(embed.broker->store.split_bytes <= 64 << 10);
     peer = testpeer_new(&embed);
     for (uint64_t key = 0; key < 400; key += 5)
         check_all(testpeer_fetch(peer, "t", 1, &key));
-    embed_stop(&embed);
 }
 
 /* An item that memory does not hold as a whole cannot be moved: it stays where it is, and the checkpoint ends. */
 TEST(checkpoints_leave_items_that_do_not_fit, make_folder, drop_folder)
 {
-    struct embed embed;
     char more[128];
     snprintf(more, sizeof more, "checkpoint: {dir: %s, keep: 1, every: 0s, on_exit: false}\n", folder.path);
-    struct testpeer *peer = start_rows(&embed, TABLE, "memory: 64KiB", more);
+    struct testpeer *peer = start_rows(TABLE, "memory: 64KiB", more);
     embed.broker->stream->segment_bytes = 256 << 10;
     uint32_t layout = rows_layout(peer);
     for (uint64_t big = 0; big < 4; big++) {
@@ -720,10 +689,9 @@ TEST(checkpoints_leave_items_that_do_not_fit, make_folder, drop_folder)
     testpeer_forget(peer);
     twin_checkpoint(&embed);
     twin_kill(&embed);
-    start(&embed, TABLE, "memory: 64KiB", more);
+    start(TABLE, "memory: 64KiB", more);
     assert_int_equal(embed_table(&embed, "t")->in.size, 4);
     peer = testpeer_new(&embed);
     for (uint64_t key = 1000; key < 1004; key++)
         check_all(testpeer_fetch(peer, "t", 1, &key));
-    embed_stop(&embed);
 }

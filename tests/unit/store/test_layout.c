@@ -275,8 +275,7 @@ TEST(spans_that_do_not_fit_are_refused)
 {
     struct embed embed;
     embed_start(&embed, TABLE, NULL);
-    struct testpeer *peer = testpeer_new(&embed);
-    testpeer_open(peer, false);
+    struct testpeer *peer = testpeer_opened(&embed, false);
     Replay__Field two = field("x", 0, 0, 2, 0);
     uint32_t plain = testpeer_plain(peer, "t"), pair = testpeer_layout(peer, "t", 1, &two);
     uint64_t rows[3] = {1, 2, 3};

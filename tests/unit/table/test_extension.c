@@ -35,8 +35,7 @@ TEST(statistics_count_what_happens)
         "  - {name: t, max_size: 3, sampler: {kind: fifo}, remover: {kind: fifo}, limiter: {kind: none}, extensions: "
         "[{kind: statistics}]}\n",
         NULL);
-    struct testpeer *peer = testpeer_new(&embed);
-    testpeer_open(peer, false);
+    struct testpeer *peer = testpeer_opened(&embed, false);
     testpeer_insert(peer, "t", 1, 2, 4);
     testpeer_insert(peer, "t", 3, 1, 1);
     embed_advance(&embed, 2000);
@@ -111,8 +110,7 @@ TEST(diffusion_survives_items_of_the_same_step)
                 "  - {name: t, max_size: 100, sampler: {kind: prioritized}, limiter: {kind: none}, extensions: "
                 "[{kind: priority_diffusion, options: {radius: 1, decay: 0.5}}]}\n",
                 NULL);
-    struct testpeer *peer = testpeer_new(&embed);
-    testpeer_open(peer, false);
+    struct testpeer *peer = testpeer_opened(&embed, false);
     uint32_t layout = testpeer_plain(peer, "t");
     uint64_t rows[2] = {1, 2};
     const void *blocks[] = {rows};
@@ -142,8 +140,7 @@ TEST(sampled_items_are_inserted_past_the_limiter_and_counted)
 {
     struct embed embed;
     embed_start(&embed, COPYING, NULL);
-    struct testpeer *peer = testpeer_new(&embed);
-    testpeer_open(peer, false);
+    struct testpeer *peer = testpeer_opened(&embed, false);
     testpeer_insert(peer, "t", 1, 5, 2);
     embed_settle(&embed);
     uint64_t waiting = testpeer_sample(peer, "often", 1, NO_TIMEOUT, 0);

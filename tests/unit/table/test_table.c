@@ -19,8 +19,7 @@ static void begin(const char *table)
     char tables[800];
     snprintf(tables, sizeof tables, "  - {name: t, %s}\n", table);
     embed_start(&embed, tables, NULL);
-    peer = testpeer_new(&embed);
-    testpeer_open(peer, false);
+    peer = testpeer_opened(&embed, false);
 }
 
 static void end(void)
@@ -335,8 +334,7 @@ static void play_rounds(const char *seed, uint64_t *evicted, uint64_t *picked)
         &embed,
         "  - {name: t, max_size: 19, sampler: {kind: uniform}, remover: {kind: uniform}, limiter: {kind: none}}\n",
         seed);
-    peer = testpeer_new(&embed);
-    testpeer_open(peer, false);
+    peer = testpeer_opened(&embed, false);
     for (uint32_t round = 0; round < 10; round++) {
         testpeer_insert(peer, "t", 1, 20, 1);
         testpeer_heartbeat(peer, 0, false);
@@ -375,10 +373,8 @@ TEST(random_numbers_go_on_after_a_reset)
 
 static void set_limiter(const char *name, Replay__SetLimiter *set, rp_status want)
 {
-    Replay__Request request = REPLAY__REQUEST__INIT;
     set->table = (char *)(uintptr_t)name;
-    request.body_case = REPLAY__REQUEST__BODY_SET_LIMITER;
-    request.set_limiter = set;
+    TESTPEER_REQUEST(request, SET_LIMITER, set_limiter, set);
     struct testpeer_answer *answer = testpeer_call(peer, &request);
     if (answer->status != want)
         fail_msg("status %u: %s", answer->status, answer->text);
