@@ -31,10 +31,13 @@ enum launch_option {
     LAUNCH_METRICS = 8192, /* --openmetrics */
 };
 
+struct prepared;
+
 struct launch {
     const struct launch_verb *verb;
-    const char *argument;   /* of the verb, or NULL */
-    char *const *arguments; /* all arguments, for a verb that takes several */
+    struct prepared *prepared; /* what a verb needs to begin a run; nothing of it is there yet (prepare.h) */
+    const char *argument;      /* of the verb, or NULL */
+    char *const *arguments;    /* all arguments, for a verb that takes several */
     uint32_t n_arguments;
     struct cli_overrides overrides;
     const char *folder, *run, *weights, *episodes, *html, *http, *key_file;

@@ -7,6 +7,7 @@
 
 #include "agent/launch/host/node.h"
 #include "agent/launch/launch.h"
+#include "agent/launch/prepare.h"
 
 /* The agent that replay-launch starts on other machines. */
 static int run_node(struct launch *launch)
@@ -250,10 +251,13 @@ static void open_standard(void)
 int main(int argc, char **argv)
 {
     open_standard();
-    struct launch launch = {0};
+    struct prepared prepared;
+    struct launch launch = {.prepared = &prepared};
+    prepare_init(&prepared);
     int status = read_options(&launch, argc, argv);
     if (status < 0)
         status = launch.verb->run(&launch);
+    prepare_fini(&prepared);
     cli_overrides_free(&launch.overrides);
     return status;
 }

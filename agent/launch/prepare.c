@@ -56,13 +56,6 @@ void prepare_fini(struct prepared *self)
     run_config_free(&self->config);
 }
 
-int prepare_fail(struct prepared *self, const rp_error *err)
-{
-    int status = launch_fail(err);
-    prepare_fini(self);
-    return status;
-}
-
 /* ---- the configuration ---- */
 
 /* Refuses a user's command whose program, or its script beside the configuration, does not exist: it would only fail again and
@@ -448,12 +441,12 @@ void prepare_page(struct prepared *self, bool quiet)
     if (!options.address[0])
         return;
     self->page = run_page_start(&options, &err);
-    if (!self->page || run_folder_write_secret(self->folder, FOLDER_PAGE, run_page_url(self->page), &err) != RP_OK)
+    if (!self->page || run_folder_write_secret(self->folder, FOLDER_PAGE, self->page->url, &err) != RP_OK)
         fprintf(stderr, "replay-launch: there is no page: %s\n", err.text);
     else if (!quiet && isatty(STDOUT_FILENO))
-        printf("page: %s\n", run_page_url(self->page));
+        printf("page: %s\n", self->page->url);
     else if (!quiet) /* whoever reads a file of the output need not have the token */
-        printf("page: %s ('replay-launch open' has the token for changes)\n", run_page_address(self->page));
+        printf("page: %s ('replay-launch open' has the token for changes)\n", self->page->address);
     fflush(stdout);
 }
 

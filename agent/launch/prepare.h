@@ -35,8 +35,6 @@ struct prepared {
 /* Sets all fields to nothing. */
 void prepare_init(struct prepared *self);
 void prepare_fini(struct prepared *self);
-/* Prints the error and finishes self. Returns the exit status. */
-int prepare_fail(struct prepared *self, const rp_error *err);
 
 /* Reads and checks a file with the overrides of the command line; prints every mistake. -1: no mistakes; otherwise
  * the exit status. */

@@ -25,33 +25,28 @@
 
 /* ---- the broker ---- */
 
-/* Where the broker listens now: as given, or as the launcher wrote it. Endpoints of another machine mean nothing here. */
-static void find_service(const struct page_place *self, char out[256])
+/* Functions of a struct page_host, whose context is a struct run_page_options. */
+
+/* The broker listens as given, or as the launcher wrote it; endpoints of another machine mean nothing here. */
+static void find_broker(void *ctx, struct page_door *out)
 {
+    const struct run_page_options *self = ctx;
     struct folder_state state;
+    char path[FOLDER_SIZE + 32];
     bool here = self->folder[0] && run_folder_locked(self->folder) &&
                 run_folder_read_state(self->folder, &state, NULL) == RP_OK && !run_folder_is_elsewhere(&state);
-    snprintf(out, 256, "%s", self->service[0] ? self->service : here ? state.service : "");
-}
-
-static void page_place_find(void *place, struct page_door *out)
-{
-    const struct page_place *self = place;
-    char path[1100];
-    find_service(self, out->service);
-    snprintf(path, sizeof path, "%s", self->key_file);
-    if (!path[0] && self->folder[0]) {
-        snprintf(path, sizeof path, "%s/keys/admin.key", self->folder);
-        if (access(path, R_OK) != 0)
-            path[0] = '\0';
-    }
-    out->has_key = path[0] && key_read(path, &out->key, NULL) == RP_OK && out->key.n_brokers > 0;
+    snprintf(out->service, sizeof out->service, "%s", self->service[0] ? self->service : here ? state.service : "");
+    const char *key = self->key_file;
+    if (!key[0] && self->folder[0] &&
+        access(run_folder_path(path, sizeof path, self->folder, "keys/admin.key"), R_OK) == 0)
+        key = path;
+    out->has_key = key[0] && key_read(key, &out->key, NULL) == RP_OK && out->key.n_brokers > 0;
 }
 
 /* ---- the run ---- */
 
 /* Name of the machine where the launcher works, if it is another one. */
-static void find_node(const struct page_place *self, char out[FOLDER_NODE])
+static void find_node(const struct run_page_options *self, char out[FOLDER_NODE])
 {
     struct folder_state state;
     out[0] = '\0';
@@ -61,7 +56,7 @@ static void find_node(const struct page_place *self, char out[FOLDER_NODE])
 }
 
 /* A launcher writes the status every second. */
-static bool is_fresh(const struct page_place *self)
+static bool is_fresh(const struct run_page_options *self)
 {
     char path[FOLDER_SIZE + 16];
     struct stat st;
@@ -88,7 +83,7 @@ static void say(struct page_run *out, const char *level, const char *text, const
 }
 
 /* Sentences that are not the broker's. status is NULL if there is none. */
-static void run_page_explain(const struct page_place *self, const struct status *status, bool folder_only,
+static void run_page_explain(const struct run_page_options *self, const struct status *status, bool folder_only,
                              struct page_run *out)
 {
     char ended[400];
@@ -111,7 +106,7 @@ static void run_page_explain(const struct page_place *self, const struct status 
 }
 
 /* Locks do not reach from one machine to another on all file systems. */
-static void look(const struct page_place *self, bool folder_only, struct page_run *out)
+static void look(const struct run_page_options *self, bool folder_only, struct page_run *out)
 {
     struct status_copy copy;
     out->status = self->folder[0] ? run_folder_read(self->folder, FOLDER_STATUS) : NULL;
@@ -131,16 +126,15 @@ static void look(const struct page_place *self, bool folder_only, struct page_ru
         status_copy_fini(&copy);
 }
 
-/* Functions of a struct page_host, whose context is a struct page_place. */
-static void page_place_look(void *place, struct page_run *out)
+static void look_at_run(void *ctx, struct page_run *out)
 {
-    look(place, false, out);
+    look(ctx, false, out);
 }
 
 /* The same from the run's folder alone. */
-static void page_place_look_folder(void *place, struct page_run *out)
+static void look_at_folder(void *ctx, struct page_run *out)
 {
-    look(place, true, out);
+    look(ctx, true, out);
 }
 
 /* What the folder of a run holds: its state, its history, its logs; and the other runs. */
@@ -157,38 +151,37 @@ static void run_page_finish(struct json *out, struct http_reply *reply)
     free(text);
 }
 
-/* ---- state and history ---- */
-
-/* Finds the run that a request names (run=NAME, below the folder of all runs), or the page's own. False: there is none. */
-static bool find_run(const struct run_page *self, const struct http_request *request, char out[FOLDER_SIZE])
+/* Finds the run that a request names (run=NAME, below the folder of all runs), or the page's own; otherwise the reply is an error. */
+static bool find_run(const struct run_page *self, const struct http_request *request, struct http_reply *reply,
+                     char out[FOLDER_SIZE])
 {
     const char *name = http_query(request, "run");
-    if (!name || !name[0]) {
-        snprintf(out, FOLDER_SIZE, "%s", self->place.folder);
-        return out[0] != '\0';
-    }
-    struct run_summary run;
-    if (strchr(name, '/') || name[0] == '.' || !self->runs[0] ||
-        (size_t)snprintf(out, FOLDER_SIZE, "%s/%s", self->runs, name) >= FOLDER_SIZE)
-        return false;
-    return runs_read(out, &run);
+    char path[FOLDER_SIZE + 32];
+    bool other = name && name[0], named = other && !strchr(name, '/') && name[0] != '.' && self->options.runs[0];
+    int size = named ? snprintf(out, FOLDER_SIZE, "%s/%s", self->options.runs, name)
+                     : snprintf(out, FOLDER_SIZE, "%s", other ? "" : self->options.folder);
+    if (size > 0 && size < (int)FOLDER_SIZE - 64 &&
+        access(run_folder_path(path, sizeof path, out, FOLDER_STATE), F_OK) == 0)
+        return true;
+    http_fail(reply, 404, "there is no such run");
+    return false;
 }
 
 /* Handlers of requests, whose context is a struct run_page. */
+
 static void run_get_state(void *ctx, const struct http_request *request, struct http_reply *reply)
 {
     struct run_page *self = ctx;
     const char *other = http_query(request, "run");
-    struct page_place place = {0};
+    char folder[FOLDER_SIZE];
     if (!other || !other[0]) {
         page_get_state(self->page, request, reply);
         return;
     }
-    if (!find_run(self, request, place.folder)) {
-        http_fail(reply, 404, "there is no such run");
+    if (!find_run(self, request, reply, folder))
         return;
-    }
-    const struct page_host host = {.ctx = &place, .look = page_place_look_folder};
+    struct run_page_options place = {.folder = folder, .service = "", .key_file = ""};
+    const struct page_host host = {.ctx = &place, .look = look_at_folder};
     char *state = page_make_state(&host);
     if (state)
         text_add(&reply->text, "%s, \"can\": {\"change\": false, \"stop\": \"\", \"runs\": true}}\n", state);
@@ -201,17 +194,18 @@ static void run_get_history(void *ctx, const struct http_request *request, struc
 {
     char folder[FOLDER_SIZE];
     struct json out = {0};
-    if (!find_run(ctx, request, folder)) {
-        http_fail(reply, 404, "there is no run here");
+    if (!find_run(ctx, request, reply, folder))
         return;
-    }
     series_put_history(&out, folder);
     run_page_finish(&out, reply);
 }
 
 static void run_get_report(void *ctx, const struct http_request *request, struct http_reply *reply)
 {
-    char folder[FOLDER_SIZE], *text = find_run(ctx, request, folder) ? run_folder_read(folder, "report.json") : NULL;
+    char folder[FOLDER_SIZE];
+    if (!find_run(ctx, request, reply, folder))
+        return;
+    char *text = run_folder_read(folder, "report.json");
     if (text)
         text_add(&reply->text, "%s", text);
     else
@@ -219,24 +213,19 @@ static void run_get_report(void *ctx, const struct http_request *request, struct
     free(text);
 }
 
-/* ---- logs ---- */
-
 static void run_get_log(void *ctx, const struct http_request *request, struct http_reply *reply)
 {
-    const struct run_page *self = ctx;
     const char *name = http_query(request, "process"), *lines = http_query(request, "lines");
     struct process process = {0};
     char text[65536], folder[FOLDER_SIZE];
-    if (!find_run(self, request, folder) || !name || !name[0] || strchr(name, '/') || name[0] == '.' ||
-        strlen(name) > 63) {
+    if (!find_run(ctx, request, reply, folder))
+        return;
+    if (!name || !name[0] || strchr(name, '/') || name[0] == '.' || strlen(name) > 63 ||
+        (size_t)snprintf(process.log, sizeof process.log, "%s/logs/%s.log", folder, name) >= sizeof process.log) {
         http_fail(reply, 404, "there is no such log");
         return;
     }
     unsigned long wanted = lines ? strtoul(lines, NULL, 10) : 40;
-    if ((size_t)snprintf(process.log, sizeof process.log, "%s/logs/%s.log", folder, name) >= sizeof process.log) {
-        http_fail(reply, 404, "there is no such log");
-        return;
-    }
     process_tail(&process, text, sizeof text, (uint32_t)(wanted > 0 && wanted < LINES_MOST ? wanted : LINES_MOST));
     struct json out = {0};
     json_open(&out, '{');
@@ -246,24 +235,16 @@ static void run_get_log(void *ctx, const struct http_request *request, struct ht
     run_page_finish(&out, reply);
 }
 
-/* ---- runs ---- */
-
 static void run_get_runs(void *ctx, const struct http_request *request, struct http_reply *reply)
 {
     const struct run_page *self = ctx;
     struct json out = {0};
     uint32_t n = 0;
     (void)request;
-    struct run_summary *list = self->runs[0] ? runs_list(self->runs, &n) : NULL;
+    struct run_summary *list = self->options.runs[0] ? runs_list(self->options.runs, &n) : NULL;
     json_open(&out, '{');
     json_key(&out, "runs");
-    json_open(&out, '[');
-    for (uint32_t i = 0; list && i < n; i++) {
-        json_open(&out, '{');
-        runs_json(&out, &list[i]);
-        json_close(&out, '}');
-    }
-    json_close(&out, ']');
+    runs_json(&out, list, n);
     json_close(&out, '}');
     free(list);
     run_page_finish(&out, reply);
@@ -275,10 +256,8 @@ static void run_get_run(void *ctx, const struct http_request *request, struct ht
     char folder[FOLDER_SIZE];
     struct run_summary run;
     struct json out = {0};
-    if (!find_run(ctx, request, folder) || !runs_read(folder, &run)) {
-        http_fail(reply, 404, "there is no such run");
+    if (!find_run(ctx, request, reply, folder) || !runs_read(folder, &run))
         return;
-    }
     runs_put_curves(&out, &run);
     run_page_finish(&out, reply);
 }
@@ -304,37 +283,32 @@ static const struct http_route routes[] = {
     {"GET", "/api/run", run_get_run, false},
 };
 
-static rp_status run_page_begin(struct run_page *self, const struct run_page_options *options, rp_error *err)
+struct run_page *run_page_start(const struct run_page_options *options, rp_error *err)
 {
-    const struct page_host host = {.ctx = &self->place,
-                                   .find = page_place_find,
-                                   .look = page_place_look,
+    struct run_page *self = need_alloc(sizeof *self);
+    const char **texts[] = {&self->options.folder, &self->options.runs, &self->options.service,
+                            &self->options.key_file};
+    self->options = *options;
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
+        *texts[i] = *texts[i] ? *texts[i] : "";
+    http_make_token(self->token);
+    const struct page_host host = {.ctx = &self->options,
+                                   .find = find_broker,
+                                   .look = look_at_run,
                                    .what = "run",
                                    .stop = options->stop,
                                    .stop_ctx = options->ctx};
     self->page = page_new(&host, err);
-    if (!self->page)
-        return (rp_status)err->status;
-    const struct http_options http = {.address = options->address,
-                                      .part = {routes, sizeof routes / sizeof routes[0], self},
-                                      .further = page_part(self->page),
-                                      .token = self->token,
-                                      .open = !options->secure && http_is_loopback(options->address),
-                                      .threads = THREADS};
-    self->http = http_start(&http, err);
-    return self->http ? RP_OK : (rp_status)err->status;
-}
-
-struct run_page *run_page_start(const struct run_page_options *options, rp_error *err)
-{
-    struct run_page *self = need_alloc(sizeof *self);
-    struct page_place *place = &self->place;
-    snprintf(place->folder, sizeof place->folder, "%s", options->folder ? options->folder : "");
-    snprintf(place->service, sizeof place->service, "%s", options->service ? options->service : "");
-    snprintf(place->key_file, sizeof place->key_file, "%s", options->key_file ? options->key_file : "");
-    snprintf(self->runs, sizeof self->runs, "%s", options->runs ? options->runs : "");
-    http_make_token(self->token);
-    if (run_page_begin(self, options, err) != RP_OK) {
+    if (self->page) {
+        const struct http_options http = {.address = options->address,
+                                          .part = {routes, sizeof routes / sizeof routes[0], self},
+                                          .further = page_part(self->page),
+                                          .token = self->token,
+                                          .open = !options->secure && http_is_loopback(options->address),
+                                          .threads = THREADS};
+        self->http = http_start(&http, err);
+    }
+    if (!self->http) {
         run_page_stop(&self);
         return NULL;
     }
@@ -353,14 +327,4 @@ void run_page_stop(struct run_page **self)
     page_destroy(&(*self)->page);
     free(*self);
     *self = NULL;
-}
-
-const char *run_page_url(const struct run_page *self)
-{
-    return self->url;
-}
-
-const char *run_page_address(const struct run_page *self)
-{
-    return self->address;
 }

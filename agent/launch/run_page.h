@@ -3,13 +3,13 @@
 #ifndef AGENT_LAUNCH_RUN_PAGE_H
 #define AGENT_LAUNCH_RUN_PAGE_H
 
-#include "agent/launch/process/run_folder.h"
-#include "agent/view/page.h"
-#include "proto/http/http.h"
 #include <stdbool.h>
 
+#include "agent/view/page.h"
+#include "proto/http/http.h"
 #include "replay/error.h"
 
+/* Texts are borrowed until the page stops; NULL is "". */
 struct run_page_options {
     const char *address;  /* "127.0.0.1:0" */
     const char *folder;   /* of the run; "": there is none, only a broker */
@@ -22,25 +22,15 @@ struct run_page_options {
     void *ctx;
 };
 
-struct run_page;
-struct run_page *run_page_start(const struct run_page_options *options, rp_error *err);
-void run_page_stop(struct run_page **self);
-/* "http://127.0.0.1:40123/?token=...": whoever has it may also change things. */
-const char *run_page_url(const struct run_page *self);
-/* The same without the token. */
-const char *run_page_address(const struct run_page *self);
-
-/* Where a run and its broker are found. */
-struct page_place {
-    char folder[FOLDER_SIZE], service[256], key_file[1024];
-};
 struct run_page {
-    struct page_place place;
-    char runs[FOLDER_SIZE];
+    struct run_page_options options;
     char token[HTTP_TOKEN];
-    char address[96], url[192];
+    char address[96]; /* "http://127.0.0.1:40123/" */
+    char url[192];    /* the same with the token: whoever has it may also change things */
     struct page *page;
     struct http *http;
 };
+struct run_page *run_page_start(const struct run_page_options *options, rp_error *err);
+void run_page_stop(struct run_page **self);
 
 #endif

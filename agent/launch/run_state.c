@@ -206,13 +206,13 @@ static void count_up(struct run *self)
     free(numbers);
 }
 
-/* Wanted members of a role that have a host. */
+/* Wanted members of a role (ROLES: of all) that are on a host or are planned there. */
 static uint32_t placed_at(const struct run *self, enum role role, uint32_t host)
 {
     uint32_t n = 0;
     for (uint32_t i = 0; i < self->n_members; i++) {
         const struct member *member = self->members[i];
-        n += member->role == role && member->wanted && member->host == host;
+        n += (role == ROLES || member->role == role) && member->wanted && member->host == host;
     }
     return n;
 }
@@ -365,15 +365,6 @@ static const char *processes(uint32_t n, char *out, size_t size)
     return out;
 }
 
-/* Members that are on a host or are planned there. */
-static uint32_t members_at(const struct run *self, uint32_t index)
-{
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < self->n_members; i++)
-        n += self->members[i]->wanted && self->members[i]->host == index;
-    return n;
-}
-
 static void host_came(struct run *self, uint32_t index, int64_t now_ns)
 {
     struct run_site *site = &self->hosts.sites[index];
@@ -387,14 +378,14 @@ static void host_came(struct run *self, uint32_t index, int64_t now_ns)
     if (!again || moved)
         run_place_again(self, now_ns);
     run_say(self, LEVEL_INFO, "A0432", "%s is %s: it gets %s", name, again ? "back" : "taken in",
-            processes(members_at(self, index), text, sizeof text));
+            processes(placed_at(self, ROLES, index), text, sizeof text));
 }
 
 static void host_went(struct run *self, uint32_t index, int64_t now_ns)
 {
     struct run_site *site = &self->hosts.sites[index];
     bool absent = host_info(host_pool_at(self->hosts.pool, index))->state == HOST_ABSENT;
-    uint32_t members = members_at(self, index);
+    uint32_t members = placed_at(self, ROLES, index);
     char text[32];
     site->lost_ns = now_ns;
     site->losses++;
@@ -415,7 +406,7 @@ static void host_is_gone(struct run *self, uint32_t index, int64_t now_ns)
         return;
     run_say(self, LEVEL_WARN, "A0431", "%s is %s, and %s with it", host_pool_name(self->hosts.pool, index),
             host_pool_dropped(self->hosts.pool, index) ? "dropped, since its key was revoked" : "gone",
-            processes(members_at(self, index), text, sizeof text));
+            processes(placed_at(self, ROLES, index), text, sizeof text));
     run_place_again(self, now_ns);
 }
 
@@ -479,13 +470,8 @@ static bool other_learner_host(const struct run *self, uint32_t lost)
 static void evacuate(struct run *self, uint32_t index, int64_t now_ns)
 {
     struct run_site *site = &self->hosts.sites[index];
-    uint32_t learners = 0;
-    for (uint32_t i = 0; i < self->n_members; i++) {
-        const struct member *member = self->members[i];
-        learners += member->role == ROLE_LEARNER && member->wanted && member->host == index;
-    }
-    if (site->evacuated || site->ready || learners == 0 || site->lost_ns == 0 || now_ns - site->lost_ns < MOVE_NS ||
-        !other_learner_host(self, index))
+    if (site->evacuated || site->ready || placed_at(self, ROLE_LEARNER, index) == 0 || site->lost_ns == 0 ||
+        now_ns - site->lost_ns < MOVE_NS || !other_learner_host(self, index))
         return;
     site->evacuated = true;
     run_say(self, LEVEL_WARN, "A0434", "%s is lost for %.0f s: its learners move to another host",

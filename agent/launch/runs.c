@@ -194,9 +194,15 @@ bool runs_read(const char *folder, struct run_summary *out)
     return true;
 }
 
-void runs_json(struct json *out, const struct run_summary *run)
+void runs_json(struct json *out, const struct run_summary *runs, uint32_t n)
 {
-    json_map_write(out, summary_rows, run);
+    json_open(out, '[');
+    for (uint32_t i = 0; i < n; i++) {
+        json_open(out, '{');
+        json_map_write(out, summary_rows, &runs[i]);
+        json_close(out, '}');
+    }
+    json_close(out, ']');
 }
 
 /* ---- all of them ---- */
@@ -354,51 +360,73 @@ static void add_differences(struct grid *grid, const struct run_summary *runs, u
         free(flat[i]);
 }
 
-/* ---- the table ---- */
+/* ---- tables: a row for each run, or a column for each run that is compared ---- */
 
-enum row {
-    ROW_RESULT,
-    ROW_RETURN,
-    ROW_BEST,
-    ROW_STEPS,
-    ROW_UPDATES,
-    ROW_TIME,
-    ROW_INSERTS,
-    ROW_SAMPLES,
-    ROW_SIZE,
-    ROWS
-};
-static const char *const row_names[ROWS] = {
-    [ROW_RESULT] = "result",     [ROW_RETURN] = "final return", [ROW_BEST] = "best evaluation",
-    [ROW_STEPS] = "steps",       [ROW_UPDATES] = "updates",     [ROW_TIME] = "wall time",
-    [ROW_INSERTS] = "inserts/s", [ROW_SAMPLES] = "samples/s",   [ROW_SIZE] = "actors + learners",
-};
+enum figure_kind { KIND_TEXT, KIND_U32, KIND_U64, KIND_BYTES, KIND_SECONDS, KIND_VALUE, KIND_RATE };
+enum { LISTED = 1, COMPARED = 2 };
 
-static const char *cell_of(const struct run_summary *run, enum row row, char *out)
+static const struct figure {
+    const char *title;
+    enum figure_kind kind;
+    size_t offset; /* in a struct run_summary */
+    uint32_t where;
+} figures[] = {
+    {"result", KIND_TEXT, offsetof(struct run_summary, result), LISTED | COMPARED},
+    {">return", KIND_VALUE, offsetof(struct run_summary, final_value), LISTED | COMPARED},
+    {">best", KIND_VALUE, offsetof(struct run_summary, best), LISTED | COMPARED},
+    {">steps", KIND_U64, offsetof(struct run_summary, steps), LISTED | COMPARED},
+    {">updates", KIND_U64, offsetof(struct run_summary, learner_steps), COMPARED},
+    {">time", KIND_SECONDS, offsetof(struct run_summary, seconds), LISTED | COMPARED},
+    {">inserts/s", KIND_RATE, offsetof(struct run_summary, inserts), COMPARED},
+    {">samples/s", KIND_RATE, offsetof(struct run_summary, samples), COMPARED},
+    {">actors", KIND_U32, offsetof(struct run_summary, actors), LISTED | COMPARED},
+    {">learners", KIND_U32, offsetof(struct run_summary, learners), LISTED | COMPARED},
+    {">seed", KIND_TEXT, offsetof(struct run_summary, seed), LISTED},
+    {">disk", KIND_BYTES, offsetof(struct run_summary, bytes), LISTED},
+    {">tables", KIND_BYTES, offsetof(struct run_summary, tables), LISTED},
+};
+#define N_FIGURES (sizeof figures / sizeof *figures)
+
+static const char *figure_text(const struct figure *self, const struct run_summary *run, char *out)
 {
-    switch (row) {
-    case ROW_RESULT:
-        return run->result;
-    case ROW_RETURN:
-        return report_value(run->final_value, out);
-    case ROW_BEST:
-        return report_value(run->best, out);
-    case ROW_STEPS:
-        return format_count(out, run->steps);
-    case ROW_UPDATES:
-        return format_count(out, run->learner_steps);
-    case ROW_TIME:
-        return format_seconds(out, run->seconds);
-    case ROW_INSERTS:
-        return report_rate(run->inserts, out);
-    case ROW_SAMPLES:
-        return report_rate(run->samples, out);
-    case ROW_SIZE:
-    case ROWS:
+    const void *at = (const char *)run + self->offset;
+    switch (self->kind) {
+    case KIND_TEXT:
+        return at;
+    case KIND_U32:
+        return format_count(out, *(const uint32_t *)at);
+    case KIND_U64:
+        return format_count(out, *(const uint64_t *)at);
+    case KIND_BYTES:
+        return format_bytes(out, *(const uint64_t *)at);
+    case KIND_SECONDS:
+        return format_seconds(out, *(const double *)at);
+    case KIND_VALUE:
+        return report_value(*(const double *)at, out);
+    case KIND_RATE:
         break;
     }
-    snprintf(out, FORMAT_SIZE, "%u + %u", run->actors, run->learners);
-    return out;
+    return report_rate(*(const double *)at, out);
+}
+
+void runs_print(const struct run_summary *runs, uint32_t n, FILE *out)
+{
+    const char *titles[N_FIGURES + 1] = {"run"};
+    uint32_t columns = 1;
+    struct grid grid;
+    format_buffer cell;
+    for (size_t f = 0; f < N_FIGURES; f++)
+        if (figures[f].where & LISTED)
+            titles[columns++] = figures[f].title;
+    grid_init(&grid, titles, columns);
+    for (uint32_t i = 0; i < n; i++) {
+        grid_add(&grid, runs[i].name);
+        for (size_t f = 0; f < N_FIGURES; f++)
+            if (figures[f].where & LISTED)
+                grid_add(&grid, figure_text(&figures[f], &runs[i], cell));
+    }
+    grid_print(&grid, out);
+    grid_fini(&grid);
 }
 
 void runs_print_compared(const struct run_summary *runs, uint32_t n, FILE *out)
@@ -406,17 +434,19 @@ void runs_print_compared(const struct run_summary *runs, uint32_t n, FILE *out)
     const char *titles[RUNS_MOST_COMPARED + 1] = {""};
     char names[RUNS_MOST_COMPARED][160];
     struct grid grid;
+    format_buffer cell;
     n = n < RUNS_MOST_COMPARED ? n : RUNS_MOST_COMPARED;
     for (uint32_t i = 0; i < n; i++) {
         snprintf(names[i], sizeof names[i], ">%s", runs[i].name);
         titles[i + 1] = names[i];
     }
     grid_init(&grid, titles, n + 1);
-    for (uint32_t row = 0; row < ROWS; row++) {
-        format_buffer cell;
-        grid_addf(&grid, "  %s", row_names[row]);
+    for (size_t f = 0; f < N_FIGURES; f++) {
+        if (!(figures[f].where & COMPARED))
+            continue;
+        grid_addf(&grid, "  %s", figures[f].title + (figures[f].title[0] == '>'));
         for (uint32_t i = 0; i < n; i++)
-            grid_add(&grid, cell_of(&runs[i], (enum row)row, cell));
+            grid_add(&grid, figure_text(&figures[f], &runs[i], cell));
     }
     add_differences(&grid, runs, n);
     grid_print(&grid, out);
@@ -428,7 +458,7 @@ void runs_print_compared(const struct run_summary *runs, uint32_t n, FILE *out)
 void runs_put_curves(struct json *out, const struct run_summary *run)
 {
     json_open(out, '{');
-    runs_json(out, run);
+    json_map_write(out, summary_rows, run);
     series_put_curves(out, run->folder);
     json_close(out, '}');
 }

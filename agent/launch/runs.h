@@ -39,9 +39,11 @@ rp_status runs_remove(const char *folder, rp_error *err);
  * begins with empty tables. */
 rp_status runs_remove_tables(const char *folder, rp_error *err);
 
-/* Writes the members of a run into an object that is open. */
-void runs_json(struct json *out, const struct run_summary *run);
-/* Prints results as a table, and the configuration keys that differ. */
+/* Writes a list of objects. */
+void runs_json(struct json *out, const struct run_summary *runs, uint32_t n);
+/* Prints a table with a row for each run. */
+void runs_print(const struct run_summary *runs, uint32_t n, FILE *out);
+/* Prints a table with a column for each run, and the configuration keys that differ. */
 void runs_print_compared(const struct run_summary *runs, uint32_t n, FILE *out);
 /* Writes an object: a run with its curves. */
 void runs_put_curves(struct json *out, const struct run_summary *run);

@@ -23,13 +23,13 @@ static enum supervisor_action failed(struct supervised *self, const struct super
                                      const struct supervisor_end *end)
 {
     bool healthy = end->ran_ns >= limits->healthy_ns;
-    bool same = self->in_a_row > 0 && self->last.status == end->status;
-    self->last = (struct failure){.status = end->status, .at_ns = end->now_ns, .ran_ns = end->ran_ns};
-    snprintf(self->last.tail, sizeof self->last.tail, "%s", end->tail ? end->tail : "");
+    bool same = self->in_a_row > 0 && self->first.status == end->status;
     self->unhealthy = healthy ? 1 : self->unhealthy + 1;
     self->in_a_row = healthy || !same ? 1 : self->in_a_row + 1;
-    if (self->in_a_row == 1)
-        self->first = self->last;
+    if (self->in_a_row == 1) {
+        self->first = (struct failure){.status = end->status, .ran_ns = end->ran_ns};
+        snprintf(self->first.tail, sizeof self->first.tail, "%s", end->tail ? end->tail : "");
+    }
     self->restart_ns = 0;
     if (self->in_a_row >= limits->failures)
         return SUPERVISOR_GIVE_UP;

@@ -23,17 +23,17 @@ enum supervisor_action {
 /* An end that was not expected. */
 struct failure {
     int status; /* of waitpid */
-    int64_t at_ns, ran_ns;
+    int64_t ran_ns;
     char tail[SUPERVISOR_TAIL]; /* the last lines that it printed */
 };
 
 /* The history of one child over all its starts. */
 struct supervised {
-    uint32_t in_a_row;          /* failures with the same status, the last one included */
-    uint32_t unhealthy;         /* failures of any status since it last ran for healthy_ns: they lengthen the pause */
-    uint32_t restarts;          /* total number of restarts */
-    int64_t restart_ns;         /* time of the next start; 0: it runs, or is done */
-    struct failure first, last; /* failures of the row */
+    uint32_t in_a_row;    /* failures with the same status, the last one included */
+    uint32_t unhealthy;   /* failures of any status since it last ran for healthy_ns: they lengthen the pause */
+    uint32_t restarts;    /* total number of restarts */
+    int64_t restart_ns;   /* time of the next start; 0: it runs, or is done */
+    struct failure first; /* of the row */
 };
 
 /* How a child ended. */

@@ -57,9 +57,7 @@ static int go(struct prepared *self, const struct launch *launch, const char *co
                                         .auto_actors = auto_actors && !launch->no_resize};
     enum run_outcome outcome = run_do(&options, &err);
     screen_destroy(&screen);
-    int status = outcome == RUN_FAILED ? EXIT_FAILED : self->interrupts.asked > 1 ? FORCED : EXIT_FINE;
-    prepare_fini(self);
-    return status;
+    return outcome == RUN_FAILED ? EXIT_FAILED : self->interrupts.asked > 1 ? FORCED : EXIT_FINE;
 }
 
 /* With fixed counts nothing is measured, but cached curves are compared with the counts. */
@@ -112,9 +110,8 @@ static void leave_status(const struct prepared *self, const rp_error *err)
 static int not_sized_up(struct prepared *self, const rp_error *err)
 {
     leave_status(self, err);
-    int stopped = self->interrupts.asked > 1 ? FORCED : EXIT_FINE;
-    int status = prepare_fail(self, err);
-    return err->status == RP_CANCELLED ? stopped : status;
+    int status = launch_fail(err);
+    return err->status != RP_CANCELLED ? status : self->interrupts.asked > 1 ? FORCED : EXIT_FINE;
 }
 
 /* ---- resume ---- */
@@ -147,17 +144,23 @@ static void take_plan(struct prepared *self)
     free(text);
 }
 
+static rp_status make_absolute(struct prepared *self, rp_error *err)
+{
+    char real[PATH_MAX];
+    if (!realpath(self->folder, real) || strlen(real) > FOLDER_SIZE - 64)
+        return err_set(err, RP_INVALID_ARGUMENT, "the path of '%s' is too long", self->folder);
+    snprintf(self->folder, sizeof self->folder, "%s", real);
+    return RP_OK;
+}
+
 /* Relative paths in the file (a plug-in, a command) are relative to where the run was begun. */
 static rp_status go_back(struct prepared *self, const char *cwd, rp_error *err)
 {
-    char real[PATH_MAX];
     if (!cwd[0] || strcmp(cwd, self->cwd) == 0)
         return RP_OK;
-    if (!realpath(self->folder, real) || strlen(real) > FOLDER_SIZE - 64)
-        return err_set(err, RP_INVALID_ARGUMENT, "the path of '%s' is too long", self->folder);
+    RP_TRY(make_absolute(self, err));
     if (!prepare_go_back(cwd))
         return RP_OK;
-    snprintf(self->folder, sizeof self->folder, "%s", real);
     snprintf(self->cwd, sizeof self->cwd, "%s", cwd);
     return RP_OK;
 }
@@ -240,25 +243,22 @@ static rp_status check_tables(const struct prepared *self, rp_error *err)
 }
 
 /* Locks and reads the run that the argument names, with the overrides of the command line. -1: it can go on; otherwise the exit
- * status, and self is finished. */
+ * status. */
 static int reopen(struct prepared *self, struct launch *launch, struct folder_state *state)
 {
     rp_error err = {0};
     if (open_again(self, launch, state, &err) != RP_OK)
-        return prepare_fail(self, &err);
+        return launch_fail(&err);
     snprintf(self->here, sizeof self->here, "%s", state->here);
     int status = prepare_config(self, launch, self->config_path);
-    if (status >= 0) {
-        prepare_fini(self);
-        return status;
-    }
-    if (verb_run_check_ends(launch, &self->config, state, &err) != RP_OK || check_tables(self, &err) != RP_OK)
-        return prepare_fail(self, &err);
-    return -1;
+    if (status < 0 &&
+        (verb_run_check_ends(launch, &self->config, state, &err) != RP_OK || check_tables(self, &err) != RP_OK))
+        status = launch_fail(&err);
+    return status;
 }
 
-/* Runs it until its end, in this process, which has its weights, its programs, its keys and its config.yaml by now. Finishes self; its
- * interrupts still verb_run_say which signals came. begins: this is its first leg. Returns the exit status. */
+/* Runs it until its end, in this process, which has its weights, its programs, its keys and its config.yaml by now.
+ * begins: this is its first leg. Returns the exit status. */
 static int go_on(struct prepared *self, struct launch *launch, struct folder_state *state, bool begins)
 {
     rp_error err = {0};
@@ -318,10 +318,7 @@ static rp_status make_folder(struct prepared *self, const struct launch *launch,
 /* Makes the paths of the run's folder absolute, as jobs on other machines need them. */
 static rp_status settle(struct prepared *self, rp_error *err)
 {
-    char real[PATH_MAX];
-    if (!realpath(self->folder, real) || strlen(real) > FOLDER_SIZE - 64)
-        return err_set(err, RP_INVALID_ARGUMENT, "the path of '%s' is too long", self->folder);
-    snprintf(self->folder, sizeof self->folder, "%s", real);
+    RP_TRY(make_absolute(self, err));
     run_folder_path(self->config_path, sizeof self->config_path, self->folder, FOLDER_CONFIG);
     return slurm_check_path(self->folder, err);
 }
@@ -374,13 +371,11 @@ static int submit_and_watch(struct prepared *self, const struct launch *launch, 
     struct slurm_record record;
     slurm_record_read(self->folder, &record);
     if (interrupts_init(&self->interrupts, err) != RP_OK || submit(self, &record, err) != RP_OK)
-        return prepare_fail(self, err);
+        return launch_fail(err);
     log_line(LEVEL_INFO, "A0440", "a run is submitted", "folder=%s job=%llu", self->folder,
              (unsigned long long)record.core);
-    int status = watch_run(
+    return watch_run(
         &(struct watch_options){.folder = self->folder, .mode = screen_mode(launch), .interrupts = &self->interrupts});
-    prepare_fini(self);
-    return status;
 }
 
 /* Makes the folder of a run that is submitted. The broker's keys and tables will be in it, too. */
@@ -404,7 +399,7 @@ static int submit_again(struct prepared *self, const struct launch *launch, stru
     state->pid = 0;
     if (prepare_programs(self, &err) != RP_OK || settle(self, &err) != RP_OK ||
         prepare_write_config(self, &err) != RP_OK || run_folder_write_state(self->folder, state, &err) != RP_OK)
-        return prepare_fail(self, &err);
+        return launch_fail(&err);
     return submit_and_watch(self, launch, &err);
 }
 
@@ -412,40 +407,34 @@ static int submit_again(struct prepared *self, const struct launch *launch, stru
 
 int launch_run(struct launch *launch)
 {
-    struct prepared self;
+    struct prepared *self = launch->prepared;
     rp_error err = {0};
-    prepare_init(&self);
     launch->submits = true;
-    int status = prepare_config(&self, launch, launch->argument);
-    if (status >= 0) {
-        prepare_fini(&self);
+    int status = prepare_config(self, launch, launch->argument);
+    if (status >= 0)
         return status;
-    }
-    if (self.config.launch.engine == ENGINE_SLURM)
-        return make_submitted(&self, launch, &err) == RP_OK ? submit_and_watch(&self, launch, &err)
-                                                            : prepare_fail(&self, &err);
+    if (self->config.launch.engine == ENGINE_SLURM)
+        return make_submitted(self, launch, &err) == RP_OK ? submit_and_watch(self, launch, &err) : launch_fail(&err);
     struct folder_state state;
-    bool auto_actors = self.config.actors.on && self.config.actors.count == 0;
-    if (prepare_weights(&self, &err) != RP_OK || prepare_process(&self, &err) != RP_OK ||
-        make_folder(&self, launch, auto_actors, getpid(), &state, &err) != RP_OK)
-        return prepare_fail(&self, &err);
-    return go_on(&self, launch, &state, true);
+    bool auto_actors = self->config.actors.on && self->config.actors.count == 0;
+    if (prepare_weights(self, &err) != RP_OK || prepare_process(self, &err) != RP_OK ||
+        make_folder(self, launch, auto_actors, getpid(), &state, &err) != RP_OK)
+        return launch_fail(&err);
+    return go_on(self, launch, &state, true);
 }
 
 int launch_resume(struct launch *launch)
 {
-    struct prepared self;
+    struct prepared *self = launch->prepared;
     struct folder_state state = {0};
     rp_error err = {0};
     if (watch_is_free(launch->argument, &err) != RP_OK)
         return launch_fail(&err);
-    prepare_init(&self);
-    int status = reopen(&self, launch, &state);
+    int status = reopen(self, launch, &state);
     if (status >= 0)
         return status;
-    if (self.config.launch.engine == ENGINE_SLURM)
-        return submit_again(&self, launch, &state);
-    return resume(&self, launch, &state);
+    return self->config.launch.engine == ENGINE_SLURM ? submit_again(self, launch, &state)
+                                                      : resume(self, launch, &state);
 }
 
 /* ---- Slurm: the core job ---- */
@@ -570,7 +559,7 @@ static void keep_output_private(void)
 
 int launch_core(struct launch *launch)
 {
-    struct prepared self;
+    struct prepared *self = launch->prepared;
     struct folder_state state = {0};
     struct slurm_source *source = NULL;
     char folder[FOLDER_SIZE];
@@ -586,20 +575,22 @@ int launch_core(struct launch *launch)
     }
     cli_overrides_free(&launch->overrides); /* they are in the run's own file now */
     launch->overrides = (struct cli_overrides){0};
-    prepare_init(&self);
-    int status = reopen(&self, launch, &state);
+    int status = reopen(self, launch, &state);
     if (status >= 0)
         return status;
-    snprintf(folder, sizeof folder, "%s", self.folder);
-    if (open_source(&self, job, &source, &err) != RP_OK)
-        return prepare_fail(&self, &err);
-    self.source = source ? slurm_source_hosts(source) : NULL;
-    struct core core = {.folder = folder, .config = &self.config, .job = job};
-    const struct run_limit limit = {.after_ns = most_saving(&self.config), .act = queue_early, .context = &core};
-    self.limit = &limit;
-    status = resume(&self, launch, &state);
+    snprintf(folder, sizeof folder, "%s", self->folder);
+    if (open_source(self, job, &source, &err) != RP_OK)
+        return launch_fail(&err);
+    self->source = source ? slurm_source_hosts(source) : NULL;
+    struct core core = {.folder = folder, .config = &self->config, .job = job};
+    const struct run_limit limit = {.after_ns = most_saving(&self->config), .act = queue_early, .context = &core};
+    self->limit = &limit;
+    status = resume(self, launch, &state);
+    const struct interrupts interrupts = self->interrupts;
+    prepare_fini(self); /* the hosts are the source's */
+    prepare_init(self);
     slurm_source_destroy(&source);
-    return queue_again(&core, &self.interrupts, status);
+    return queue_again(&core, &interrupts, status);
 }
 
 /* ---- Slurm: scripts, for people who submit jobs themselves ---- */
@@ -653,17 +644,15 @@ static rp_status print_scripts(struct prepared *self, const struct launch *launc
 
 int launch_script(struct launch *launch)
 {
-    struct prepared self;
+    struct prepared *self = launch->prepared;
     rp_error err = {0};
     const char *which = launch->n_arguments > 1 ? launch->arguments[1] : NULL;
     if (launch->n_arguments > 2 || (which && strcmp(which, "core") != 0 && strcmp(which, "actors") != 0))
         return launch_usage("script takes a file, and core or actors to print only one of the two scripts");
-    prepare_init(&self);
-    int status = prepare_config(&self, launch, launch->argument);
-    if (status < 0 && self.config.launch.engine != ENGINE_SLURM)
-        status = launch_usage("launch.engine of '%s' is not slurm: write launch: {engine: slurm}", launch->argument);
-    if (status < 0)
-        status = print_scripts(&self, launch, which, &err) == RP_OK ? EXIT_FINE : launch_fail(&err);
-    prepare_fini(&self);
-    return status;
+    int status = prepare_config(self, launch, launch->argument);
+    if (status >= 0)
+        return status;
+    if (self->config.launch.engine != ENGINE_SLURM)
+        return launch_usage("launch.engine of '%s' is not slurm: write launch: {engine: slurm}", launch->argument);
+    return print_scripts(self, launch, which, &err) == RP_OK ? EXIT_FINE : launch_fail(&err);
 }

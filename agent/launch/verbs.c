@@ -268,41 +268,10 @@ int launch_stop(struct launch *launch)
 
 #define COMPARED "compare.html"
 
-static void print_list(const struct run_summary *runs, uint32_t n)
-{
-    static const char *const titles[] = {"run",     "result",    ">return", ">best", ">steps", ">time",
-                                         ">actors", ">learners", ">seed",   ">disk", ">tables"};
-    struct grid grid;
-    format_buffer a;
-    grid_init(&grid, titles, sizeof titles / sizeof titles[0]);
-    for (uint32_t i = 0; i < n; i++) {
-        const struct run_summary *run = &runs[i];
-        grid_add(&grid, run->name);
-        grid_add(&grid, run->result);
-        grid_add(&grid, report_value(run->final_value, a));
-        grid_add(&grid, report_value(run->best, a));
-        grid_add(&grid, format_count(a, run->steps));
-        grid_add(&grid, format_seconds(a, run->seconds));
-        grid_addf(&grid, "%u", run->actors);
-        grid_addf(&grid, "%u", run->learners);
-        grid_add(&grid, run->seed);
-        grid_add(&grid, format_bytes(a, run->bytes));
-        grid_add(&grid, format_bytes(a, run->tables));
-    }
-    grid_print(&grid, stdout);
-    grid_fini(&grid);
-}
-
 static void print_json(const struct run_summary *runs, uint32_t n)
 {
     struct json out = {0};
-    json_open(&out, '[');
-    for (uint32_t i = 0; i < n; i++) {
-        json_open(&out, '{');
-        runs_json(&out, &runs[i]);
-        json_close(&out, '}');
-    }
-    json_close(&out, ']');
+    runs_json(&out, runs, n);
     char *text = json_take(&out);
     puts(text ? text : "");
     free(text);
@@ -315,7 +284,7 @@ static int list(const struct launch *launch)
     if (launch->json)
         print_json(runs, n);
     else if (n > 0)
-        print_list(runs, n);
+        runs_print(runs, n, stdout);
     else
         puts("there are no runs in '" RUNS "'");
     free(runs);
@@ -427,11 +396,10 @@ static rp_status find_weights(const char *folder, const char *given, char out[PA
 int launch_eval(struct launch *launch)
 {
     char found[FOLDER_SIZE], folder[PATH_MAX], config[PATH_MAX + 32], weights[PATH_MAX];
-    struct prepared self;
+    struct prepared *self = launch->prepared;
     rp_error err = {0};
-    prepare_init(&self);
     const char *given = launch->argument ? launch->argument : launch->run;
-    if (run_folder_find(RUNS, given, found, &err) != RP_OK || prepare_programs(&self, &err) != RP_OK)
+    if (run_folder_find(RUNS, given, found, &err) != RP_OK || prepare_programs(self, &err) != RP_OK)
         return launch_fail(&err);
     if (!realpath(found, folder)) {
         err_set(&err, RP_IO, "the folder '%s' cannot be read: %s", found, strerror(errno));
@@ -442,23 +410,23 @@ int launch_eval(struct launch *launch)
     struct folder_state state;
     if (run_folder_read_state(folder, &state, &err) ==
         RP_OK) { /* relative paths in the file start where the run was begun */
-        snprintf(self.here, sizeof self.here, "%s", state.here);
+        snprintf(self->here, sizeof self->here, "%s", state.here);
         prepare_go_back(state.cwd);
     }
     snprintf(config, sizeof config, "%s/" FOLDER_CONFIG, folder);
     struct schema_report *report = schema_report_new();
     const char *const *overrides = (const char *const *)launch->overrides.texts;
     static const struct run_config unknown; /* mistakes in the file are left to the program */
-    bool read = run_config_read(config, overrides, &self.config, report);
+    bool read = run_config_read(config, overrides, &self->config, report);
     schema_report_destroy(&report);
-    const struct command_context context = {.config = read ? &self.config : &unknown,
-                                            .programs = self.programs,
+    const struct command_context context = {.config = read ? &self->config : &unknown,
+                                            .programs = self->programs,
                                             .config_path = config,
                                             .overrides = overrides};
     const struct command_evaluation evaluation = {weights, launch->episodes, launch->show, launch->json};
     char **words = command_evaluate(&context, &evaluation);
     if (command_in_python(context.config, ROLE_EVALUATOR))
-        putenv(command_python_path(self.programs, self.here)); /* kept for the program */
+        putenv(command_python_path(self->programs, self->here)); /* kept for the program */
     fflush(stdout);
     execvp(words[0], words);
     err_set(&err, RP_IO, "'%s' cannot be started: %s", words[0], strerror(errno));
@@ -521,7 +489,7 @@ static int serve(const struct run_page_options *options)
         interrupts_fini(&interrupts);
         return launch_fail(&err);
     }
-    show(run_page_url(page));
+    show(page->url);
     fputs("Ctrl-C ends the page\n", stderr);
     probe(options);
     while (interrupts.asked == 0)
@@ -625,24 +593,22 @@ static void say_count(char *out, bool on, int64_t count)
 
 int launch_check(struct launch *launch)
 {
-    struct prepared self;
-    prepare_init(&self);
+    struct prepared *self = launch->prepared;
     launch->submits = true;
-    int status = prepare_config(&self, launch, launch->argument);
-    if (status < 0 && self.config.launch.engine == ENGINE_SLURM)
-        status = check_folder(&self);
+    int status = prepare_config(self, launch, launch->argument);
+    if (status < 0 && self->config.launch.engine == ENGINE_SLURM)
+        status = check_folder(self);
     if (status < 0) {
-        const struct run_config *config = &self.config;
+        const struct run_config *config = &self->config;
         format_buffer actors, learners;
         say_count(actors, config->actors.on, config->actors.count);
         say_count(learners, config->learners.on, config->learners.count);
         printf("%s: no mistakes; %s with %s, actors: %s, learners: %s\n", launch->argument,
                env_name(&config->environment), config->agent.algorithm, actors, learners);
-        prepare_hints(&self, stdout);
+        prepare_hints(self, stdout);
         fflush(stdout);
-        status = check_hosts(&self);
+        status = check_hosts(self);
     }
-    prepare_fini(&self);
     return status;
 }
 
@@ -678,33 +644,29 @@ static const char *no_plan(const struct run_config *config)
 
 static int plan_or_profile(struct launch *launch, bool profile)
 {
-    struct prepared self;
+    struct prepared *self = launch->prepared;
     rp_error err = {0};
-    prepare_init(&self);
-    int status = prepare_config(&self, launch, launch->argument);
-    const char *none = status < 0 ? no_plan(&self.config) : NULL;
-    if (none)
-        status = launch_usage("%s", none);
-    if (status >= 0) {
-        prepare_fini(&self);
+    int status = prepare_config(self, launch, launch->argument);
+    if (status >= 0)
         return status;
-    }
-    if (prepare_process(&self, &err) != RP_OK || obtain(&self, launch, profile || launch->folder, &err) != RP_OK)
-        return prepare_fail(&self, &err);
+    const char *none = no_plan(&self->config);
+    if (none)
+        return launch_usage("%s", none);
+    if (prepare_process(self, &err) != RP_OK || obtain(self, launch, profile || launch->folder, &err) != RP_OK)
+        return launch_fail(&err);
     if (launch->json) {
-        char *text = plan_to_json(&self.plan, &self.input);
+        char *text = plan_to_json(&self->plan, &self->input);
         puts(text ? text : "");
         free(text);
     } else {
         if (profile)
-            profile_print(&self.input, stdout);
-        launch_print_plan(&self.plan, &self.input);
-        if (self.folder[0])
-            printf("\nMeasurements and plan are in %s.\n", self.folder);
-        if (self.from_cache)
+            profile_print(&self->input, stdout);
+        launch_print_plan(&self->plan, &self->input);
+        if (self->folder[0])
+            printf("\nMeasurements and plan are in %s.\n", self->folder);
+        if (self->from_cache)
             puts("\nFrom cached measurements; --again measures again.");
     }
-    prepare_fini(&self);
     return EXIT_FINE;
 }
 

@@ -105,58 +105,34 @@ void view_sparkline(struct text *out, const double *values, uint32_t n, uint32_t
 #define URGENT_MOST 3u /* hosts that are not ready have a line even in a very small terminal */
 #define NAME_MOST 24u  /* columns; a longer name is cut */
 
-static void host_name(char *out, const void *row)
-{
-    snprintf(out, FORMAT_SIZE, "%.40s", ((const struct status_host *)row)->name);
-}
-
-static void host_state(char *out, const void *row)
-{
-    const struct status_host *host = row;
-    const char *state = host->state[0] ? host->state : host->ready ? "ready" : "not ready";
-    snprintf(out, FORMAT_SIZE, "%.*s", (int)(strcspn(state, ":") < 40 ? strcspn(state, ":") : 40), state);
-}
+/* A cell of a list: a function that prints `row` into `out`. */
+#define CELL(name, type, row, ...)                                                                                     \
+    static void name(char *out, const void *of)                                                                        \
+    {                                                                                                                  \
+        const struct type *row = of;                                                                                   \
+        __VA_ARGS__;                                                                                                   \
+    }
 
 static void put_pair(char *out, uint32_t running, uint32_t wanted)
 {
     snprintf(out, FORMAT_SIZE, running || wanted ? "%u/%u" : "-", running, wanted);
 }
 
-static void host_actors(char *out, const void *row)
+/* Without the reason of its absence, which has a line of its own. */
+static void put_state(char *out, const struct status_host *host)
 {
-    const struct status_host *host = row;
-    put_pair(out, host->actors, host->actors_wanted);
+    const char *state = host->state[0] ? host->state : host->ready ? "ready" : "not ready";
+    snprintf(out, FORMAT_SIZE, "%.*s", (int)(strcspn(state, ":") < 40 ? strcspn(state, ":") : 40), state);
 }
 
-static void host_learners(char *out, const void *row)
-{
-    const struct status_host *host = row;
-    put_pair(out, host->learners, host->learners_wanted);
-}
-
-static void host_cores(char *out, const void *row)
-{
-    const struct status_host *host = row;
-    snprintf(out, FORMAT_SIZE, host->cores > 0 ? "%.1f of %.4g" : "%.1f", host->cpu, host->cores);
-}
-
-static void host_load(char *out, const void *row)
-{
-    double load = ((const struct status_host *)row)->machine_cpu;
-    snprintf(out, FORMAT_SIZE, isfinite(load) ? "%.1f" : "-", load);
-}
-
-static void host_round_trip(char *out, const void *row)
-{
-    double ms = ((const struct status_host *)row)->round_trip_ms;
-    format_seconds(out, ms < 1e9 ? ms * 1e-3 : NAN);
-}
-
-static void host_times(char *out, const void *row)
-{
-    uint32_t times = ((const struct status_host *)row)->times;
-    snprintf(out, FORMAT_SIZE, times ? "%u" : "-", times);
-}
+CELL(host_name, status_host, h, snprintf(out, FORMAT_SIZE, "%.40s", h->name))
+CELL(host_actors, status_host, h, put_pair(out, h->actors, h->actors_wanted))
+CELL(host_learners, status_host, h, put_pair(out, h->learners, h->learners_wanted))
+CELL(host_state, status_host, h, put_state(out, h))
+CELL(host_cores, status_host, h, snprintf(out, FORMAT_SIZE, h->cores > 0 ? "%.1f of %.4g" : "%.1f", h->cpu, h->cores))
+CELL(host_load, status_host, h, snprintf(out, FORMAT_SIZE, isfinite(h->machine_cpu) ? "%.1f" : "-", h->machine_cpu))
+CELL(host_round_trip, status_host, h, format_seconds(out, h->round_trip_ms < 1e9 ? h->round_trip_ms * 1e-3 : NAN))
+CELL(host_times, status_host, h, snprintf(out, FORMAT_SIZE, h->times ? "%u" : "-", h->times))
 
 /* Orders hosts: those that are away, those with too few processes, the others. */
 static uint32_t host_need(const struct status_host *host)
@@ -192,18 +168,6 @@ static void add_sum(struct frame *self, const struct status_host *rest, uint32_t
     line_try(line, TINT_NONE, "   cores %.1f of %.4g", sum.cpu, sum.cores);
 }
 
-/* Lines that the table may take: a third of the terminal. */
-static uint32_t host_room(const struct frame *self)
-{
-    uint32_t rows = self->sheet.style->rows, room = rows ? rows / 3 : ROWS_MOST;
-    return room < ROWS_LEAST ? ROWS_LEAST : room > ROWS_MOST ? ROWS_MOST : room;
-}
-
-static bool has_table(const struct frame *self)
-{
-    return self->status->n_hosts > 1 && self->status->hosts && !view_over(self);
-}
-
 /* Adds a table of the hosts, if there are several. */
 static void view_add_hosts(struct frame *self)
 {
@@ -214,9 +178,12 @@ static void view_add_hosts(struct frame *self)
         {"round trip", 10, false, host_round_trip, NULL}, {"taken in", 8, false, host_times, NULL},
     };
     const struct status *s = self->status;
-    uint32_t room = host_room(self), n = 0, shown = s->n_hosts < room ? s->n_hosts : room - 2, urgent = 0;
-    if (!has_table(self))
+    if (s->n_hosts < 2 || !s->hosts || view_over(self))
         return;
+    uint32_t rows_all = self->sheet.style->rows,
+             room = rows_all ? rows_all / 3 : ROWS_MOST; /* a third of the terminal */
+    room = room < ROWS_LEAST ? ROWS_LEAST : room > ROWS_MOST ? ROWS_MOST : room;
+    uint32_t n = 0, shown = s->n_hosts < room ? s->n_hosts : room - 2, urgent = 0;
     struct status_host *rows = need_alloc(s->n_hosts * sizeof *rows);
     for (uint32_t need = 0; need < 3; need++)
         for (uint32_t i = 0; i < s->n_hosts; i++)
@@ -251,18 +218,12 @@ static bool view_host_away(const struct status *s, const char *name)
 
 /* ---- processes: a list, which keys sort and scroll ---- */
 
-#define CELL(name, ...)                                                                                                \
-    static void name(char *out, const void *row)                                                                       \
-    {                                                                                                                  \
-        const struct status_process *p = row;                                                                          \
-        __VA_ARGS__;                                                                                                   \
-    }
-CELL(cell_name, snprintf(out, FORMAT_SIZE, "%s", p->name))
-CELL(cell_state, snprintf(out, FORMAT_SIZE, "%s", p->state))
-CELL(cell_cores, snprintf(out, FORMAT_SIZE, "%.2f", p->cpu))
-CELL(cell_memory, format_bytes(out, p->memory))
-CELL(cell_restarts, snprintf(out, FORMAT_SIZE, "%u", p->restarts))
-CELL(cell_host, snprintf(out, FORMAT_SIZE, "%.40s", p->host))
+CELL(cell_name, status_process, p, snprintf(out, FORMAT_SIZE, "%s", p->name))
+CELL(cell_state, status_process, p, snprintf(out, FORMAT_SIZE, "%s", p->state))
+CELL(cell_cores, status_process, p, snprintf(out, FORMAT_SIZE, "%.2f", p->cpu))
+CELL(cell_memory, status_process, p, format_bytes(out, p->memory))
+CELL(cell_restarts, status_process, p, snprintf(out, FORMAT_SIZE, "%u", p->restarts))
+CELL(cell_host, status_process, p, snprintf(out, FORMAT_SIZE, "%.40s", p->host))
 
 /* "actor-2" is before "actor-10". */
 static int view_by_name(const void *a, const void *b)

@@ -8,6 +8,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "agent/launch/process/run_folder.h"
 #include "agent/launch/process/status.h"
 #include "agent/launch/run_page.h"
 #include "agent/view/page.h"

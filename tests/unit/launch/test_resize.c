@@ -46,50 +46,88 @@ static uint32_t feed(struct feed *self, uint32_t actors, double actor_idle, doub
     return wanted;
 }
 
-TEST(learners_that_wait_get_more_actors)
+TEST(reasons)
 {
     struct feed it = make();
     assert_int_equal(feed(&it, 4, 0, 0.45, 1, 20), 4);
     assert_string_equal(it.reason, "");
-    /* 4 * 0.95 / 0.55 = 6.9 */
     assert_int_equal(feed(&it, 4, 0, 0.45, 1, 1), 7);
     assert_string_equal(it.reason, "learners waited 45% of the last 20 s (plan: 5%) for items: 4 -> 7 actors");
-}
-
-TEST(actors_that_wait_are_retired)
-{
-    struct feed it = make();
-    /* 8 * 0.6 * 0.95 = 4.6 */
-    assert_int_equal(feed(&it, 8, 0.4, 0, 1, 21), 5);
+    it = make();
+    assert_int_equal(feed(&it, 8, 0.4, 0, 1, 21), 5); /* 8 * 0.6 * 0.95 = 4.6 */
     assert_string_equal(it.reason, "actors waited 40% of the last 20 s (plan: 0%) for learners: 8 -> 5 actors");
 }
 
-TEST(what_the_plan_predicts_is_left_alone)
+/* What is seen for some seconds, and the number of actors that should run then. A row with limits begins anew with them. */
+TEST(decisions)
 {
+    static const struct {
+        struct {
+            uint32_t least, most;
+            double predicted_actor_idle;
+        } limits; /* without `most`: the row goes on from the one before */
+        uint32_t actors;
+        double actor_idle, learner_idle, cpu;
+        int seconds;
+        uint32_t wanted;
+    } rows[] = {
+        /* What the plan predicts is left alone. */
+        {{1, 64, 0}, 4, 0.15, 0.2, 1, 1000, 4},
+        {{1, 64, 0.5}, 4, 0.65, 0, 1, 1000, 4},
+        {{1, 64, NAN}, 4, 0.65, 0, 1, 1000, 2},
+        /* Both wait: for something that another actor would not change. */
+        {{1, 64, 0}, 4, 0.6, 0.6, 1, 1000, 4},
+        /* One step, not a doubling every 20 s: 3 * 0.95 / 0.1 = 28.5, with cores for it; 20 of them wait 0.9 of the time, and two
+         * would do. */
+        {{1, 64, 0}, 3, 0, 0.9, 0.1, 21, 29},
+        {{0}, 20, 0.9, 0, 0.1, 21, 2},
+        /* Twice the work is all that the cores carry: 0.95 * 2 / 1. A share of nothing is no measure. */
+        {{0}, 10, 0, 0.9, 1, 21, 19},
+        {{0}, 1, 0, 1, 0.01, 21, 19},
+        /* Bounds are kept. */
+        {{8, 64, 0}, 2, 0, 0.5, 0.1, 21, 8},
+        {{1, 5, 0}, 4, 0, 0.9, 1, 21, 5},
+        {{0}, 5, 0, 0.9, 1, 1000, 5},
+        {{4, 5, 0}, 5, 0.9, 0, 1, 21, 4},
+        {{0}, 4, 0.9, 0, 1, 1000, 4},
+        {{0, 5, 0}, 1, 0.9, 0, 1, 1000, 1},
+        /* No actor is added while all cores are busy; some are retired all the more. 4 * 1.9 / 1.5 = 5.1. */
+        {{1, 64, 0}, 4, 0, 0.9, 1.95, 1000, 4},
+        {{0}, 4, 0, 0.9, 1.5, 21, 5},
+        {{0}, 4, 0.9, 0, 2, 21, 1},
+        /* What is not known changes nothing, and leaves a gap in a window. */
+        {{1, 64, 0}, 4, NAN, 0.9, 1, 1000, 4},
+        {{0}, 4, 0.9, NAN, 1, 1000, 4},
+        {{1, 64, 0}, 4, 0, 0.45, 1, 10, 4},
+        {{0}, 4, NAN, NAN, 1, 5, 4},
+        {{0}, 4, 0, 0.45, 1, 5, 4},
+        {{0}, 4, 0, 0.45, 1, 1, 7},
+        /* A change begins a new window, and so does the other side if it waits instead. */
+        {{0}, 7, 0, 0.45, 1, 20, 7},
+        {{0}, 7, 0.5, 0, 1, 20, 7},
+        {{0}, 7, 0, 0.45, 1, 20, 7},
+        {{0}, 7, 0, 0, 1, 1, 7},
+        {{0}, 7, 0, 0.45, 1, 20, 7},
+        /* A moment below the margin does not end a window, and does not make one either. */
+        {{1, 64, 0}, 4, 0, 0.27, 1, 1, 4},
+        {{0}, 4, 0, 0.2, 1, 40, 4},
+        {{1, 64, 0}, 4, 0, 0.45, 1, 10, 4},
+        {{0}, 4, 0, 0.2, 1, 1, 4},
+        {{0}, 4, 0, 0.45, 1, 10, 7},
+    };
     struct feed it = make();
-    assert_int_equal(feed(&it, 4, 0.15, 0.2, 1, 1000), 4);
-    it.limits.predicted_actor_idle = 0.5;
-    assert_int_equal(feed(&it, 4, 0.65, 0, 1, 1000), 4);
-    it.limits.predicted_actor_idle = NAN;
-    assert_int_equal(feed(&it, 4, 0.65, 0, 1, 1000), 2);
-    /* Both wait: for something that another actor would not change. */
-    it = make();
-    assert_int_equal(feed(&it, 4, 0.6, 0.6, 1, 1000), 4);
-}
-
-/* One step, not a doubling every 20 s. */
-TEST(a_step_is_as_large_as_what_was_seen_supports)
-{
-    struct feed it = make();
-    /* 3 * 0.95 / 0.1 = 28.5, with cores for it; 20 of them wait 0.9 of the time: two would do. */
-    assert_int_equal(feed(&it, 3, 0, 0.9, 0.1, 21), 29);
-    assert_int_equal(feed(&it, 20, 0.9, 0, 0.1, 21), 2);
-    /* Twice the work is all that the cores carry: 0.95 * 2 / 1. */
-    assert_int_equal(feed(&it, 10, 0, 0.9, 1, 21), 19);
-    /* A share of nothing is no measure. */
-    assert_int_equal(feed(&it, 1, 0, 1, 0.01, 21), 19);
-    it.limits.least = 8;
-    assert_int_equal(feed(&it, 2, 0, 0.5, 0.1, 21), 8);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        if (rows[i].limits.most) {
+            it = make();
+            it.limits.least = rows[i].limits.least;
+            it.limits.most = rows[i].limits.most;
+            it.limits.predicted_actor_idle = rows[i].limits.predicted_actor_idle;
+        }
+        uint32_t wanted =
+            feed(&it, rows[i].actors, rows[i].actor_idle, rows[i].learner_idle, rows[i].cpu, rows[i].seconds);
+        if (wanted != rows[i].wanted)
+            fail_msg("row %zu: %u actors, and not %u", i, wanted, rows[i].wanted);
+    }
 }
 
 /* Learners that wait 0.5 and 0.9 of the time in turn: 4 * 0.95 / 0.3 = 12.7 on average, but the mean is not certain. */
@@ -102,39 +140,6 @@ TEST(what_may_be_noise_is_not_counted_on)
     assert_in_range(wanted, 9, 11);
 }
 
-TEST(bounds_are_kept)
-{
-    struct feed it = make();
-    it.limits.most = 5;
-    assert_int_equal(feed(&it, 4, 0, 0.9, 1, 21), 5);
-    assert_int_equal(feed(&it, 5, 0, 0.9, 1, 1000), 5);
-    it.limits.least = 4;
-    assert_int_equal(feed(&it, 5, 0.9, 0, 1, 21), 4);
-    assert_int_equal(feed(&it, 4, 0.9, 0, 1, 1000), 4);
-    it.limits.least = 0;
-    assert_int_equal(feed(&it, 1, 0.9, 0, 1, 1000), 1);
-}
-
-TEST(no_actor_is_added_while_all_cores_are_busy)
-{
-    struct feed it = make();
-    assert_int_equal(feed(&it, 4, 0, 0.9, 1.95, 1000), 4);
-    assert_int_equal(feed(&it, 4, 0, 0.9, 1.5, 21), 5); /* 4 * 1.9 / 1.5 */
-    assert_int_equal(feed(&it, 4, 0.9, 0, 2, 21), 1);   /* and some are retired all the more */
-}
-
-TEST(what_is_not_known_changes_nothing)
-{
-    struct feed it = make();
-    assert_int_equal(feed(&it, 4, NAN, 0.9, 1, 1000), 4);
-    assert_int_equal(feed(&it, 4, 0.9, NAN, 1, 1000), 4);
-    it = make();
-    assert_int_equal(feed(&it, 4, 0, 0.45, 1, 10), 4);
-    assert_int_equal(feed(&it, 4, NAN, NAN, 1, 5), 4); /* a gap in the window */
-    assert_int_equal(feed(&it, 4, 0, 0.45, 1, 5), 4);
-    assert_int_equal(feed(&it, 4, 0, 0.45, 1, 1), 7);
-}
-
 TEST(an_unsteady_moment_begins_anew)
 {
     struct feed it = make();
@@ -144,24 +149,6 @@ TEST(an_unsteady_moment_begins_anew)
     assert_int_equal(resize_decide(&it.resize, &it.limits, &seen, it.now_ns, it.reason, sizeof it.reason), 4);
     assert_int_equal(feed(&it, 4, 0, 0.45, 1, 20), 4);
     assert_int_equal(feed(&it, 4, 0, 0.45, 1, 1), 7);
-    /* After a change too; and one side that waits now, and the other then. */
-    assert_int_equal(feed(&it, 7, 0, 0.45, 1, 20), 7);
-    assert_int_equal(feed(&it, 7, 0.5, 0, 1, 20), 7);
-    assert_int_equal(feed(&it, 7, 0, 0.45, 1, 20), 7);
-    assert_int_equal(feed(&it, 7, 0, 0, 1, 1), 7);
-    assert_int_equal(feed(&it, 7, 0, 0.45, 1, 20), 7);
-}
-
-/* A moment below the margin does not end a window, and does not make one either. */
-TEST(a_mean_within_the_margin_is_no_reason)
-{
-    struct feed it = make();
-    assert_int_equal(feed(&it, 4, 0, 0.27, 1, 1), 4);
-    assert_int_equal(feed(&it, 4, 0, 0.2, 1, 40), 4);
-    it = make();
-    assert_int_equal(feed(&it, 4, 0, 0.45, 1, 10), 4);
-    assert_int_equal(feed(&it, 4, 0, 0.2, 1, 1), 4);
-    assert_int_equal(feed(&it, 4, 0, 0.45, 1, 10), 7);
 }
 
 /* ---- a run whose load changes ---- */

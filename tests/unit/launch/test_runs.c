@@ -178,7 +178,7 @@ TEST(compares, tempdir_enter, tempdir_leave)
     FILE *out = open_memstream(&text, &size);
     runs_print_compared(runs, 2, out);
     fclose(out);
-    assert_non_null(strstr(text, "final return"));
+    assert_non_null(strstr(text, "  return"));
     assert_non_null(strstr(text, "  seed"));
     assert_non_null(strstr(text, "  agent.tau"));
     assert_null(strstr(text, "agent.batch"));

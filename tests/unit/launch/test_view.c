@@ -1,4 +1,4 @@
-/* The view of a run: what it says, that it fits, and what a terminal makes of it. */
+/* The view of a run: what it says, that it fits, and where it is written; integration.launch_view_py has real terminals. */
 #include <fcntl.h>
 #include <math.h>
 #include <signal.h>
@@ -11,7 +11,6 @@
 
 #include "agent/launch/screen.h"
 #include "agent/launch/view.h"
-#include "proto/base/clock.h"
 #include "tests/support/test.h"
 
 static double steps[200], values[200];
@@ -421,88 +420,6 @@ TEST(priorities)
 
 /* ---- on a terminal ---- */
 
-/* Just enough of a terminal: what the screen writes, and nothing else, is understood. */
-struct terminal {
-    uint32_t columns, rows, x, y;
-    bool wraps;
-    char cells[64][200];
-    char above[65536]; /* lines that scrolled out */
-};
-
-static void terminal_down(struct terminal *t)
-{
-    if (t->y + 1 < t->rows) {
-        t->y++;
-        return;
-    }
-    size_t used = strlen(t->above);
-    snprintf(t->above + used, sizeof t->above - used, "%.*s\n", (int)t->columns, t->cells[0]);
-    memmove(t->cells[0], t->cells[1], (t->rows - 1) * sizeof t->cells[0]);
-    memset(t->cells[t->rows - 1], ' ', t->columns);
-}
-
-static const char *terminal_sequence(struct terminal *t, const char *at)
-{
-    assert_int_equal(*at, '[');
-    const char *end = at + 1 + strspn(at + 1, "?;0123456789");
-    int n = atoi(at + 1);
-    switch (*end) {
-    case 'A':
-        t->y = t->y > (uint32_t)n ? t->y - (uint32_t)n : 0;
-        break;
-    case 'K':
-        memset(t->cells[t->y] + t->x, ' ', t->columns - t->x);
-        break;
-    case 'J':
-        memset(t->cells[t->y] + t->x, ' ', t->columns - t->x);
-        for (uint32_t y = t->y + 1; y < t->rows; y++)
-            memset(t->cells[y], ' ', t->columns);
-        break;
-    case 'h':
-    case 'l':
-        if (strncmp(at, "[?7", 3) == 0)
-            t->wraps = *end == 'h';
-        break;
-    case 'm':
-        break;
-    default:
-        fail_msg("unknown sequence '%.*s'", (int)(end - at + 1), at);
-    }
-    return end + 1;
-}
-
-static void terminal_feed(struct terminal *t, const char *text)
-{
-    for (const char *at = text; *at;) {
-        unsigned char c = (unsigned char)*at++;
-        if (c == 0x1b) {
-            at = terminal_sequence(t, at);
-        } else if (c == '\r') {
-            t->x = 0;
-        } else if (c == '\n') {
-            terminal_down(t);
-        } else if ((c & 0xc0) != 0x80) { /* one column to a character is enough here */
-            if (t->x == t->columns) {
-                assert_true(t->wraps);
-                t->x = 0;
-                terminal_down(t);
-            }
-            t->cells[t->y][t->x] = c < 0x80 ? (char)c : '*';
-            if (t->x + 1 < t->columns || t->wraps)
-                t->x++;
-        }
-    }
-}
-
-static const char *terminal_text(const struct terminal *t)
-{
-    static char all[65536 + 64 * 201];
-    int n = snprintf(all, sizeof all, "%s", t->above);
-    for (uint32_t y = 0; y < t->rows; y++)
-        n += snprintf(all + n, sizeof all - (size_t)n, "%.*s\n", (int)t->columns, t->cells[y]);
-    return all;
-}
-
 static uint32_t count(const char *text, const char *what)
 {
     uint32_t n = 0;
@@ -550,61 +467,6 @@ static int open_terminal(int *slave, uint32_t columns, uint32_t rows)
     return master;
 }
 
-TEST(terminal)
-{
-    static const uint32_t sizes[][2] = {{80, 24}, {120, 40}, {40, 12}, {200, 60}, {30, 3}};
-    setenv("TERM", "xterm", 1);
-    setenv("LC_ALL", "C.UTF-8", 1);
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        int slave, master = open_terminal(&slave, sizes[i][0], sizes[i][1]);
-        struct terminal *t = calloc(1, sizeof *t);
-        t->columns = sizes[i][0];
-        t->rows = sizes[i][1];
-        t->wraps = true;
-        memset(t->cells, ' ', sizeof t->cells);
-        int before = replace_stdout(slave);
-        struct screen *screen = screen_new(SCREEN_AUTO);
-        struct status s = sample();
-        screen_say(screen, false, "before all");
-        struct clock clock = clock_system();
-        int64_t last_ns = 0;
-        for (uint32_t k = 0; k < 6; k++) { /* a new phase is shown at once */
-            last_ns = clock_now(&clock);
-            s.phase = k % 2 ? PHASE_RUNNING : PHASE_STOPPING;
-            s.n_processes = k < 4 ? 4 : 3; /* frames of different heights */
-            screen_show(screen, &s);
-            if (k == 2)
-                screen_say(screen, true, "actor-1 failed:\n  | \x1b[2Jbad");
-            terminal_feed(t, drain(master));
-        }
-        screen_show(screen, &s); /* too soon after the last one */
-        bool soon =
-            clock_now(&clock) - last_ns < 200 * NS_PER_MS; /* on a machine that holds this process up it is not */
-        const char *more = drain(master);
-        size_t silent = strlen(more);
-        terminal_feed(t, more);
-        s.phase = PHASE_DONE;
-        screen_show(screen, &s);
-        screen_destroy(&screen);
-        terminal_feed(t, drain(master));
-        put_back(before);
-        const char *text = terminal_text(t);
-        assert_null(screen);
-        if (soon)
-            assert_int_equal(silent, 0);
-        assert_int_equal(count(text, "cartpole-dqn  "), 1); /* one frame stands, */
-        assert_has(text, "cartpole-dqn  done");             /* the last one, */
-        assert_has(text, "before all");                     /* below what was said */
-        assert_has(text, "actor-1 failed:");
-        assert_has(text, "| ?[2Jbad");
-        assert_true(strstr(text, "?[2Jbad") < strstr(text, "cartpole-dqn  done"));
-        assert_int_equal(t->x, 0);
-        free(t);
-        close(slave);
-        close(master);
-    }
-}
-
 /* Colours are for terminals, and only for those who want them. */
 TEST(colour)
 {
@@ -646,7 +508,7 @@ static const char *through_pipe(enum screen_mode mode)
         else if (i == 3)
             screen_say(screen, false, "soft\n");
         else if (i == 4)
-            screen_say(screen, true, "loud \"%d\"", 7);
+            screen_say(screen, true, "loud \"%d\"\n| \x1b[2J", 7);
         else {
             s.phase = PHASE_DONE;
             screen_show(screen, &s);
@@ -664,17 +526,17 @@ static const char *through_pipe(enum screen_mode mode)
 TEST(pipe)
 {
     const char *text = through_pipe(SCREEN_AUTO);
-    assert_int_equal(count(text, "\n"), 4);
+    assert_int_equal(count(text, "\n"), 5);
     assert_int_equal(count(text, "12s running steps"), 1);
-    assert_has(text, "\nsoft\nloud \"7\"\n12s done steps");
+    assert_has(text, "\nsoft\nloud \"7\"\n| ?[2J\n12s done steps");
     text = through_pipe(SCREEN_QUIET);
-    assert_string_equal(text, "loud \"7\"\n");
+    assert_string_equal(text, "loud \"7\"\n| ?[2J\n");
     text = through_pipe(SCREEN_JSON);
     assert_int_equal(count(text, "\n"), 4);
     assert_int_equal(count(text, "\"phase\": \"running\""), 1);
     assert_int_equal(count(text, "\"phase\": \"done\""), 1);
     assert_has(text, "{\"event\": \"soft\", \"loud\": false}\n");
-    assert_has(text, "{\"event\": \"loud \\\"7\\\"\", \"loud\": true}\n");
+    assert_has(text, "{\"event\": \"loud \\\"7\\\"\\n| \\u001b[2J\", \"loud\": true}\n");
 }
 
 /* A reader that does not read, or is gone, does not stop the run. */
