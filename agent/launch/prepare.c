@@ -128,20 +128,16 @@ static char **describe_environment(const struct run_config *config, const char *
     struct call call = {0};
     bool started = call_start(&call, (const char *const *)argv, environment, env->timeout_ns, err) == RP_OK;
     if (started && call_await(&call)) {
-        char *text = need_text(call_text(&call.out));
-        fputs(call_text(&call.err), stderr);
-        list = make_overrides(text);
-        free(text);
+        fputs(call.err, stderr);
+        list = make_overrides(call.out);
     } else if (started && call.late) {
-        fputs(call_text(&call.err), stderr);
+        fputs(call.err, stderr);
         err_set(err, RP_DEADLINE_EXCEEDED,
                 "'%s' did not describe itself within %g s: its constructor, reset() or step() hangs, or needs a "
                 "longer environment.timeout",
                 env_name(env), (double)env->timeout_ns * 1e-9);
     } else if (started) {
-        char *problems = need_text(call_text(&call.err));
-        tell_failure(env, problems, err);
-        free(problems);
+        tell_failure(env, call.err, err);
     }
     call_fini(&call);
     command_free(&argv);

@@ -452,7 +452,7 @@ static void verb_run_say(void *context, bool loud, const char *text)
 static rp_status own_job(uint64_t *id, rp_error *err)
 {
     const char *text = getenv("SLURM_JOB_ID");
-    if (text && slurm_parse_id(text, id))
+    if (text && slurm_take_id(text, id, NULL) == RP_OK)
         return RP_OK;
     return err_set(err, RP_INVALID_ARGUMENT,
                    "core is for the script of a job: SLURM_JOB_ID is not set. 'replay-launch CONFIG.yaml' submits one");

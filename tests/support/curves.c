@@ -3,6 +3,11 @@
 
 #include <stddef.h>
 
+struct plan_unit unit_of(double rate, double cpu, double broker_cpu, double memory)
+{
+    return (struct plan_unit){rate, cpu, broker_cpu, memory};
+}
+
 struct plan_input curves_input(struct plan_unit actor, struct plan_unit learner, double spi)
 {
     static struct plan_host homes[16];

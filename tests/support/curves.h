@@ -7,6 +7,7 @@
 #define MIB (1024.0 * 1024.0)
 #define GIB (1024.0 * MIB)
 
+struct plan_unit unit_of(double rate, double cpu, double broker_cpu, double memory);
 /* One machine with two cores and 4 GiB, 100 MiB of them for the broker, that takes both roles. Its host is one of a few static ones:
  * the input is not freed, and after many calls the oldest is used again. */
 struct plan_input curves_input(struct plan_unit actor, struct plan_unit learner, double spi);

@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "agent/launch/process/command.h"
-#include "agent/launch/process/spawn.h"
+#include "agent/launch/process/process.h"
 #include "proto/base/clock.h"
 #include "proto/base/error.h"
 #include "proto/base/format.h"
@@ -68,9 +68,8 @@ rp_status bundle_describe(const char *programs, struct bundle *out, rp_error *er
     const char *const argv[] = {"sh", "-c", script_describe, "sh", out->programs, NULL};
     rp_status status = call_start(&call, argv, NULL, DESCRIBE_NS, err);
     if (status == RP_OK && !call_await(&call))
-        status = err_set(err, RP_IO, "the programs in %s could not be read for hosts: %s", out->programs,
-                         call_text(&call.err));
-    snprintf(out->hash, sizeof out->hash, "%.64s", call_text(&call.out));
+        status = err_set(err, RP_IO, "the programs in %s could not be read for hosts: %s", out->programs, call.err);
+    snprintf(out->hash, sizeof out->hash, "%.64s", call.out ? call.out : "");
     call_fini(&call);
     return status;
 }

@@ -43,10 +43,9 @@
 #define READ_BUSY (64u * 1024)
 /* Fillings of the writer's queue in one call. */
 #define ROUNDS_MOST 8
-/* What processes there may write at home. A learner saves its whole state, and snapshots of it. */
-#define FILES_MOST 1024u
-#define BYTES_MOST (INT64_C(1) << 30)
-#define LEARNER_TIMES 64
+/* What processes of one host may write at home. A learner saves its whole state, and snapshots of it. */
+#define FILES_MOST 65536u
+#define BYTES_MOST (INT64_C(64) << 30)
 /* After the end of a process its files may still come: a copy at home that does not fit is sent again. */
 #define LINGER_NS (15 * NS_PER_S)
 
@@ -95,7 +94,7 @@ struct host {
     struct host_folder folder;
     bool refused; /* this connection has sent a file that is not taken, and the log says so */
     struct host_process *processes;
-    uint32_t n_processes, process_capacity, numbers;
+    uint32_t n_processes, numbers;
     bool probing;
 };
 
@@ -148,19 +147,6 @@ static bool owns(const struct host *self, const char *file)
             return true;
     }
     return false;
-}
-
-/* Lets the host write as much as the most processes that were there at once may. */
-static void allot(struct host *self)
-{
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < self->n_processes; i++)
-        n += self->processes[i].number == 0 ? 0 : is_learner(self->processes[i].name) ? LEARNER_TIMES : 1;
-    bool first = self->folder.files_most == UINT32_MAX;
-    if (first || n * FILES_MOST > self->folder.files_most) {
-        self->folder.files_most = n * FILES_MOST;
-        self->folder.bytes_most = n * BYTES_MOST;
-    }
 }
 
 static struct host_process *find_process(struct host *self, uint32_t number)
@@ -794,7 +780,6 @@ static rp_status start_there(struct process_place *place, struct process *proces
     struct host_process *entry = add_process(self);
     snprintf(entry->log, sizeof entry->log, "%s", process->log);
     snprintf(entry->name, sizeof entry->name, "%s", process->name);
-    allot(self);
     struct json_object *line = host_line_new("start");
     host_line_add_number(line, "id", entry->number);
     host_line_add_text(line, "name", process->name);
@@ -827,24 +812,15 @@ static bool ended(struct process_place *place, struct process *process, int *sta
     return true;
 }
 
-static void tell(struct process_place *place, const struct process *process, const char *what)
+static void end_there(struct process_place *place, const struct process *process, bool kill)
 {
     struct host *self = (struct host *)place;
     if (self->info.state != HOST_READY)
         return;
-    struct json_object *line = host_line_new(what);
+    struct json_object *line = host_line_new("end");
     host_line_add_number(line, "id", process->number);
+    host_line_add_flag(line, "kill", kill);
     send_line(self, line);
-}
-
-static void ask(struct process_place *place, const struct process *process)
-{
-    tell(place, process, "ask");
-}
-
-static void kill_process(struct process_place *place, const struct process *process)
-{
-    tell(place, process, "kill");
 }
 
 static bool usage(struct process_place *place, const struct process *process, struct process_usage *out)
@@ -865,8 +841,7 @@ struct host *host_new(const struct host_options *options)
 {
     struct host *self = need_alloc(sizeof *self);
     assert(options->carrier[0]);
-    self->place =
-        (struct process_place){.start = start_there, .ended = ended, .ask = ask, .kill = kill_process, .usage = usage};
+    self->place = (struct process_place){.start = start_there, .ended = ended, .end = end_there, .usage = usage};
     words_add_list(&self->command, options->carrier);
     self->guard = options->guard;
     self->lease_ns = options->lease_ns > 0 ? options->lease_ns : LEASE_NS;
@@ -876,6 +851,8 @@ struct host *host_new(const struct host_options *options)
     snprintf(self->info.name, sizeof self->info.name, "%s", options->name);
     snprintf(self->here, sizeof self->here, "%s", options->here ? options->here : "");
     host_folder_init(&self->folder, options->folder, self->info.name);
+    self->folder.files_most = FILES_MOST;
+    self->folder.bytes_most = BYTES_MOST;
     return self;
 }
 

@@ -637,24 +637,14 @@ static void node_on_file(void *context, const struct host_message *message)
         mirror_received(&self->mirror, host_line_text(message->line, "name"), &info);
 }
 
-static struct process *node_process_of(struct node *self, struct json_object *line)
+/* Asks a process to end, or kills it. */
+static void on_end(void *context, const struct host_message *message)
 {
-    struct node_child *child = find_child(self, (uint32_t)host_line_number(line, "id", 0, UINT32_MAX));
-    return child ? &child->process : NULL;
-}
-
-static void on_ask(void *context, const struct host_message *message)
-{
-    struct process *process = node_process_of(context, message->line);
-    if (process)
-        process_ask(process, clock_ns());
-}
-
-static void on_kill(void *context, const struct host_message *message)
-{
-    struct process *process = node_process_of(context, message->line);
-    if (process)
-        process_kill(process);
+    struct node_child *child = find_child(context, (uint32_t)host_line_number(message->line, "id", 0, UINT32_MAX));
+    if (child && host_line_flag(message->line, "kill"))
+        process_kill(&child->process);
+    else if (child)
+        process_ask(&child->process, clock_ns());
 }
 
 static void on_ping(void *context, const struct host_message *message)
@@ -757,7 +747,7 @@ static void on_bye(void *context, const struct host_message *message)
 }
 
 static const struct host_line_handler node_handlers[] = {
-    {"hello", on_hello}, {"file", node_on_file}, {"start", on_start}, {"ask", on_ask}, {"kill", on_kill},
+    {"hello", on_hello}, {"file", node_on_file}, {"start", on_start}, {"end", on_end},
     {"ping", on_ping},   {"again", on_again},    {"probe", on_probe}, {"bye", on_bye},
 };
 

@@ -151,17 +151,14 @@ static void add_memory(struct text *text, const char *verb, const struct plan_in
 /* Which side waits, and for what: the cause of a lower rate. */
 static void add_waits(struct text *text, const struct plan_input *input, const struct plan_choice *choice)
 {
-    double cores = plan_cores(input);
+    bool learners = choice->learner_idle > choice->actor_idle;
+    double idle = learners ? choice->learner_idle : choice->actor_idle;
     if (choice->bottleneck == PLAN_CORES && input->n_hosts > 1)
         text_add(text, ": the cores of a host are all busy");
-    else if (choice->bottleneck == PLAN_CORES && choice->wants > cores * (1 + SAME))
-        text_add(text, ": would need %.3g cores of %.3g", choice->wants, cores);
     else if (choice->bottleneck == PLAN_CORES)
-        text_add(text, ": all %.3g cores are busy", cores);
-    else if (choice->learner_idle > choice->actor_idle && choice->learner_idle > SAME)
-        text_add(text, ": learners would wait %.0f%% of the time", 100 * choice->learner_idle);
-    else if (choice->actor_idle > SAME)
-        text_add(text, ": actors would wait %.0f%% of the time", 100 * choice->actor_idle);
+        text_add(text, ": would need %.3g cores of %.3g", choice->wants, plan_cores(input));
+    else if (idle > SAME)
+        text_add(text, ": %s would wait %.0f%% of the time", learners ? "learners" : "actors", 100 * idle);
 }
 
 /* "5% fewer inserts/s: learners would wait 8% of the time": how a differs from b. */
@@ -201,18 +198,8 @@ static void add_search(struct text *text, const struct plan_input *input, const 
         add_processes(text, ", with ", choice, top);
         return;
     }
-    double cores = plan_cores(input), memory = plan_memory(input);
-    format_buffer have;
+    double cores = plan_cores(input);
     text_add(text, "the highest rate within %.3g core%s", cores, cores == 1 ? "" : "s");
-    if (input->n_hosts > 1) {
-        uint32_t machines = 1;
-        for (uint32_t i = 1; i < input->n_hosts; i++)
-            machines += input->hosts[i].actors || input->hosts[i].learners;
-        text_add(text, " of %u machines", machines);
-    } else if (memory > 0) {
-        text_add(text, " and %s", plan_bytes(have, memory));
-    }
-    add_processes(text, " with ", choice, top);
 }
 
 static void explain_chosen(const struct plan_input *input, struct plan_choice *choice, const struct plan_choice *top)
@@ -690,78 +677,49 @@ bool plan_next(const struct plan_input *input, struct plan_run *next)
 
 /* ---- which host does what ---- */
 
-/* Hosts that are shown in one row: equal kinds and roles, and counts that differ by one at most. */
+/* Hosts that are shown in one row: neighbours of equal kinds and roles that do the same. */
 struct row {
-    uint32_t first, last, n;
-    uint32_t least, most; /* actors of a host */
-    uint32_t learners;
-    double cpu; /* of the busiest host */
+    uint32_t first, n;
+    struct plan_site site; /* of the busiest host */
 };
-
-static void add_name(struct grid *grid, const struct plan_input *input, const struct row *row)
-{
-    const struct plan_host *first = &input->hosts[row->first];
-    if (row->n == 1)
-        grid_add(grid, first->name);
-    else
-        grid_addf(grid, "%s to %s (%u hosts, %.3g cores each)", first->name, input->hosts[row->last].name, row->n,
-                  first->cores);
-}
 
 static const char *reason_of(const struct plan_input *input, const struct row *row)
 {
     const struct plan_host *host = &input->hosts[row->first];
-    bool full = host->cores > 0 && row->cpu >= NEARLY_ALL * host->cores;
-    if (!host->actors && !host->learners && row->least == 0 && row->learners == 0)
+    const struct plan_site *site = &row->site;
+    if (!host->actors && !host->learners && site->actors == 0 && site->learners == 0)
         return row->first == PLAN_HOME ? "broker and evaluator" : "left out: it was lost or did not answer";
     if (!host->actors)
-        return row->learners == 0        ? "its learners are not needed"
+        return site->learners == 0       ? "its learners are not needed"
                : row->first == PLAN_HOME ? "broker, evaluator and learners"
                                          : "learners only";
+    if (site->actors == 0)
+        return site->learners > 0 ? "actors add more elsewhere" : "not needed: actors add more elsewhere";
     if (!(plan_known(input->hosts[host->kind].actor.rate) > 0))
-        return row->most > 0 ? "taken to be like a host that was measured" : "not needed";
-    if (row->most == 0)
-        return row->learners > 0 ? "actors add more elsewhere" : "not needed: actors add more elsewhere";
+        return "taken to be like a host that was measured";
+    bool full = host->cores > 0 && site->used >= NEARLY_ALL * host->cores;
     return full ? "actors add most here: all its cores are busy" : "actors add most here";
 }
 
 static bool belongs(const struct plan_input *input, const struct plan_site *site, const struct row *row, uint32_t host)
 {
     const struct plan_host *a = &input->hosts[row->first], *b = &input->hosts[host];
-    return input->n_hosts > MANY_HOSTS && row->first != PLAN_HOME && a->kind == b->kind && a->cores == b->cores &&
-           a->actors == b->actors && a->learners == b->learners && row->learners == site->learners &&
-           site->actors + 1 >= row->most && site->actors <= row->least + 1;
-}
-
-static uint32_t make_rows(const struct plan_input *input, const struct plan_site *sites, struct row *rows)
-{
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < input->n_hosts; i++) {
-        uint32_t k = 0, actors = sites[i].actors;
-        while (k < n && !belongs(input, &sites[i], &rows[k], i))
-            k++;
-        if (k == n)
-            rows[n++] = (struct row){.first = i, .least = actors, .most = actors, .learners = sites[i].learners};
-        struct row *row = &rows[k];
-        row->last = i;
-        row->n++;
-        row->least = actors < row->least ? actors : row->least;
-        row->most = actors > row->most ? actors : row->most;
-        row->cpu = fmax(row->cpu, sites[i].used);
-    }
-    return n;
+    return input->n_hosts > MANY_HOSTS && row->first != PLAN_HOME && a->kind == b->kind && a->actors == b->actors &&
+           a->learners == b->learners && row->site.learners == site->learners && row->site.actors == site->actors;
 }
 
 static void print_row(const struct plan_input *input, const struct row *row, struct grid *grid)
 {
+    const struct plan_host *first = &input->hosts[row->first];
     const char *each = row->n > 1 ? " each" : "";
-    add_name(grid, input, row);
-    if (row->least == row->most)
-        grid_addf(grid, "%u%s", row->most, each);
+    if (row->n == 1)
+        grid_add(grid, first->name);
     else
-        grid_addf(grid, "%u or %u%s", row->least, row->most, each);
-    grid_addf(grid, "%u%s", row->learners, row->learners > 0 ? each : "");
-    grid_addf(grid, "%.3g of %.3g", row->cpu, input->hosts[row->first].cores);
+        grid_addf(grid, "%s to %s (%u hosts, %.3g cores each)", first->name, input->hosts[row->first + row->n - 1].name,
+                  row->n, first->cores);
+    grid_addf(grid, "%u%s", row->site.actors, each);
+    grid_addf(grid, "%u%s", row->site.learners, each);
+    grid_addf(grid, "%.3g of %.3g", row->site.used, first->cores);
     grid_add(grid, reason_of(input, row));
 }
 
@@ -769,16 +727,21 @@ static void print_where(const struct plan_choice *choice, const struct plan_inpu
 {
     static const char *const titles[] = {"where", ">actors", ">learners", ">cores used", "why"};
     struct plan_site *sites = need_alloc(input->n_hosts * sizeof *sites);
-    struct row *rows = need_alloc(input->n_hosts * sizeof *rows);
     struct grid grid;
     plan_use(input, choice, sites);
     grid_init(&grid, titles, sizeof titles / sizeof titles[0]);
-    uint32_t n = make_rows(input, sites, rows);
-    for (uint32_t i = 0; i < n; i++)
-        print_row(input, &rows[i], &grid);
+    for (struct row row = {0}; row.first < input->n_hosts; row = (struct row){.first = row.first + row.n}) {
+        row.site = sites[row.first];
+        for (row.n = 1; row.first + row.n < input->n_hosts; row.n++) {
+            const struct plan_site *next = &sites[row.first + row.n];
+            if (!belongs(input, next, &row, row.first + row.n))
+                break;
+            row.site.used = fmax(row.site.used, next->used);
+        }
+        print_row(input, &row, &grid);
+    }
     grid_print(&grid, out);
     grid_fini(&grid);
-    free(rows);
     free(sites);
 }
 
@@ -806,44 +769,31 @@ static const char *rate(char *out, double value)
     return out;
 }
 
+static const char *const bottlenecks[PLAN_BOTTLENECKS] = {
+    [PLAN_ACTORS] = "the actors (a learner more would change nothing)",
+    [PLAN_LEARNERS] = "the learners (an actor more would change nothing)",
+    [PLAN_MEMORY] = "memory (more processes would give more, and do not fit)",
+    [PLAN_BALANCED] = "none (actors and learners are in balance)",
+};
+
 static void print_bottleneck(const struct plan_choice *choice, const struct plan_input *input, FILE *out)
 {
-    const char *actors = choice->actors == 1 ? "actor" : "actors";
-    const char *learners = choice->learners == 1 ? "learner" : "learners";
+    bool actors = choice->bottleneck == PLAN_MAX_ACTORS;
     fprintf(out, "  bottleneck: ");
-    switch (choice->bottleneck) {
-    case PLAN_ACTORS:
-        fprintf(out, "the %s (a learner more would change nothing)\n", actors);
-        return;
-    case PLAN_LEARNERS:
-        fprintf(out, "the %s (an actor more would change nothing)\n", learners);
-        return;
-    case PLAN_CORES:
-        if (input->n_hosts > 1)
-            print_full(choice, input, out);
-        else
-            fprintf(out, "the cores (all %.3g are busy; more processes would change nothing)\n", plan_cores(input));
-        return;
-    case PLAN_MEMORY:
-        fprintf(out, "memory (more processes would give more, and do not fit)\n");
-        return;
-    case PLAN_BALANCED:
-        fprintf(out, "none (actors and learners are in balance)\n");
-        return;
-    case PLAN_MAX_ACTORS:
-        fprintf(out, "the %s: plan.max_actors allows %u (a larger bound lets the plan try more)\n", actors,
-                input->max_actors);
-        return;
-    case PLAN_MAX_LEARNERS:
-        fprintf(out, "the %s: plan.max_learners allows %u (a larger bound lets the plan try more)\n", learners,
-                input->max_learners);
-        return;
-    case PLAN_BROKER:
+    if (choice->bottleneck == PLAN_CORES && input->n_hosts > 1)
+        print_full(choice, input, out);
+    else if (choice->bottleneck == PLAN_CORES)
+        fprintf(out, "the cores (all %.3g are busy; more processes would change nothing)\n", plan_cores(input));
+    else if (choice->bottleneck == PLAN_BROKER)
         fprintf(out,
                 "the broker (the busiest core thread works %.0f%% of the time; more processes would change nothing)\n",
                 100 * core_of(input, choice));
-        return;
-    }
+    else if (actors || choice->bottleneck == PLAN_MAX_LEARNERS)
+        fprintf(out, "the %s: plan.max_%s allows %u (a larger bound lets the plan try more)\n",
+                actors ? "actors" : "learners", actors ? "actors" : "learners",
+                actors ? input->max_actors : input->max_learners);
+    else
+        fprintf(out, "%s\n", bottlenecks[choice->bottleneck]);
 }
 
 /* "actors 13% (credit 12%, counters 1%), learners 5% (sample 5%) of the time". */

@@ -108,7 +108,7 @@ rp_status plan_input_check(const struct plan_input *input, rp_error *err)
 
 /* ---- where processes go ---- */
 
-/* Learners are placed first: hosts that take only learners come before the others, each host until its cores are taken. Actors
+/* Learners are placed first, each where the actors lose least by it, as long as a host has cores for it. Actors
  * follow one by one, each to the host where it adds most: its rate, times the part of its cores that is still free there. A decision
  * depends only on what was placed before, so one more actor moves no other. */
 
@@ -124,28 +124,33 @@ static double crowding(const struct plan_model *self, uint32_t host, double take
     return (cores - free_cores(self, host) + takes) / (cores > 0 ? cores : 1);
 }
 
-/* Returns the first host with room for a learner, and otherwise the least crowded one; home if none takes learners. */
+static double takes_at(const struct plan_model *self, uint32_t host)
+{
+    return self->units[host].rate > 0 ? plan_known(self->units[host].cpu) : ONE_CORE;
+}
+
+/* Items/s of actors that a core there is worth: what a learner displaces. */
+static double worth_of(const struct plan_model *self, uint32_t host)
+{
+    double takes = takes_at(self, host), rate = plan_known(self->units[host].rate);
+    return !self->input->hosts[host].actors ? 0 : rate > 0 && takes > 0 ? rate / takes : 1;
+}
+
+/* Returns the host with room for a learner where actors lose least, of equal ones the first; without room, the least crowded. */
 static uint32_t learner_host(const struct plan_model *self, double takes)
 {
     uint32_t best = PLAN_HOME;
     bool any = false;
-    for (int only = 1; only >= 0; only--)
-        for (uint32_t i = 0; i < self->input->n_hosts; i++) {
-            const struct plan_host *host = &self->input->hosts[i];
-            if (!host->learners || host->actors == (only != 0))
-                continue;
-            if (free_cores(self, i) >= takes)
-                return i;
-            if (!any || crowding(self, i, takes) < crowding(self, best, takes))
-                best = i;
-            any = true;
-        }
+    for (uint32_t i = 0; i < self->input->n_hosts; i++) {
+        bool room = free_cores(self, i) >= takes, best_room = free_cores(self, best) >= takes;
+        if (!self->input->hosts[i].learners)
+            continue;
+        if (!any || room > best_room || (room && best_room && worth_of(self, i) < worth_of(self, best)) ||
+            (!room && !best_room && crowding(self, i, takes) < crowding(self, best, takes)))
+            best = i;
+        any = true;
+    }
     return best;
-}
-
-static double takes_at(const struct plan_model *self, uint32_t host)
-{
-    return self->units[host].rate > 0 ? plan_known(self->units[host].cpu) : ONE_CORE;
 }
 
 /* Items/s that the next actor adds there beside what was placed. */

@@ -119,8 +119,8 @@ struct plan_unit plan_actor_on(const struct plan_input *input, uint32_t host);
 uint32_t plan_actors_room(const struct plan_input *input);
 
 /* Says how many actors and learners go to each host (arrays of n_hosts): the rule by which a plan counts cores, and by which a run
- * places its processes. Learners go to the first hosts with free cores, those that take nothing else before the others; each actor
- * goes to the host where it adds most beside what is there. Placing one more actor moves no other: with the same learners, the
+ * places its processes. Learners go to hosts with free cores, first where a core is worth least to actors; each actor goes to the
+ * host where it adds most beside what is there. Placing one more actor moves no other: with the same learners, the
  * counts for n + 1 actors are those for n with one more somewhere. Where nothing was measured, actors go by free cores. A role that no
  * host takes is home's. */
 void plan_place(const struct plan_input *input, uint32_t actors, uint32_t learners, uint32_t *actors_at,

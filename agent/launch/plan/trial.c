@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "agent/launch/process/machine.h"
+#include "agent/launch/process/run_folder.h"
 #include "agent/run/worker.h"
 #include "proto/base/clock.h"
 #include "proto/base/error.h"
@@ -115,14 +116,11 @@ static void clear_folder(const char *path)
 
 static rp_status make_folder(struct trial *self, const char *name, rp_error *err)
 {
-    char above[480];
-    const char *folder = self->options->folder;
-    if ((size_t)snprintf(above, sizeof above, "%s/profile", folder) >= sizeof above)
-        return err_set(err, RP_INVALID_ARGUMENT, "the name of the folder %.100s... is too long", folder);
-    snprintf(self->folder, sizeof self->folder, "%s/%.24s", above, name);
+    int length = snprintf(self->folder, sizeof self->folder, "%s/profile/%s", self->options->folder, name);
+    if (length + 32 > (int)sizeof self->folder)
+        return err_set(err, RP_INVALID_ARGUMENT, "the name of the folder %.100s... is too long", self->folder);
     snprintf(self->endpoints_file, sizeof self->endpoints_file, "%s/endpoints", self->folder);
-    if ((mkdir(above, 0755) != 0 && errno != EEXIST) || (mkdir(self->folder, 0755) != 0 && errno != EEXIST))
-        return err_set(err, RP_IO, "the folder %s could not be made: %s", self->folder, strerror(errno));
+    RP_TRY(run_folder_make(self->folder, 0755, err));
     clear_folder(self->folder);
     return RP_OK;
 }

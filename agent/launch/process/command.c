@@ -78,48 +78,35 @@ static uint32_t count_of(const struct command_context *context, enum role role, 
     return count > index ? count : index + 1;
 }
 
-/* False: the value is not known yet. */
-static bool fill(struct text *out, enum placeholder place, const struct command_context *context, enum role role,
-                 uint32_t index)
+/* The value of a placeholder: free(). NULL: not known yet. */
+static char *value_of(enum placeholder place, const struct command_context *context, enum role role, uint32_t index)
 {
     const struct endpoints *endpoints = context->endpoints;
     const struct run_config *config = context->config;
-    const struct table_config *table;
+    const struct table_config *table = run_config_table(config);
     switch (place) {
     case PLACEHOLDER_SERVICE:
+        return endpoints ? need_text(endpoints->service) : NULL;
     case PLACEHOLDER_INGEST:
+        return endpoints ? need_text(endpoints->ingest) : NULL;
     case PLACEHOLDER_EVENTS:
-        if (endpoints)
-            text_add(out, "%s",
-                     place == PLACEHOLDER_SERVICE  ? endpoints->service
-                     : place == PLACEHOLDER_INGEST ? endpoints->ingest
-                                                   : endpoints->events);
-        return endpoints != NULL;
+        return endpoints ? need_text(endpoints->events) : NULL;
     case PLACEHOLDER_INDEX:
-        text_add(out, "%u", index);
-        return true;
+        return need_print("%u", index);
     case PLACEHOLDER_COUNT:
-        text_add(out, "%u", count_of(context, role, index));
-        return true;
+        return need_print("%u", count_of(context, role, index));
     case PLACEHOLDER_SEED:
-        text_add(out, "%" PRIu64, (uint64_t)config->seed + index);
-        return true;
+        return need_print("%" PRIu64, (uint64_t)config->seed + index);
     case PLACEHOLDER_FOLDER:
-        text_add(out, "%s", context->folder);
-        return true;
+        return need_text(context->folder);
     case PLACEHOLDER_CONFIG:
-        text_add(out, "%s", context->config_path);
-        return true;
+        return need_text(context->config_path);
     case PLACEHOLDER_HERE:
-        text_add(out, "%s", context->here);
-        return true;
+        return need_text(context->here);
     case PLACEHOLDER_TABLE:
-        table = run_config_table(config);
-        text_add(out, "%s", table && table->name ? table->name : "");
-        return true;
+        return need_text(table && table->name ? table->name : "");
     default:
-        text_add(out, "%s", config->name ? config->name : "");
-        return true;
+        return need_text(config->name ? config->name : "");
     }
 }
 
@@ -138,12 +125,15 @@ static rp_status expand(struct words *words, const char *word, const struct comm
             at += 2;
         } else if (at[0] == '{') {
             enum placeholder place = placeholder_find(at, &length);
+            char *value = place < PLACEHOLDERS ? value_of(place, context, role, index) : NULL;
+            text_add(&out, "%s", value ? value : "");
             if (place == PLACEHOLDERS)
                 status = err_set(err, RP_INVALID_ARGUMENT, "%ss.command: there is no placeholder like '%.40s'",
                                  role_names[role], at);
-            else if (!fill(&out, place, context, role, index))
+            else if (!value)
                 status = err_set(err, RP_FAILED_PRECONDITION, "%ss.command: there is no broker yet for {%s}",
                                  role_names[role], placeholder_names[place]);
+            free(value);
             at += length + 2;
         }
     }
@@ -334,17 +324,19 @@ char **command_build(const struct command_context *context, enum role role, uint
 
 char **command_environment(const struct command_context *context, enum role role, uint32_t index)
 {
+    static const struct {
+        const char *name;
+        enum placeholder place;
+    } variables[] = {{"ENDPOINT", PLACEHOLDER_SERVICE}, {"INDEX", PLACEHOLDER_INDEX}, {"FOLDER", PLACEHOLDER_FOLDER},
+                     {"CONFIG", PLACEHOLDER_CONFIG},    {"COUNT", PLACEHOLDER_COUNT}, {"SEED", PLACEHOLDER_SEED},
+                     {"TABLE", PLACEHOLDER_TABLE}};
     struct words words = {0};
-    if (context->endpoints && role != ROLE_BROKER)
-        words_addf(&words, "REPLAY_ENDPOINT=%s", context->endpoints->service);
-    words_addf(&words, "REPLAY_INDEX=%u", index);
-    words_addf(&words, "REPLAY_FOLDER=%s", context->folder);
-    words_addf(&words, "REPLAY_CONFIG=%s", context->config_path);
-    words_addf(&words, "REPLAY_COUNT=%u", count_of(context, role, index));
-    words_addf(&words, "REPLAY_SEED=%" PRIu64, (uint64_t)context->config->seed + index);
-    const struct table_config *table = run_config_table(context->config);
-    if (table && table->name)
-        words_addf(&words, "REPLAY_TABLE=%s", table->name);
+    for (size_t i = role == ROLE_BROKER; i < sizeof variables / sizeof variables[0]; i++) {
+        char *value = value_of(variables[i].place, context, role, index);
+        if (value)
+            words_addf(&words, "REPLAY_%s=%s", variables[i].name, value);
+        free(value);
+    }
     words_add(&words, "OPENBLAS_NUM_THREADS=1");
     if (log_is_json())
         words_add(&words, LOG_JSON_VARIABLE "=1");

@@ -5,10 +5,12 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -149,7 +151,7 @@ void process_ask(struct process *self, int64_t now_ns)
         return;
     self->asked_ns = now_ns != 0 ? now_ns : 1;
     if (self->place)
-        self->place->ask(self->place, self);
+        self->place->end(self->place, self, false);
     else
         kill(self->pid, SIGTERM);
 }
@@ -160,7 +162,7 @@ void process_kill(struct process *self)
         return;
     self->killed = true;
     if (self->place)
-        self->place->kill(self->place, self);
+        self->place->end(self->place, self, true);
     else
         kill(-self->pid, SIGKILL);
 }
@@ -485,4 +487,75 @@ uint32_t process_children(const struct process *self, struct process_child *out,
             out[n++] = (struct process_child){family.list[i], usage.cpu_ns, state == 'T'};
     }
     return n;
+}
+
+/* ---- a program that answers ---- */
+
+#define LOOK_MS 5
+/* Longer answers are cut: an array of Slurm has at most some thousand tasks. */
+#define MOST_TEXT (1 << 20)
+
+rp_status call_start(struct call *self, const char *const *argv, const char *const *environment, int64_t limit_ns,
+                     rp_error *err)
+{
+    call_fini(self);
+    *self = (struct call){.limit_ns = limit_ns,
+                          .streams = {SPAWN_NULL, memfd_create("out", MFD_CLOEXEC), memfd_create("err", MFD_CLOEXEC)}};
+    const struct process_options options = {
+        .name = "call", .argv = argv, .environment = environment, .streams = self->streams};
+    rp_status status = process_start(&self->process, &options, clock_ns(), err);
+    if (status != RP_OK)
+        call_fini(self);
+    return status;
+}
+
+/* Returns what a file in memory holds. */
+static char *read_stream(int fd)
+{
+    struct stat info = {0};
+    fstat(fd, &info);
+    size_t size = info.st_size < MOST_TEXT ? (size_t)info.st_size : MOST_TEXT;
+    char *text = need_alloc(size + 1);
+    ssize_t n = pread(fd, text, size, 0);
+    text[n > 0 ? n : 0] = '\0';
+    return text;
+}
+
+bool call_ended(struct call *self)
+{
+    if (!self->process.running)
+        return false;
+    self->late = clock_ns() - self->process.started_ns > self->limit_ns;
+    if (self->late)
+        process_kill(&self->process);
+    if (!process_ended(&self->process, &self->status))
+        return false;
+    self->out = read_stream(self->streams[1]);
+    self->err = read_stream(self->streams[2]);
+    return true;
+}
+
+bool call_succeeded(const struct call *self)
+{
+    return !self->late && WIFEXITED(self->status) && WEXITSTATUS(self->status) == 0;
+}
+
+bool call_await(struct call *self)
+{
+    while (!call_ended(self))
+        poll(NULL, 0, LOOK_MS);
+    return call_succeeded(self);
+}
+
+void call_fini(struct call *self)
+{
+    process_kill(&self->process);
+    while (self->process.running && !process_ended(&self->process, &self->status))
+        poll(NULL, 0, 1);
+    for (int i = 1; i < 3; i++)
+        if (self->streams[i] > 0)
+            close(self->streams[i]);
+    free(self->out);
+    free(self->err);
+    *self = (struct call){0};
 }

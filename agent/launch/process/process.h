@@ -61,8 +61,8 @@ struct process_place {
     /* See process_ended. A place that is lost ends all its processes with PROCESS_LOST. Sets self->pid
      * when it is known, and self->exited. */
     bool (*ended)(struct process_place *place, struct process *self, int *status);
-    void (*ask)(struct process_place *place, const struct process *self);
-    void (*kill)(struct process_place *place, const struct process *self);
+    /* Asks the process to end, or kills it. */
+    void (*end)(struct process_place *place, const struct process *self, bool kill);
     bool (*usage)(struct process_place *place, const struct process *self, struct process_usage *out);
 };
 /* The status of a process whose place is lost: one that waitpid never gives. */
@@ -101,5 +101,30 @@ struct process_child {
 };
 /* Returns how many of them out has, at most `most`. */
 uint32_t process_children(const struct process *self, struct process_child *out, uint32_t most);
+
+/* ---- a program that answers on its standard output ---- */
+
+/* Started as a child with a time limit. For programs of Slurm, the script that packs our programs, and Python that describes an
+ * environment. Zero-initialised. */
+struct call {
+    struct process process; /* running: the call is under way */
+    int64_t limit_ns;       /* the time that it may take */
+    int streams[3];         /* files in memory for what it prints */
+    char *out, *err;        /* what it printed, cut after 1 MiB; NULL before its end */
+    bool late;              /* it was killed at its deadline */
+    int status;             /* of waitpid, after its end */
+};
+
+/* Starts the program, which has limit_ns. environment: "NAME=value" beyond our own, or NULL. Frees what an earlier call has left. */
+rp_status call_start(struct call *self, const char *const *argv, const char *const *environment, int64_t limit_ns,
+                     rp_error *err);
+/* Never waits. True once, when the call has ended; what it printed stays until the next start. */
+bool call_ended(struct call *self);
+/* Waits for the end. True: the program ended by itself with status 0. */
+bool call_await(struct call *self);
+/* True after the end if the program ended by itself with status 0. */
+bool call_succeeded(const struct call *self);
+/* Kills a call that is under way, and frees everything. */
+void call_fini(struct call *self);
 
 #endif

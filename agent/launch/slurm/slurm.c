@@ -66,7 +66,7 @@ rp_status slurm_call_judge(const struct call *self, rp_error *err)
                        1e-9 * (double)self->limit_ns);
     if (call_succeeded(self))
         return RP_OK;
-    const char *line = call_text(&self->err);
+    const char *line = self->err;
     int length = (int)strcspn(line, "\n");
     const char *mark = memmem(line, (size_t)length, "error: ", 7);
     if (mark) {
@@ -84,7 +84,7 @@ rp_status slurm_run(const char *const *argv, int64_t limit_ns, char **out, rp_er
     call_await(&call);
     rp_status status = slurm_call_judge(&call, err);
     if (status == RP_OK && out)
-        *out = need_text(call_text(&call.out));
+        *out = need_text(call.out);
     call_fini(&call);
     return status;
 }
@@ -100,22 +100,12 @@ static bool read_number(const char *text, uint64_t *out)
     return *end == '\0' && *out > 0 && *out < UINT64_C(1) << 53;
 }
 
-bool slurm_parse_id(const char *text, uint64_t *id)
-{
-    char word[32];
-    size_t length = strcspn(text, ";\n ");
-    if (length >= sizeof word)
-        return false;
-    memcpy(word, text, length);
-    word[length] = '\0';
-    return read_number(word, id);
-}
-
 rp_status slurm_take_id(const char *text, uint64_t *id, rp_error *err)
 {
-    return slurm_parse_id(text, id)
-               ? RP_OK
-               : err_set(err, RP_INTERNAL, "sbatch answered '%.80s', which is no job number", text);
+    char word[32];
+    snprintf(word, sizeof word, "%.*s", (int)strcspn(text, ";\n "), text);
+    return read_number(word, id) ? RP_OK
+                                 : err_set(err, RP_INTERNAL, "sbatch answered '%.80s', which is no job number", text);
 }
 
 static enum slurm_state state_of(const char *word)

@@ -9,8 +9,8 @@
 #include <stdint.h>
 
 #include "agent/config/config.h"
+#include "agent/launch/process/process.h"
 #include "agent/launch/process/run_folder.h"
-#include "agent/launch/process/spawn.h"
 #include "replay/error.h"
 
 /* ---- programs of Slurm (sbatch, squeue, scancel, scontrol, sinfo, srun) ---- */
@@ -50,9 +50,6 @@ struct slurm_job {
 /* Reads lines of squeue; other lines are skipped. Returns how many jobs there are, at most `most`. */
 uint32_t slurm_parse_jobs(const char *text, struct slurm_job *out, uint32_t most);
 /* Reads what sbatch --parsable prints: "123" or "123;cluster". */
-bool slurm_parse_id(const char *text, uint64_t *id);
-
-/* The same, with an error that says so. */
 rp_status slurm_take_id(const char *text, uint64_t *id, rp_error *err);
 
 /* Submits a script: argv begins with "sbatch", "--parsable", and ends with the script and its arguments. */

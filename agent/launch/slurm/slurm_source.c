@@ -217,7 +217,7 @@ static void take_look(struct slurm_source *self, struct host_pool *pool, rp_stat
         return;
     }
     self->look_failed = false;
-    self->n_jobs = unknown ? 0 : slurm_parse_jobs(call_text(&self->look.out), self->jobs, self->record.tasks);
+    self->n_jobs = unknown ? 0 : slurm_parse_jobs(self->look.out, self->jobs, self->record.tasks);
     /* The lowest indices become the first hosts: those that take actors first, and that are given back last. */
     qsort(self->jobs, self->n_jobs, sizeof *self->jobs, by_index);
     count_tasks(self);
@@ -229,7 +229,7 @@ static void keep_looking(struct slurm_source *self, struct host_pool *pool, int6
     char name[24];
     rp_error err = {0};
     rp_status status = RP_OK;
-    if (self->look.pid > 0) {
+    if (self->look.process.running) {
         if (!call_ended(&self->look))
             return;
         status = slurm_call_judge(&self->look, &err);
@@ -306,7 +306,7 @@ static void take_order(struct slurm_source *self, rp_status status, rp_error *er
         self->throttle = self->order_value;
     uint64_t id;
     if (status == RP_OK && kind == ORDER_SUBMIT)
-        status = slurm_take_id(call_text(&self->order.out), &id, err);
+        status = slurm_take_id(self->order.out, &id, err);
     if (status == RP_OK && kind == ORDER_SUBMIT)
         status = take_array(self, id, err);
     if (status == RP_OK)
@@ -328,7 +328,7 @@ static void keep_size(struct slurm_source *self, int64_t now_ns)
     rp_error err = {0};
     rp_status status = RP_OK;
     uint32_t running = 0;
-    if (self->order.pid > 0) {
+    if (self->order.process.running) {
         if (!call_ended(&self->order))
             return;
         status = slurm_call_judge(&self->order, &err);

@@ -12,24 +12,16 @@
 #include "agent/launch/process/status.h"
 #include "agent/launch/series.h"
 #include "proto/base/rng.h"
+#include "tests/support/tempdir.h"
 #include "tests/support/test.h"
 
-static char folder[64], path[96];
+static char path[96];
 
 static int enter(void **state)
 {
-    (void)state;
-    snprintf(folder, sizeof folder, "/tmp/rp_history_XXXXXX");
-    bool made = mkdtemp(folder) != NULL;
-    snprintf(path, sizeof path, "%s/metrics.jsonl", folder);
-    return made ? 0 : -1;
-}
-
-static int leave(void **state)
-{
-    (void)state;
-    unlink(path);
-    return rmdir(folder);
+    int rc = tempdir_enter(state);
+    snprintf(path, sizeof path, "%s/metrics.jsonl", tempdir);
+    return rc;
 }
 
 /* ---- the model ---- */
@@ -111,7 +103,7 @@ static void check_file(const struct model *model)
 }
 
 /* Runs of up to ten days with irregular steps, events, crashes and thinning at any time. */
-TEST(model)
+TEST(model, enter, tempdir_leave)
 {
     struct rng rng;
     char line[512];
@@ -192,7 +184,7 @@ static void take_peak(void *ctx, struct json_object *line, double *values)
     *peak = fmax(*peak, values[1]);
 }
 
-TEST(day)
+TEST(day, enter, tempdir_leave)
 {
     struct history history;
     struct stat file;
@@ -224,17 +216,16 @@ TEST(day)
     series_read(&series, &(struct series_source){path, names, 2, .line = take_peak, .ctx = &peak});
     series_fini(&series);
     assert_true(peak == 501 << 20);
-    series_read_history(&series, folder);
+    series_read_history(&series, tempdir);
     assert_true(series.n > 300);
     /* Twelve hours at 1000/s and twelve at 3000/s, of which far fewer lines of the first half are left. */
     assert_true(fabs(mean_over_time(&series, HISTORY_INSERTS) - 2000) < 10);
     series_fini(&series);
-    unlink(path);
 }
 
 /* ---- failures ---- */
 
-TEST(refused)
+TEST(refused, enter, tempdir_leave)
 {
     struct history history;
     char blocked[128];
@@ -251,11 +242,10 @@ TEST(refused)
     assert_true(history_thin(&history));
     assert_int_equal(history.thin.kept, 2);
     history_close(&history);
-    unlink(path);
 }
 
 /* A limit of the file's size stands for a full disk: the next line stands apart from the one that was cut. */
-TEST(a_full_disk_cuts_one_line)
+TEST(a_full_disk_cuts_one_line, enter, tempdir_leave)
 {
     struct history history;
     struct rlimit before, tight;
@@ -279,11 +269,5 @@ TEST(a_full_disk_cuts_one_line)
     size_t n = fread(text, 1, sizeof text - 1, file);
     fclose(file);
     text[n] = '\0';
-    unlink(path);
     assert_string_equal(text, "{\"elapsed_s\": 1.0}\n{\"elapsed_s\": 4.0}\n{\"elapsed_s\": 5.0}\n");
-}
-
-int main(void)
-{
-    return test_run(enter, leave);
 }

@@ -156,45 +156,13 @@ HOSTBED_TEST(hostile)
 {
     struct hostbed *f = *state;
     struct process a;
-    static const char *const names[] = {"../outside",
-                                        "/tmp/test-host-outside",
-                                        "a/../../outside",
-                                        "config.yaml",
-                                        "keys/actor.key",
-                                        "launch.json",
-                                        "status.json",
-                                        "logs/x.log",
-                                        "launch.lock",
-                                        "trap/outside",
-                                        "trapped",
-                                        ".hidden",
-                                        "keys",
-                                        "keys/../config.yaml",
-                                        "./config.yaml",
-                                        "a//../config.yaml",
-                                        "metrics.jsonl",
-                                        "core.sbatch",
-                                        "page",
-                                        "evaluator-0.jsonl",
-                                        "best.weights",
-                                        "report.txt",
-                                        "return.svg",
-                                        "plan.json",
-                                        "report.html",
-                                        "checkpoint/1/manifest",
-                                        "checkpoints",
-                                        "journal-1/0",
-                                        "status.json.new",
-                                        "tables/0",
-                                        "x/\\u0000/y",
-                                        "x\\u0000",
-                                        "a/b/c/d/e/f/g/h/i/j/k",
-                                        "learner.weights",
-                                        "snapshots/1.weights",
-                                        "actor-1.jsonl",
-                                        "tb/actor-1/events",
-                                        "profile/joint/b.jsonl",
-                                        "ab.jsonl"};
+    char names[] = "../outside /tmp/test-host-outside a/../../outside config.yaml keys/actor.key "
+                   "launch.json status.json logs/x.log launch.lock trap/outside trapped .hidden keys "
+                   "keys/../config.yaml ./config.yaml a//../config.yaml metrics.jsonl core.sbatch "
+                   "page evaluator-0.jsonl best.weights report.txt return.svg plan.json report.html "
+                   "checkpoint/1/manifest checkpoints journal-1/0 status.json.new tables/0 "
+                   "x/\\u0000/y x\\u0000 a/b/c/d/e/f/g/h/i/j/k learner.weights snapshots/1.weights "
+                   "actor-1.jsonl tb/actor-1/events profile/joint/b.jsonl ab.jsonl";
     mkdir(hostbed_path(f->folder, "keys"), 0700);
     mkdir(hostbed_path(f->dir, "other"), 0700);
     hostbed_write_text(hostbed_path(f->dir, "other/trapped"), "mine");
@@ -206,13 +174,13 @@ HOSTBED_TEST(hostile)
     hostbed_write_text(hostbed_path(f->folder, "status.json"), "mine");
     hostbed_write_text(hostbed_path(f->folder, "a.good"), "mine");
     FILE *lines = fopen(hostbed_path(f->dir, "lines"), "we");
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+    for (char *name = strtok(names, " "); name; name = strtok(NULL, " "))
         for (int way = 0; way < 4; way++)
             fprintf(lines,
                     "@rp "
                     "{\"type\":\"file\",\"name\":\"%s\",\"bytes\":4,\"offset\":%d,\"replace\":%s,\"last\":"
                     "true}\nharm",
-                    names[i], way & 1 ? 4 : 0, way & 2 ? "true" : "false");
+                    name, way & 1 ? 4 : 0, way & 2 ? "true" : "false");
     static const char *const others[] = {
         "{\"type\":\"output\",\"id\":99,\"bytes\":4}\nharm",
         "{\"type\":\"output\",\"id\":1,\"bytes\":99999999}",
@@ -249,32 +217,12 @@ HOSTBED_TEST(hostile)
     assert_false(hostbed_exists(hostbed_path(f->dir, "outside")));
     assert_false(hostbed_exists(hostbed_path(f->dir, "other/outside")));
     assert_false(hostbed_exists("/tmp/test-host-outside"));
-    static const char *const absent[] = {"core.sbatch",
-                                         "checkpoint",
-                                         "checkpoints",
-                                         "journal-1",
-                                         "status.json.new",
-                                         "tables",
-                                         "logs",
-                                         "launch.lock",
-                                         ".hidden",
-                                         "metrics.jsonl",
-                                         "report.html",
-                                         "evaluator-0.jsonl",
-                                         "best.weights",
-                                         "report.txt",
-                                         "return.svg",
-                                         "a.sparse",
-                                         "a.middle",
-                                         "x",
-                                         "learner.weights",
-                                         "snapshots",
-                                         "actor-1.jsonl",
-                                         "tb",
-                                         "profile",
-                                         "ab.jsonl"};
-    for (size_t i = 0; i < sizeof absent / sizeof absent[0]; i++)
-        assert_false(hostbed_exists(hostbed_path(f->folder, absent[i])));
+    char absent[] = "core.sbatch checkpoint checkpoints journal-1 status.json.new tables logs "
+                    "launch.lock .hidden metrics.jsonl report.html evaluator-0.jsonl best.weights "
+                    "report.txt return.svg a.sparse a.middle x learner.weights snapshots "
+                    "actor-1.jsonl tb profile ab.jsonl";
+    for (char *name = strtok(absent, " "); name; name = strtok(NULL, " "))
+        assert_false(hostbed_exists(hostbed_path(f->folder, name)));
     assert_true(a.running);
 }
 

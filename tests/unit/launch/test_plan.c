@@ -18,11 +18,6 @@ static void check_close(double a, double b, const char *what)
         fail_msg("%s is %.9g and should be %.9g", what, a, b);
 }
 
-static struct plan_unit unit(double rate, double cpu, double broker_cpu, double memory)
-{
-    return (struct plan_unit){rate, cpu, broker_cpu, memory};
-}
-
 /* A run with one shard. */
 static struct plan_run run_of(uint32_t actors, uint32_t learners, double inserts, double samples, double actor_idle,
                               double learner_idle, double cpu, double others)
@@ -79,7 +74,7 @@ static char *print(const struct plan *plan, const struct plan_input *input)
  * come within the noise, 38 do not. */
 TEST(a_slow_environment_takes_more_actors_than_cores)
 {
-    struct plan_input input = curves_input(unit(100, 0.01, 0.001, 10 * MIB), unit(8000, 0.5, 0.05, 50 * MIB), 4);
+    struct plan_input input = curves_input(unit_of(100, 0.01, 0.001, 10 * MIB), unit_of(8000, 0.5, 0.05, 50 * MIB), 4);
     input.max_learners = 2;
     struct plan plan = curves_solve(&input);
     check_pair(&plan.chosen, 39, 2);
@@ -98,7 +93,7 @@ TEST(a_slow_environment_takes_more_actors_than_cores)
 
 TEST(a_heavy_learner_needs_one_actor)
 {
-    struct plan_input input = curves_input(unit(1000, 0.1, 0.01, 10 * MIB), unit(450, 0.8, 0.01, 50 * MIB), 1);
+    struct plan_input input = curves_input(unit_of(1000, 0.1, 0.01, 10 * MIB), unit_of(450, 0.8, 0.01, 50 * MIB), 1);
     input.max_learners = 2;
     struct plan plan = curves_solve(&input);
     check_pair(&plan.chosen, 1, 2);
@@ -117,7 +112,7 @@ TEST(a_heavy_learner_needs_one_actor)
 /* An insert costs 0.12 ms of processor and four samples 0.1 ms: two cores give 2 / 0.22 ms. */
 TEST(cheap_sides_are_bounded_by_the_cores)
 {
-    struct plan_input input = curves_input(unit(10000, 1, 0.2, 10 * MIB), unit(40000, 0.9, 0.1, 50 * MIB), 4);
+    struct plan_input input = curves_input(unit_of(10000, 1, 0.2, 10 * MIB), unit_of(40000, 0.9, 0.1, 50 * MIB), 4);
     struct plan_choice one = predict(&input, 1, 1);
     check_close(one.inserts, 2 / 2.2e-4, "inserts");
     check_close(one.cpu, 2, "cores");
@@ -128,7 +123,8 @@ TEST(cheap_sides_are_bounded_by_the_cores)
 
 TEST(memory_bounds_the_number_of_actors)
 {
-    struct plan_input input = curves_input(unit(100, 0.01, 0.001, 200 * MIB), unit(3000, 0.2, 0.05, 100 * MIB), 1);
+    struct plan_input input =
+        curves_input(unit_of(100, 0.01, 0.001, 200 * MIB), unit_of(3000, 0.2, 0.05, 100 * MIB), 1);
     input.max_actors = 32;
     input.max_learners = 1;
     input.hosts[0].memory = 1300 * MIB; /* 220 for the broker, the rest and the learner: five actors */
@@ -153,13 +149,13 @@ TEST(memory_bounds_the_number_of_actors)
 TEST(ratios_far_from_one)
 {
     /* Four inserts for a sample: 16 actors of 100/s feed a learner of 400/s. */
-    struct plan_input few = curves_input(unit(100, 0.01, 0, MIB), unit(400, 0.1, 0, MIB), 0.25);
+    struct plan_input few = curves_input(unit_of(100, 0.01, 0, MIB), unit_of(400, 0.1, 0, MIB), 0.25);
     few.hosts[0].memory = 154 * MIB; /* 34 processes; 64 actors and 4 learners would be in balance */
     struct plan plan = curves_solve(&few);
     check_pair(&plan.chosen, 31, 2);
     assert_int_equal(plan.chosen.bottleneck, PLAN_MEMORY);
     check_close(plan.chosen.samples, plan.chosen.inserts / 4, "samples");
-    struct plan_input many = curves_input(unit(100, 0.01, 0, MIB), unit(10000, 0.1, 0, MIB), 100);
+    struct plan_input many = curves_input(unit_of(100, 0.01, 0, MIB), unit_of(10000, 0.1, 0, MIB), 100);
     many.max_actors = 8;
     plan = curves_solve(&many);
     assert_int_equal(plan.chosen.actors, plan.chosen.learners);
@@ -171,7 +167,7 @@ TEST(ratios_far_from_one)
 
 TEST(a_number_of_the_file_is_respected_and_compared)
 {
-    struct plan_input input = curves_input(unit(100, 0.01, 0.001, 10 * MIB), unit(500, 0.3, 0.01, 50 * MIB), 1);
+    struct plan_input input = curves_input(unit_of(100, 0.01, 0.001, 10 * MIB), unit_of(500, 0.3, 0.01, 50 * MIB), 1);
     input.max_actors = 16;
     input.max_learners = 2;
     input.fixed_actors = 16;
@@ -207,7 +203,7 @@ TEST(a_number_of_the_file_is_respected_and_compared)
 
 TEST(a_number_that_does_not_fit_is_respected)
 {
-    struct plan_input input = curves_input(unit(100, 0.01, 0, 100 * MIB), unit(500, 0.1, 0, 100 * MIB), 1);
+    struct plan_input input = curves_input(unit_of(100, 0.01, 0, 100 * MIB), unit_of(500, 0.1, 0, 100 * MIB), 1);
     input.max_actors = 8;
     input.max_learners = 2;
     input.hosts[0].memory = 620 * MIB;
@@ -235,7 +231,7 @@ TEST(a_number_that_does_not_fit_is_respected)
 
 TEST(a_joint_run_counts_instead_of_the_formula)
 {
-    struct plan_input input = curves_input(unit(1000, 0.5, 0.1, MIB), unit(2000, 0.5, 0.1, MIB), 1);
+    struct plan_input input = curves_input(unit_of(1000, 0.5, 0.1, MIB), unit_of(2000, 0.5, 0.1, MIB), 1);
     assert_int_equal(predict(&input, 2, 1).bottleneck, PLAN_BALANCED);
     check_close(predict(&input, 2, 1).inserts, 2000, "inserts");
     input.runs[0] = run_of(2, 1, 1600, 1580, 0.3, 0.02, 1.7, 0);
@@ -275,7 +271,7 @@ TEST(waits_say_what_to_run_next)
         {run_of(1, 1, 599, 4792, 0, 0.05, 1.9, 0), 1, 1},   /* nothing smaller: once more */
         {run_of(4, 1, 599, 4792, 0, 0.7, 1.0, 0.9), 2, 1},  /* busy with other programs */
     };
-    struct plan_input input = curves_input(unit(200, 0.03, 0.01, MIB), unit(64000, 0.9, 0.2, MIB), 8);
+    struct plan_input input = curves_input(unit_of(200, 0.03, 0.01, MIB), unit_of(64000, 0.9, 0.2, MIB), 8);
     input.max_actors = 32;
     input.max_learners = 4;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -291,7 +287,7 @@ TEST(waits_say_what_to_run_next)
 /* The bounds of the file, of the cores and of memory are distinguished. */
 TEST(the_bound_that_holds_has_a_name)
 {
-    struct plan_input input = curves_input(unit(100, 0.01, 0.001, 10 * MIB), unit(10000, 0.2, 0.05, 10 * MIB), 1);
+    struct plan_input input = curves_input(unit_of(100, 0.01, 0.001, 10 * MIB), unit_of(10000, 0.2, 0.05, 10 * MIB), 1);
     input.max_actors = 4;
     input.max_learners = 2;
     struct plan plan = curves_solve(&input);
@@ -300,7 +296,7 @@ TEST(the_bound_that_holds_has_a_name)
     char *text = print(&plan, &input);
     facts_said(text, "plan.max_actors allows 4");
     free(text);
-    input.learner = unit(130, 0.2, 0.05, 10 * MIB);
+    input.learner = unit_of(130, 0.2, 0.05, 10 * MIB);
     plan = curves_solve(&input);
     assert_int_equal(plan.chosen.bottleneck, PLAN_MAX_LEARNERS);
     text = print(&plan, &input);
@@ -316,7 +312,7 @@ TEST(the_bound_that_holds_has_a_name)
 /* Alternatives are pairs that were run, unless other programs spoiled the run. */
 TEST(alternatives_are_runs)
 {
-    struct plan_input input = curves_input(unit(1000, 0.1, 0.1, MIB), unit(2000, 0.2, 0.1, MIB), 1);
+    struct plan_input input = curves_input(unit_of(1000, 0.1, 0.1, MIB), unit_of(2000, 0.2, 0.1, MIB), 1);
     const struct plan_run joints[] = {run_of(2, 1, 1900, 1900, 0, 0, 1, 0), run_of(1, 1, 900, 900, 0, 0.5, 0.5, 0),
                                       run_of(2, 2, 300, 300, 0, 0, 1, 0.9)};
     for (uint32_t i = 0; i < 3; i++)
@@ -348,7 +344,7 @@ TEST(alternatives_are_runs)
 /* Of a plan that goes from one pair to the next and never comes to rest, the best that was measured is taken. */
 TEST(once_settled_only_what_was_measured_is_chosen)
 {
-    struct plan_input input = curves_input(unit(200, 0.03, 0.01, MIB), unit(128000, 0.9, 0.2, MIB), 32);
+    struct plan_input input = curves_input(unit_of(200, 0.03, 0.01, MIB), unit_of(128000, 0.9, 0.2, MIB), 32);
     input.max_learners = 1;
     input.runs[0] = run_of(23, 1, 2440, 78200, 0.44, 0.07, 1.6, 0);
     input.runs[1] = run_of(13, 1, 2430, 77900, 0, 0.37, 1.4, 0);
@@ -372,7 +368,7 @@ TEST(once_settled_only_what_was_measured_is_chosen)
 
 TEST(inputs_that_say_nothing_are_refused)
 {
-    struct plan_input good = curves_input(unit(1000, 0.5, 0.1, MIB), unit(2000, 0.5, 0.1, MIB), 1), bad;
+    struct plan_input good = curves_input(unit_of(1000, 0.5, 0.1, MIB), unit_of(2000, 0.5, 0.1, MIB), 1), bad;
     struct plan plan;
     rp_error err = {0};
     bad = good;
@@ -433,7 +429,7 @@ static struct plan_choice naive_pair(const struct plan_input *input, uint32_t x,
 static struct plan_unit random_unit(struct rng *rng)
 {
     double cpu = 0.001 + rng_unit(rng) * rng_unit(rng);
-    return unit(exp(2 + 8 * rng_unit(rng)), cpu, cpu * rng_unit(rng), rng_unit(rng) * GIB);
+    return unit_of(exp(2 + 8 * rng_unit(rng)), cpu, cpu * rng_unit(rng), rng_unit(rng) * GIB);
 }
 
 static void check_choice(const struct plan_choice *got, const struct plan_choice *want)
@@ -495,7 +491,7 @@ TEST(any_curves_are_solved_as_by_hand)
 
 TEST(the_largest_search_is_quick)
 {
-    struct plan_input input = curves_input(unit(10, 0.0001, 0.0001, MIB), unit(300, 0.01, 0.001, MIB), 1);
+    struct plan_input input = curves_input(unit_of(10, 0.0001, 0.0001, MIB), unit_of(300, 0.01, 0.001, MIB), 1);
     input.max_actors = 4096;
     input.max_learners = 64;
     input.hosts[0].memory = 64 * GIB;

@@ -14,11 +14,6 @@
 
 #define MOST_HOSTS 16u
 
-static struct plan_unit unit(double rate, double cpu, double broker_cpu, double memory)
-{
-    return (struct plan_unit){rate, cpu, broker_cpu, memory};
-}
-
 static void check_close(double a, double b, double error, const char *what)
 {
     if (!(fabs(a - b) <= error * (fabs(a) + fabs(b))))
@@ -39,13 +34,13 @@ static void check_places(const struct plan_input *input, const struct plan_choic
 /* Home has the broker and the learners, "fast" and "slow" the actors. One learner takes 1000 samples/s. */
 static struct plan_input three_hosts(struct plan_host *hosts)
 {
-    struct plan_input input = curves_input((struct plan_unit){0}, unit(1000, 0.8, 0.05, 50 * MIB), 1);
+    struct plan_input input = curves_input((struct plan_unit){0}, unit_of(1000, 0.8, 0.05, 50 * MIB), 1);
     memset(hosts, 0, MOST_HOSTS * sizeof *hosts);
     hosts[0] = (struct plan_host){.name = "home", .kind = 0, .cores = 2, .memory = 4 * GIB, .learners = true};
     hosts[1] = (struct plan_host){.name = "fast", .kind = 1, .cores = 8, .memory = 4 * GIB, .actors = true};
     hosts[2] = (struct plan_host){.name = "slow", .kind = 2, .cores = 8, .memory = 4 * GIB, .actors = true};
-    hosts[1].actor = unit(100, 1, 0.01, 10 * MIB);
-    hosts[2].actor = unit(50, 1, 0.01, 10 * MIB);
+    hosts[1].actor = unit_of(100, 1, 0.01, 10 * MIB);
+    hosts[2].actor = unit_of(50, 1, 0.01, 10 * MIB);
     input.hosts = hosts;
     input.n_hosts = 3;
     input.max_learners = 1;
@@ -100,11 +95,11 @@ TEST(a_host_for_learners_only)
     hosts[3] = (struct plan_host){.name = "gpu", .kind = 3, .cores = 4, .learners = true};
     input.n_hosts = 4;
     input.max_learners = 2;
-    input.learner = unit(500, 0.8, 0.05, 50 * MIB);
+    input.learner = unit_of(500, 0.8, 0.05, 50 * MIB);
     struct plan plan = curves_solve(&input);
     assert_int_equal(plan.chosen.learners, 2);
     hosts[0].actors = true; /* home takes both: the learners still go to the host that takes nothing else */
-    hosts[0].actor = unit(100, 1, 0.01, 10 * MIB);
+    hosts[0].actor = unit_of(100, 1, 0.01, 10 * MIB);
     plan = curves_solve(&input);
     uint32_t actors_at[4], learners_at[4];
     plan_place(&input, plan.chosen.actors, plan.chosen.learners, actors_at, learners_at);
@@ -195,7 +190,7 @@ static struct plan_input random_input(struct rng *rng, struct plan_host *hosts)
 {
     struct plan_input input = curves_input((struct plan_unit){0}, (struct plan_unit){0}, 1 + 4 * rng_unit(rng));
     memset(hosts, 0, MOST_HOSTS * sizeof *hosts);
-    input.learner = unit(500 + 5000 * rng_unit(rng), rng_unit(rng) + 0.1, 0.1 * rng_unit(rng), 50 * MIB);
+    input.learner = unit_of(500 + 5000 * rng_unit(rng), rng_unit(rng) + 0.1, 0.1 * rng_unit(rng), 50 * MIB);
     input.n_hosts = 2 + (uint32_t)rng_below(rng, 6);
     input.hosts = hosts;
     for (uint32_t i = 0; i < input.n_hosts; i++) {
@@ -203,7 +198,7 @@ static struct plan_input random_input(struct rng *rng, struct plan_host *hosts)
         hosts[i].cores = (double)(1 + rng_below(rng, 16));
         hosts[i].actors = i == 1 || rng_below(rng, 3) > 0;
         hosts[i].learners = i == 0 || rng_below(rng, 3) == 0;
-        hosts[i].actor = unit(20 + 200 * rng_unit(rng), 0.98, 0.02 * rng_unit(rng), 10 * MIB);
+        hosts[i].actor = unit_of(20 + 200 * rng_unit(rng), 0.98, 0.02 * rng_unit(rng), 10 * MIB);
     }
     return input;
 }
@@ -222,87 +217,16 @@ TEST(rates_are_possible_and_more_helps)
                      chosen->cpu, plan_cores(&input));
         assert_true(chosen->actor_idle >= 0 && chosen->actor_idle <= 1);
         assert_true(plan.most_actors >= chosen->actors);
-        /* More cores for the learners never hurt, where the learners cannot be elsewhere. */
-        hosts[0].actors = false;
-        for (uint32_t i = 1; i < input.n_hosts; i++)
-            hosts[i].learners = false;
-        struct plan before = curves_solve(&input);
+        /* More cores never hurt. Both plans may be the smallest within the noise. */
         hosts[0].cores *= 2;
         struct plan after = curves_solve(&input);
-        if (!(after.chosen.inserts >= before.chosen.inserts * (1 - PLAN_NOISE)))
-            fail_msg("%u+%u: %g inserts/s; with twice the cores at home %u+%u: %g", before.chosen.actors,
-                     before.chosen.learners, before.chosen.inserts, after.chosen.actors, after.chosen.learners,
-                     after.chosen.inserts);
+        if (!(after.chosen.inserts >= chosen->inserts * (1 - 2 * PLAN_NOISE)))
+            fail_msg("%u+%u: %g inserts/s; with twice the cores at home %u+%u: %g", chosen->actors, chosen->learners,
+                     chosen->inserts, after.chosen.actors, after.chosen.learners, after.chosen.inserts);
     }
 }
 
-/* ---- JSON and print ---- */
-
-TEST(json_with_hosts_goes_both_ways)
-{
-    struct plan_host hosts[MOST_HOSTS];
-    struct plan_input input = three_hosts(hosts), input_back;
-    struct plan plan = curves_solve(&input), back;
-    char *text = plan_to_json(&plan, &input);
-    assert_true(plan_from_json(text, &back, &input_back));
-    assert_int_equal(input_back.n_hosts, 3);
-    assert_string_equal(input_back.hosts[1].name, "fast");
-    check_places(&input_back, &back.chosen, (uint32_t[]){0, 8, 4}, (uint32_t[]){1, 0, 0});
-    char *again = plan_to_json(&back, &input_back);
-    assert_string_equal(text, again);
-    plan_input_free(&input_back);
-    free(again);
-    free(text);
-}
-
-static void try_text(const char *text)
-{
-    struct plan_input input;
-    struct plan plan, solved;
-    if (!plan_from_json(text, &plan, &input)) {
-        assert_null(input.hosts);
-        return;
-    }
-    FILE *nowhere = fopen("/dev/null", "w");
-    plan_print(&plan, &input, nowhere);
-    fclose(nowhere);
-    if (plan_solve(&input, &solved, NULL) == RP_OK)
-        assert_true(solved.chosen.actors > 0);
-    plan_input_free(&input);
-}
-
-TEST(json_with_hosts_that_is_damaged_does_no_harm)
-{
-    struct plan_host hosts[MOST_HOSTS];
-    struct plan_input input = three_hosts(hosts);
-    struct plan plan = curves_solve(&input);
-    char *text = plan_to_json(&plan, &input);
-    size_t size = strlen(text), start = (size_t)(strstr(text, "\"input\"") - text);
-    struct rng rng;
-    rng_seed(&rng, naive_seed(__func__));
-    for (int i = 0; i < 600; i++) {
-        char *changed = strdup(text);
-        uint64_t changes = 1 + rng_below(&rng, 3);
-        for (uint64_t k = 0; k < changes; k++)
-            changed[start + rng_below(&rng, size - start)] = "0123456789.-e{}[]\",:n"[rng_below(&rng, 21)];
-        try_text(changed);
-        free(changed);
-    }
-    static const struct {
-        const char *from, *to;
-    } swaps[] = {{"\"kind\": 1", "\"kind\": 2"}, {"\"kind\": 2", "\"kind\": 99"}, {"\"kind\": 2", "\"kind\": -1"}};
-    for (size_t i = 0; i < sizeof swaps / sizeof swaps[0]; i++) {
-        char *at = strstr(text, swaps[i].from), *changed = NULL;
-        struct plan_input back;
-        assert_non_null(at);
-        assert_true(asprintf(&changed, "%.*s%s%s", (int)(at - text), text, swaps[i].to, at + strlen(swaps[i].from)) >
-                    0);
-        assert_false(plan_input_from_json(changed, &back));
-        assert_null(back.hosts);
-        free(changed);
-    }
-    free(text);
-}
+/* ---- print ---- */
 
 TEST(many_equal_hosts_are_one_row)
 {
@@ -312,7 +236,7 @@ TEST(many_equal_hosts_are_one_row)
         hosts[i] = (struct plan_host){.kind = 1, .cores = 8, .actors = true};
         snprintf(hosts[i].name, sizeof hosts[i].name, "cpu%u", i);
     }
-    hosts[1].actor = unit(100, 1, 0.001, 10 * MIB);
+    hosts[1].actor = unit_of(100, 1, 0.001, 10 * MIB);
     hosts[11].actors = false;
     input.n_hosts = 12;
     struct plan plan = curves_solve(&input);

@@ -12,14 +12,16 @@
 #include "tests/support/naive.h"
 #include "tests/support/test.h"
 
-static struct plan_unit unit(double rate, double cpu, double broker_cpu, double memory)
-{
-    return (struct plan_unit){rate, cpu, broker_cpu, memory};
-}
-
 static struct plan_input whole_input(void)
 {
-    struct plan_input input = curves_input(unit(1000, 0.5, 0.1, MIB), unit(2000, 0.5, 0.1, 3 * MIB), 1.25);
+    static struct plan_host hosts[3] = {{.kind = 0},
+                                        {.name = "fast", .kind = 1, .cores = 8, .actors = true},
+                                        {.name = "slow", .kind = 2, .cores = 8, .learners = true}};
+    struct plan_input input = curves_input(unit_of(1000, 0.5, 0.1, MIB), unit_of(2000, 0.5, 0.1, 3 * MIB), 1.25);
+    hosts[0] = input.hosts[0];
+    hosts[1].actor = unit_of(100, 1, 0.01, 10 * MIB);
+    input.hosts = hosts;
+    input.n_hosts = 3;
     input.runs[0] = (struct plan_run){.actors = 2,
                                       .learners = 1,
                                       .shards = 1,
@@ -47,6 +49,8 @@ TEST(json_goes_both_ways)
     assert_true(isnan(input_back.runs[0].actor_idle));
     assert_true(input_back.runs[0].waits.learner[IDLE_UPDATES] == 0.125);
     assert_true(input_back.hosts[0].actor.rate == 1000 && input_back.learner.memory == 3 * MIB);
+    assert_true(input_back.n_hosts == 3 && input_back.hosts[1].actor.rate == 100);
+    assert_string_equal(input_back.hosts[2].name, "slow");
     assert_string_equal(back.chosen.reason, plan.chosen.reason);
     assert_int_equal(back.chosen.bottleneck, plan.chosen.bottleneck);
     assert_int_equal(back.most_actors, plan.most_actors);
@@ -77,6 +81,7 @@ TEST(json_that_is_cut_or_changed_does_no_harm)
         char *part = strndup(text, cut);
         assert_false(plan_from_json(part, &back, &input_back));
         assert_false(plan_input_from_json(part, &input_back));
+        assert_null(input_back.hosts);
         free(part);
     }
     for (int i = 0; i < 3000; i++) {
@@ -181,7 +186,10 @@ TEST(json_with_numbers_beyond_all_measure)
     static const struct {
         const char *name, *value;
         bool good;
-    } cases[] = {{"\"most_actors\"", "4000000000", false},
+    } cases[] = {{"\"kind\": 1", "2", false},
+                 {"\"kind\": 2", "99", false},
+                 {"\"kind\": 2", "-1", false},
+                 {"\"most_actors\"", "4000000000", false},
                  {"\"most_actors\"", "4096", true},
                  {"\"most_actors\"", "0", false},
                  {"\"most_learners\"", "-1", false},
@@ -193,7 +201,7 @@ TEST(json_with_numbers_beyond_all_measure)
                  {"\"memory\": 4294967296", "-7", true},
                  {"\"broker_memory\"", "1e300", true},
                  {"\"inserts\"", "1e300", true},
-                 {"\"cores\"", "1e999", false},
+                 {"\"cores\"", "1e999", true},
                  {"\"fixed_actors\"", "4000000000", false}};
     struct plan_input input = whole_input(), input_back;
     struct plan plan = curves_solve(&input), back;

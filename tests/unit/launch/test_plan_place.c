@@ -14,11 +14,6 @@
 #define MOST_HOSTS 8u
 #define ROUNDS 100
 
-static struct plan_unit unit(double rate, double cpu, double broker_cpu, double memory)
-{
-    return (struct plan_unit){rate, cpu, broker_cpu, memory};
-}
-
 struct counts {
     uint32_t actors[MOST_HOSTS], learners[MOST_HOSTS];
 };
@@ -55,7 +50,7 @@ static void make_hosts(struct rng *rng, struct plan_input *input, struct plan_ho
         hosts[i].actors = rng_below(rng, 4) > 0;
         hosts[i].learners = rng_below(rng, 2) > 0;
         if (measured && kind == i)
-            hosts[i].actor = unit(real(rng, 50, 500), real(rng, 0.1, 1.5), 0, 10 * MIB);
+            hosts[i].actor = unit_of(real(rng, 50, 500), real(rng, 0.1, 1.5), 0, 10 * MIB);
     }
 }
 
@@ -190,8 +185,8 @@ TEST(actors_go_where_they_add_most)
                                  {.kind = 1, .cores = 4, .actors = true},
                                  {.kind = 1, .cores = 4, .actors = true}};
     struct plan_input input = {.hosts = hosts, .n_hosts = 3};
-    hosts[0].actor = unit(100, 1, 0, 10 * MIB);
-    hosts[1].actor = unit(200, 1, 0, 10 * MIB);
+    hosts[0].actor = unit_of(100, 1, 0, 10 * MIB);
+    hosts[1].actor = unit_of(200, 1, 0, 10 * MIB);
     struct counts counts = place(&input, 4, 0);
     check_actors(&counts, 3, (uint32_t[]){0, 2, 2}); /* the fast kind, evenly */
     counts = place(&input, 10, 0);
@@ -219,9 +214,9 @@ TEST(an_actor_beside_a_learner_adds_what_its_cores_allow)
 {
     struct plan_host hosts[2] = {{.kind = 0, .cores = 2, .actors = true, .learners = true},
                                  {.kind = 1, .cores = 2, .actors = true}};
-    struct plan_input input = {.hosts = hosts, .n_hosts = 2, .learner = unit(1000, 1.5, 0, 10 * MIB)};
-    hosts[0].actor = unit(100, 1, 0, 10 * MIB);
-    hosts[1].actor = unit(60, 1, 0, 10 * MIB);
+    struct plan_input input = {.hosts = hosts, .n_hosts = 2, .learner = unit_of(1000, 1.5, 0, 10 * MIB)};
+    hosts[0].actor = unit_of(100, 1, 0, 10 * MIB);
+    hosts[1].actor = unit_of(60, 1, 0, 10 * MIB);
     struct counts counts = place(&input, 2, 1);
     check_actors(&counts, 2, (uint32_t[]){0, 2});
     counts = place(&input, 3, 1);
@@ -235,8 +230,8 @@ TEST(memory_keeps_actors_away)
     struct plan_host hosts[2] = {{.kind = 0, .cores = 8, .memory = 130 * MIB, .actors = true},
                                  {.kind = 1, .cores = 8, .memory = GIB, .actors = true}};
     struct plan_input input = {.hosts = hosts, .n_hosts = 2, .broker_memory = 100 * MIB};
-    hosts[0].actor = unit(100, 1, 0, 10 * MIB);
-    hosts[1].actor = unit(50, 1, 0, 10 * MIB);
+    hosts[0].actor = unit_of(100, 1, 0, 10 * MIB);
+    hosts[1].actor = unit_of(50, 1, 0, 10 * MIB);
     struct counts counts = place(&input, 8, 0);
     check_actors(&counts, 2, (uint32_t[]){3, 5});
 }
@@ -249,8 +244,8 @@ TEST(a_host_that_was_not_measured_is_like_another)
                                  {.kind = 2, .cores = 32, .actors = true},
                                  {.kind = 3, .cores = 5, .actors = true}};
     struct plan_input input = {.hosts = hosts, .n_hosts = 4};
-    hosts[1].actor = unit(100, 1, 0, 10 * MIB);
-    hosts[2].actor = unit(10, 1, 0, 10 * MIB);
+    hosts[1].actor = unit_of(100, 1, 0, 10 * MIB);
+    hosts[2].actor = unit_of(10, 1, 0, 10 * MIB);
     struct counts counts = place(&input, 9, 0);
     check_actors(&counts, 4, (uint32_t[]){0, 4, 0, 5});
 }

@@ -314,7 +314,7 @@ TEST(curves_that_are_wrong_about_learners_are_found_out)
         struct plan plan = curves_solve(&input);
         assert_int_equal(plan.chosen.learners, 2);
         assert_true(run_demo(&rng, 0, plan.chosen.actors, 2).inserts >= 7400);
-        assert_int_equal(plan.chosen.bottleneck, PLAN_MAX_LEARNERS);
+        assert_true(plan.chosen.actors == 1 || plan.chosen.bottleneck == PLAN_MAX_LEARNERS);
         for (uint32_t i = 0; i < plan.n_others; i++) {
             double real = run_demo(&rng, 0, plan.others[i].actors, plan.others[i].learners).inserts;
             assert_true(fabs(plan.others[i].inserts / real - 1) <= MOST_OFF);

@@ -11,11 +11,6 @@
 
 static const struct plan_choice pair = {.actors = 8, .learners = 2};
 
-static struct plan_unit unit(double rate, double cpu, double broker_cpu, double memory)
-{
-    return (struct plan_unit){rate, cpu, broker_cpu, memory};
-}
-
 static struct plan_run run_of(uint32_t shards, uint32_t actors, uint32_t learners, double inserts, double core,
                               double used)
 {
@@ -39,7 +34,7 @@ static void add_run(struct plan_input *input, uint32_t shards, double inserts, d
 /* A machine and a run of the pair with one shard; the file says how many actors and learners there are. */
 static struct plan_input input_of(double machine, double core, double used)
 {
-    struct plan_input input = curves_input(unit(1e5, 0.5, 0.1, MIB), unit(1e6, 0.5, 0.1, MIB), 1);
+    struct plan_input input = curves_input(unit_of(1e5, 0.5, 0.1, MIB), unit_of(1e6, 0.5, 0.1, MIB), 1);
     input.hosts[0].cores = machine;
     input.most_shards = 128;
     input.fixed_actors = pair.actors;
@@ -152,7 +147,7 @@ TEST(a_number_of_the_file_is_kept)
 
 TEST(a_plan_has_them_and_json_keeps_them)
 {
-    struct plan_input input = curves_input(unit(1000, 0.5, 0.1, MIB), unit(2000, 0.5, 0.1, 3 * MIB), 1.25), back;
+    struct plan_input input = curves_input(unit_of(1000, 0.5, 0.1, MIB), unit_of(2000, 0.5, 0.1, 3 * MIB), 1.25), back;
     struct plan plan = curves_solve(&input), plan_back;
     struct plan_run load = run_of(1, plan.chosen.actors, plan.chosen.learners, 1000, 0.25, 1.5);
     plan_add_run(&input, &load);
@@ -171,7 +166,7 @@ TEST(a_plan_has_them_and_json_keeps_them)
 
 TEST(the_pair_that_was_run_with_them_is_chosen)
 {
-    struct plan_input input = curves_input(unit(1000, 0.5, 0.1, MIB), unit(2000, 0.5, 0.1, 3 * MIB), 1.25);
+    struct plan_input input = curves_input(unit_of(1000, 0.5, 0.1, MIB), unit_of(2000, 0.5, 0.1, 3 * MIB), 1.25);
     input.hosts[0].cores = 16;
     input.most_shards = 8;
     struct plan plan = curves_solve(&input), back;

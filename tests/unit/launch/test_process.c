@@ -15,22 +15,15 @@
 #include "agent/launch/process/process.h"
 #include "proto/base/clock.h"
 #include "proto/base/utf8.h"
+#include "tests/support/tempdir.h"
 #include "tests/support/test.h"
-
-static char dir[64];
-
-static int64_t now(void)
-{
-    struct clock clock = clock_system();
-    return clock_now(&clock);
-}
 
 /* Looks again and again for up to 20 s. */
 #define await(condition)                                                                                               \
     do {                                                                                                               \
-        int64_t end_ = now() + 20 * NS_PER_S;                                                                          \
+        int64_t end_ = clock_ns() + 20 * NS_PER_S;                                                                     \
         while (!(condition)) {                                                                                         \
-            if (now() > end_)                                                                                          \
+            if (clock_ns() > end_)                                                                                     \
                 fail_msg("waited in vain for: %s", #condition);                                                        \
             nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);                                                   \
         }                                                                                                              \
@@ -41,7 +34,7 @@ static const char *in_dir(const char *name)
     static char paths[4][128];
     static unsigned next;
     char *path = paths[next++ % 4];
-    snprintf(path, sizeof paths[0], "%s/%s", dir, name);
+    snprintf(path, sizeof paths[0], "%s/%s", tempdir, name);
     return path;
 }
 
@@ -91,7 +84,7 @@ static struct process start_shell(const char *script, struct guard *guard)
     rp_error err = {0};
     const char *const argv[] = {"sh", "-c", script, NULL};
     struct process_options options = options_of(argv, guard);
-    ok(process_start(&self, &options, now(), &err), &err);
+    ok(process_start(&self, &options, clock_ns(), &err), &err);
     return self;
 }
 
@@ -104,18 +97,9 @@ static int end_of(struct process *self)
     return status;
 }
 
-static int clean(void **state)
-{
-    (void)state;
-    static const char *const names[] = {"child.log", "a", "b", "c", "script", "folder"};
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
-        remove(in_dir(names[i]));
-    return 0;
-}
-
 /* ---- ends ---- */
 
-TEST(ends, NULL, clean)
+TEST(ends, tempdir_enter, tempdir_leave)
 {
     static const struct {
         const char *script, *text;
@@ -136,7 +120,7 @@ TEST(ends, NULL, clean)
     }
 }
 
-TEST(ask_once_then_kill, NULL, clean)
+TEST(ask_once_then_kill, tempdir_enter, tempdir_leave)
 {
     struct process self = start_shell("trap 'echo asked' TERM; echo ready; while :; do sleep 0.01; done", NULL);
     char text[256];
@@ -171,7 +155,7 @@ static void ignore_signal(int number)
     (void)number;
 }
 
-TEST(child_begins_clean, NULL, clean)
+TEST(child_begins_clean, tempdir_enter, tempdir_leave)
 {
     sigset_t blocked, before;
     sigemptyset(&blocked);
@@ -192,7 +176,7 @@ TEST(child_begins_clean, NULL, clean)
     options.environment = environment;
     struct process self;
     rp_error err = {0};
-    assert_int_equal(process_start(&self, &options, now(), &err), RP_OK);
+    assert_int_equal(process_start(&self, &options, clock_ns(), &err), RP_OK);
     pid_t pid = self.pid;
     assert_int_equal(end_of(&self), 0);
     sigprocmask(SIG_SETMASK, &before, NULL);
@@ -206,7 +190,7 @@ TEST(child_begins_clean, NULL, clean)
     assert_string_equal(process_tail(&self, text, sizeof text, 20), expected);
 }
 
-TEST(launcher_without_standard_descriptors, NULL, clean)
+TEST(launcher_without_standard_descriptors, tempdir_enter, tempdir_leave)
 {
     const char *const argv[] = {"sh", "-c", "echo fine; echo too >&2", NULL};
     struct process_options options = options_of(argv, NULL);
@@ -230,7 +214,7 @@ TEST(launcher_without_standard_descriptors, NULL, clean)
     assert_string_equal(text, "fine\ntoo\n");
 }
 
-TEST(ended_child_waits_though_sigchld_was_ignored, NULL, clean)
+TEST(ended_child_waits_though_sigchld_was_ignored, tempdir_enter, tempdir_leave)
 {
     signal(SIGCHLD, SIG_IGN);
     struct process self = start_shell("exit 9", NULL);
@@ -255,7 +239,7 @@ static void expect_no_start(const char *program, const char *first, const char *
     assert_true(waitpid(-1, NULL, WNOHANG) < 0 && errno == ECHILD); /* none is left behind */
 }
 
-TEST(can_not_be_started, NULL, clean)
+TEST(can_not_be_started, tempdir_enter, tempdir_leave)
 {
     expect_no_start("no-such-program-anywhere", "could not start no-such-program-anywhere: No such file", "PATH");
     expect_no_start("./no/such", "could not start ./no/such: No such file or directory", "check the path");
@@ -285,7 +269,7 @@ TEST(can_not_be_started, NULL, clean)
 
 /* ---- what it printed ---- */
 
-TEST(tail_is_of_this_start, NULL, clean)
+TEST(tail_is_of_this_start, tempdir_enter, tempdir_leave)
 {
     char text[256];
     struct process self = start_shell("echo before", NULL);
@@ -319,7 +303,7 @@ static void expect_tail(const char *printed, size_t size, const char *expected)
 }
 #define EXPECT_TAIL(printed, expected) expect_tail(printed, sizeof(printed) - 1, expected)
 
-TEST(tail_is_harmless, NULL, clean)
+TEST(tail_is_harmless, tempdir_enter, tempdir_leave)
 {
     EXPECT_TAIL("\033[1;31merror\033[0m: \033]0;title\abad\r\n", "error: bad");
     EXPECT_TAIL("10%\r50%\r100%\ndone\n", "100%\ndone");
@@ -334,7 +318,7 @@ TEST(tail_is_harmless, NULL, clean)
     EXPECT_TAIL("\033]never ends", "");
 }
 
-TEST(tail_of_very_long_lines, NULL, clean)
+TEST(tail_of_very_long_lines, tempdir_enter, tempdir_leave)
 {
     struct process self = {0};
     char text[2048];
@@ -360,7 +344,7 @@ TEST(tail_of_very_long_lines, NULL, clean)
 
 /* ---- groups ---- */
 
-TEST(leftovers_die_with_their_process, NULL, clean)
+TEST(leftovers_die_with_their_process, tempdir_enter, tempdir_leave)
 {
     char script[512];
     snprintf(script, sizeof script,
@@ -374,7 +358,7 @@ TEST(leftovers_die_with_their_process, NULL, clean)
     await(gone(left));
 }
 
-TEST(kill_reaches_the_whole_group, NULL, clean)
+TEST(kill_reaches_the_whole_group, tempdir_enter, tempdir_leave)
 {
     char script[512];
     snprintf(script, sizeof script, "trap '' TERM; sh -c 'trap \"\" TERM; echo $$ > %s; while :; do sleep 0.05; done'",
@@ -412,7 +396,7 @@ static pid_t fork_launcher(bool child_leaves)
     return pid;
 }
 
-TEST(all_die_with_a_killed_launcher, NULL, clean)
+TEST(all_die_with_a_killed_launcher, tempdir_enter, tempdir_leave)
 {
     for (int i = 0; i < 2; i++) {
         pid_t launcher = fork_launcher(i == 1);
@@ -427,12 +411,13 @@ TEST(all_die_with_a_killed_launcher, NULL, clean)
         await(gone(child));
         await(gone(grandchild));
         await(gone(guard));
-        clean(NULL);
+        for (const char *name = "a\0b\0c\0"; *name; name += 2)
+            remove(in_dir(name));
     }
 }
 
 /* Without a guard the kernel kills the child alone. */
-TEST(child_dies_with_its_launcher, NULL, clean)
+TEST(child_dies_with_its_launcher, tempdir_enter, tempdir_leave)
 {
     pid_t launcher = fork();
     if (launcher == 0) {
@@ -462,7 +447,7 @@ static bool names_guard(pid_t pid)
 }
 
 /* Who reads the launcher's output to its end does not wait for the guard; and no child keeps the guard from its end. */
-TEST(guard_holds_nothing, NULL, clean)
+TEST(guard_holds_nothing, tempdir_enter, tempdir_leave)
 {
     int ends[2];
     struct guard guard;
@@ -488,7 +473,7 @@ TEST(guard_holds_nothing, NULL, clean)
 }
 
 /* A group that has ended is no business of the guard's any more; one that runs is not its business after guard_stop. */
-TEST(guard_forgets, NULL, clean)
+TEST(guard_forgets, tempdir_enter, tempdir_leave)
 {
     struct guard guard;
     rp_error err = {0};
@@ -518,7 +503,7 @@ static bool used(const struct process *self, struct process_usage *out)
     return true;
 }
 
-TEST(usage, NULL, clean)
+TEST(usage, tempdir_enter, tempdir_leave)
 {
     struct process busy = start_shell("while :; do :; done", NULL);
     const char *const argv[] = {"sleep", "1000", NULL};
@@ -550,7 +535,7 @@ TEST(usage, NULL, clean)
 }
 
 /* The work of children counts, while they run and after. */
-TEST(usage_of_the_family, NULL, clean)
+TEST(usage_of_the_family, tempdir_enter, tempdir_leave)
 {
     char script[256];
     snprintf(script, sizeof script,
@@ -567,7 +552,7 @@ TEST(usage_of_the_family, NULL, clean)
 }
 
 /* A guard that was killed is replaced by one that learns about the running processes. */
-TEST(guard_lost, NULL, clean)
+TEST(guard_lost, tempdir_enter, tempdir_leave)
 {
     struct guard guard;
     rp_error err = {0};
@@ -587,7 +572,7 @@ TEST(guard_lost, NULL, clean)
     assert_false(guard_lost(&guard));
 }
 
-TEST(log_is_cut, NULL, clean)
+TEST(log_is_cut, tempdir_enter, tempdir_leave)
 {
     char text[64];
     char script[256];
@@ -607,19 +592,6 @@ TEST(log_is_cut, NULL, clean)
     assert_int_equal(info.st_size, 5);
 }
 
-static int set_up(void **state)
-{
-    (void)state;
-    snprintf(dir, sizeof dir, "/tmp/test_process.XXXXXX");
-    return mkdtemp(dir) ? 0 : -1;
-}
-
-static int tear_down(void **state)
-{
-    clean(state);
-    return rmdir(dir);
-}
-
 /* Each host takes some descriptors: hundreds must fit where the usual limit is 1024. */
 TEST(raised_files)
 {
@@ -631,9 +603,4 @@ TEST(raised_files)
     assert_int_equal(getrlimit(RLIMIT_NOFILE, &after), 0);
     assert_true(after.rlim_cur == most && after.rlim_max == before.rlim_max);
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
-}
-
-int main(void)
-{
-    return test_run(set_up, tear_down);
 }

@@ -10,6 +10,7 @@
 #include "agent/launch/slurm/slurm.h"
 #include "agent/launch/slurm/slurm_source.h"
 #include "proto/base/clock.h"
+#include "tests/support/tempdir.h"
 #include "tests/support/test.h"
 
 #define SLURM "launch.engine=slurm"
@@ -192,30 +193,25 @@ TEST(answers)
 TEST(ids)
 {
     uint64_t id = 0;
-    assert_true(slurm_parse_id("123\n", &id));
+    assert_int_equal(slurm_take_id("123\n", &id, NULL), RP_OK);
     assert_int_equal(id, 123);
-    assert_true(slurm_parse_id("77;cluster\n", &id));
+    assert_int_equal(slurm_take_id("77;cluster\n", &id, NULL), RP_OK);
     assert_int_equal(id, 77);
     static const char *const wrong[] = {"", "\n", "-3", "0", "x", "99999999999999999999999", "Submitted batch job 3"};
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++)
-        assert_false(slurm_parse_id(wrong[i], &id));
+        assert_int_equal(slurm_take_id(wrong[i], &id, NULL), RP_INTERNAL);
 }
 
-TEST(record)
+TEST(record, tempdir_enter, tempdir_leave)
 {
-    char base[] = "/tmp/replay-slurm-XXXXXX", path[64];
     struct slurm_record record = {.core = 5, .array = UINT64_C(1) << 40, .tasks = 8, .script = "/x"}, back;
     rp_error err = {0};
-    assert_non_null(mkdtemp(base));
-    assert_false(slurm_record_read(base, &back));
-    assert_int_equal(slurm_record_write(base, &record, &err), RP_OK);
-    assert_true(slurm_record_read(base, &back));
+    assert_false(slurm_record_read(tempdir, &back));
+    assert_int_equal(slurm_record_write(tempdir, &record, &err), RP_OK);
+    assert_true(slurm_record_read(tempdir, &back));
     assert_memory_equal(&record, &back, sizeof record);
-    assert_int_equal(run_folder_write(base, SLURM_RECORD, "{\"core\":", &err), RP_OK);
-    assert_false(slurm_record_read(base, &back));
-    snprintf(path, sizeof path, "%s/" SLURM_RECORD, base);
-    assert_int_equal(unlink(path), 0);
-    assert_int_equal(rmdir(base), 0);
+    assert_int_equal(run_folder_write(tempdir, SLURM_RECORD, "{\"core\":", &err), RP_OK);
+    assert_false(slurm_record_read(tempdir, &back));
 }
 
 /* The variables of the launcher's own job do not reach the programs of Slurm, but the place of the cluster does. */
@@ -244,32 +240,27 @@ TEST(calls)
 
 /* ---- programs of Slurm that are scripts of the test ---- */
 
-static char fakes[64], path_before[4096];
+static char path_before[4096];
 
 static int enter_fakes(void **state)
 {
     char path[4200];
-    (void)state;
-    snprintf(fakes, sizeof fakes, "/tmp/replay-fakes-XXXXXX");
-    snprintf(path_before, sizeof path_before, "%s", getenv("PATH"));
-    if (!mkdtemp(fakes))
+    if (tempdir_enter(state) != 0)
         return -1;
-    snprintf(path, sizeof path, "%s:%s", fakes, path_before);
-    return setenv("PATH", path, 1) || setenv("FAKES", fakes, 1);
+    snprintf(path_before, sizeof path_before, "%s", getenv("PATH"));
+    snprintf(path, sizeof path, "%s:%s", tempdir, path_before);
+    return setenv("PATH", path, 1) || setenv("FAKES", tempdir, 1);
 }
 
 static int leave_fakes(void **state)
 {
-    char command[128];
-    (void)state;
-    snprintf(command, sizeof command, "rm -rf '%s'", fakes);
-    return setenv("PATH", path_before, 1) || system(command);
+    return setenv("PATH", path_before, 1) || tempdir_leave(state);
 }
 
 static void fake(const char *name, const char *body)
 {
     char path[128], fresh[136];
-    snprintf(path, sizeof path, "%s/%s", fakes, name);
+    snprintf(path, sizeof path, "%s/%s", tempdir, name);
     snprintf(fresh, sizeof fresh, "%s.new", path); /* the one before may run now */
     FILE *out = fopen(fresh, "w");
     assert_non_null(out);
@@ -305,7 +296,7 @@ TEST(jobs_are_tested, enter_fakes, leave_fakes)
     fake("sbatch", "echo \"$*\" >>\"$FAKES/words\"");
     slurm_check(&config, report);
     assert_int_equal(schema_report_count(report), 0);
-    char *words = run_folder_read(fakes, "words");
+    char *words = run_folder_read(tempdir, "words");
     static const char *const wanted[] = {"--test-only --partition=gpu ", " --account=x --mem=1024K --wrap=true\n",
                                          "--test-only --partition=spare ", " --account=x --array=0-1 --wrap=true\n"};
     for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; i++)
@@ -327,15 +318,15 @@ TEST(shared, enter_fakes, leave_fakes)
     assert_int_equal(read_config(&config, "launch.slurm={partition: gpu, options: [--account=x, --qos=y]}", NULL, NULL),
                      0);
     fake("srun", "echo \"$*\" >\"$FAKES/words\"; echo seen");
-    assert_int_equal(slurm_check_shared(&config, fakes, &err), RP_OK);
-    char *words = run_folder_read(fakes, "words");
+    assert_int_equal(slurm_check_shared(&config, tempdir, &err), RP_OK);
+    char *words = run_folder_read(tempdir, "words");
     assert_non_null(words);
     assert_non_null(strstr(words, " --partition=gpu --account=x --qos=y -- sh -c "));
     free(words);
     fake("srun", "echo missing");
-    assert_int_equal(slurm_check_shared(&config, fakes, &err), RP_FAILED_PRECONDITION);
+    assert_int_equal(slurm_check_shared(&config, tempdir, &err), RP_FAILED_PRECONDITION);
     fake("srun", "echo 'srun: error: Unable to allocate resources' >&2; exit 1");
-    assert_int_equal(slurm_check_shared(&config, fakes, &err), RP_UNAVAILABLE);
+    assert_int_equal(slurm_check_shared(&config, tempdir, &err), RP_UNAVAILABLE);
     run_config_free(&config);
 }
 
@@ -344,14 +335,14 @@ static void write_record(const char *name, uint64_t array)
     char folder[96];
     rp_error err = {0};
     struct slurm_record record = {.core = 5, .array = array, .tasks = 2, .script = "/a \"array\": 4"};
-    snprintf(folder, sizeof folder, "%s/%s", fakes, name);
+    snprintf(folder, sizeof folder, "%s/%s", tempdir, name);
     assert_int_equal(mkdir(folder, 0700), 0);
     assert_int_equal(slurm_record_write(folder, &record, &err), RP_OK);
 }
 
 static void assert_contents(const char *file, const char *wanted)
 {
-    char *text = run_folder_read(fakes, file);
+    char *text = run_folder_read(tempdir, file);
     assert_non_null(text);
     assert_string_equal(text, wanted);
     free(text);
@@ -370,7 +361,7 @@ TEST(stray_array, enter_fakes, leave_fakes)
     struct slurm_script script = {.config = &config};
     char *text = slurm_script_actors(&script);
     assert_non_null(text);
-    assert_int_equal(run_folder_write(fakes, "hold", text, &err), RP_OK);
+    assert_int_equal(run_folder_write(tempdir, "hold", text, &err), RP_OK);
     free(text);
     run_config_free(&config);
     fake("sleep",
@@ -380,7 +371,7 @@ TEST(stray_array, enter_fakes, leave_fakes)
          "touch \"$FAKES/status.json\"\n"
          "[ $n -lt 30 ] || kill -9 $PPID");
     fake("scancel", "echo \"$*\" >\"$FAKES/cancelled\"");
-    assert_int_equal(run_folder_write(fakes, "n", "0\n", &err), RP_OK);
+    assert_int_equal(run_folder_write(tempdir, "n", "0\n", &err), RP_OK);
     assert_int_equal(system("SLURM_ARRAY_JOB_ID=9 SLURM_ARRAY_TASK_ID=0 sh \"$FAKES/hold\" \"$FAKES\" 5 >/dev/null"),
                      0);
     assert_contents("n", "10\n");
@@ -403,7 +394,7 @@ static void look_at_tasks(struct slurm_source *source, const uint32_t *loud, uin
         static int64_t now_ns = NS_PER_S;
         hosts->look(hosts, NULL, now_ns += NS_PER_S);
         nanosleep(&(struct timespec){.tv_nsec = NS_PER_MS}, NULL);
-        char *text = run_folder_read(fakes, "looks");
+        char *text = run_folder_read(tempdir, "looks");
         seen = text ? (uint32_t)strlen(text) : 0;
         free(text);
     }
@@ -420,7 +411,7 @@ TEST(lost_task, enter_fakes, leave_fakes)
     fake("scancel", "");
     fake("squeue", "printf x >>\"$FAKES/looks\"; echo '12_0|13|PENDING||Priority'; echo '12_1|14|PENDING||Priority'");
     const struct slurm_source_options options = {
-        .config = &config, .folder = fakes, .programs = fakes, .say = count_loud, .context = &loud};
+        .config = &config, .folder = tempdir, .programs = tempdir, .say = count_loud, .context = &loud};
     struct slurm_source *source = slurm_source_new(&options, &err);
     assert_non_null(source);
     look_at_tasks(source, &loud, 8);
@@ -428,7 +419,7 @@ TEST(lost_task, enter_fakes, leave_fakes)
     fake("squeue", "printf x >>\"$FAKES/looks\"; echo '12_1|14|PENDING||Priority'");
     look_at_tasks(source, &loud, 100);
     assert_int_equal(loud, 1);
-    run_folder_remove(fakes, "looks");
+    run_folder_remove(tempdir, "looks");
     look_at_tasks(source, &loud, 12);
     assert_int_equal(loud, 1);
     slurm_source_destroy(&source);

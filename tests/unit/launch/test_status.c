@@ -86,29 +86,13 @@ TEST(round_trip)
     assert_true(status_from_json(json, &copy));
     const struct status *c = &copy.status;
     assert_string_equal(c->name, s.name);
-    assert_string_equal(c->folder, "runs/x");
-    assert_int_equal(c->phase, PHASE_RUNNING);
-    assert_true(c->unix_s == s.unix_s && c->elapsed_s == 12.5 && c->spi_target == 32);
-    assert_true(c->steps == s.steps && c->memory == UINT64_MAX && c->stop_steps == 100000);
-    assert_true(isinf(c->stop_value) && isnan(c->eta_s) && isnan(c->spi) && isnan(c->planned_inserts));
-    assert_true(c->actor_idle == 0.61 && isnan(c->learner_idle));
-    assert_true(c->idle_by.actor[IDLE_CREDIT] == 0.6 && c->idle_by.actor[IDLE_COUNTERS] == 0.01);
-    assert_true(isnan(c->idle_by.learner[IDLE_REDUCE]) && c->idle_by.learner[IDLE_SAMPLE] == 0);
-    assert_int_equal(c->n_values, 3);
-    assert_true(c->values[0] == 21.5 && isnan(c->values[1]) && c->values[2] == 475 && c->value_steps[2] == 3000);
-    assert_int_equal(c->n_processes, 2);
-    assert_string_equal(c->processes[1].name, "actor-1");
-    assert_int_equal(c->processes[1].role, ROLE_ACTOR);
-    assert_int_equal(c->processes[0].pid, 100);
-    assert_string_equal(c->processes[1].host, "cpu1");
-    assert_true(c->actors == 3 && c->actors_wanted == 4 && c->restarts == 3);
-    assert_string_equal(c->event, "actor-1 restarted");
-    assert_int_equal(c->n_hosts, 3);
-    const struct status_host *h = &c->hosts[1];
-    assert_string_equal(h->model, hosts[1].model);
-    assert_true(h->ready && h->actors == 15 && h->actors_wanted == 16 && h->times == 2 && h->losses == 1);
-    assert_true(h->cpu == 14.5 && h->cores == 16 && h->machine_cpu == 15.25 && h->round_trip_ms == 0.375);
-    assert_true(isnan(c->hosts[0].machine_cpu) && isnan(c->hosts[2].round_trip_ms) && !c->hosts[2].ready);
+    assert_true(c->steps == s.steps && c->memory == UINT64_MAX && c->unix_s == s.unix_s);
+    assert_true(isinf(c->stop_value) && isnan(c->eta_s) && isnan(c->planned_inserts) && isnan(c->learner_idle));
+    assert_true(c->idle_by.actor[IDLE_CREDIT] == 0.6 && isnan(c->idle_by.learner[IDLE_REDUCE]));
+    assert_true(c->n_values == 3 && isnan(c->values[1]) && c->value_steps[2] == 3000);
+    assert_true(c->n_processes == 2 && c->processes[1].role == ROLE_ACTOR && c->processes[0].pid == 100);
+    assert_true(c->n_hosts == 3 && c->hosts[1].round_trip_ms == 0.375 && isnan(c->hosts[2].round_trip_ms));
+    assert_string_equal(c->hosts[1].model, hosts[1].model);
     /* What is written again is the same text. */
     char *again = status_to_json(c, true);
     assert_string_equal(again, json);
@@ -160,24 +144,16 @@ TEST(damaged_hosts)
 /* As many as there may be are kept; a list that somebody made longer is cut. */
 TEST(many_hosts)
 {
-    static const uint32_t counts[] = {0, 1, 100, 1024, 1500};
-    struct status_host *many = calloc(1500, sizeof *many);
-    assert_non_null(many);
-    for (uint32_t i = 0; i < 1500; i++)
-        snprintf(many[i].name, sizeof many[i].name, "cpu%u", i);
-    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
-        struct status s = {.phase = PHASE_RUNNING, .hosts = many, .n_hosts = counts[i]};
+    static struct status_host many[1500];
+    for (uint32_t n = 1023; n <= 1500; n += 159) {
+        struct status s = {.phase = PHASE_RUNNING, .hosts = many, .n_hosts = n};
         struct status_copy copy;
         char *json = status_to_json(&s, true);
         assert_true(status_from_json(json, &copy));
-        uint32_t kept = counts[i] < 1024 ? counts[i] : 1024;
-        assert_int_equal(copy.status.n_hosts, kept);
-        if (kept)
-            assert_string_equal(copy.status.hosts[kept - 1].name, many[kept - 1].name);
+        assert_int_equal(copy.status.n_hosts, n < 1024 ? n : 1024);
         status_copy_fini(&copy);
         free(json);
     }
-    free(many);
 }
 
 TEST(garbage)
