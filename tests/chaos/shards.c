@@ -73,7 +73,7 @@ rp_client *chaos_connect(struct chaos *self, uint32_t shard, const char *name)
 {
     rp_error err = {0};
     rp_client_options options = {.struct_size = sizeof options, .name = name};
-    rp_client *client = rp_client_connect(shardset_endpoint(&self->set, shard % self->n), &options, 60000, &err);
+    rp_client *client = rp_client_connect(self->set.services[shard % self->n], &options, 60000, &err);
     if (!client)
         chaos_complain(self, "no client: %s", err.text);
     return client;
@@ -100,7 +100,7 @@ static void cut(const struct chaos *self, uint32_t shard)
 static void kill_shard(struct chaos *self, uint32_t shard, struct fault_counts *counts)
 {
     atomic_fetch_add(&self->kills[shard], 1);
-    shardset_kill(&self->set, shard);
+    broker_process_stop(&self->set.shards[shard], SIGKILL);
     atomic_fetch_add(&self->kills[shard], 1);
     counts->kills++;
 }
@@ -116,7 +116,7 @@ static void strike(struct chaos *self, const struct victim *victim, struct fault
     if (victim->kind == 0) {
         kill_shard(self, victim->shard, counts);
     } else if (victim->kind == 1) {
-        kill(self->set.brokers[victim->shard].pid, SIGSTOP);
+        kill(self->set.shards[victim->shard].pid, SIGSTOP);
         counts->stops++;
     } else {
         cut(self, victim->shard);
@@ -127,13 +127,13 @@ static void strike(struct chaos *self, const struct victim *victim, struct fault
 static void heal(struct chaos *self, const struct victim *victim, struct fault_counts *counts)
 {
     if (victim->kind == 0) {
-        shardset_again(&self->set, victim->shard);
+        broker_process_again(&self->set.shards[victim->shard], NULL);
         if (rng_below(&self->rng, 8) == 0) { /* while everybody comes back */
             kill_shard(self, victim->shard, counts);
-            shardset_again(&self->set, victim->shard);
+            broker_process_again(&self->set.shards[victim->shard], NULL);
         }
     } else if (victim->kind == 1) {
-        kill(self->set.brokers[victim->shard].pid, SIGCONT);
+        kill(self->set.shards[victim->shard].pid, SIGCONT);
     }
     if (victim->shard == 0)
         atomic_store(&self->zero_ns, chaos_now());
@@ -211,7 +211,7 @@ static void perform(struct chaos *self, uint32_t faults, double seconds, struct 
         for (uint32_t s = 0; s < self->n; s++)
             kill_shard(self, s, counts);
         for (uint32_t s = 0; s < self->n; s++)
-            shardset_again(&self->set, s);
+            broker_process_again(&self->set.shards[s], NULL);
         audit(self, client);
     }
     rp_client_destroy(&client);
@@ -248,11 +248,11 @@ static int run(uint32_t shards, uint32_t faults, uint64_t seed, bool journal, do
         snprintf(more, sizeof more, "journal: {dir: %s, fsync: never}\n", dir);
     printf("chaos over %u shards %s a journal: seed %" PRIu64 "\n", shards, journal ? "with" : "without", seed);
     fflush(stdout);
-    shardset_start(&self.set, shards, tables, more);
+    shardbed_start(&self.set, shards, tables, more);
     perform(&self, faults, seconds, &counts);
     report(&self, &counts, (double)(chaos_now() - begin) * 1e-9);
     bool ok = atomic_load(&self.complaints) == 0;
-    shardset_fini(&self.set);
+    shardbed_stop(&self.set);
     snprintf(command, sizeof command, "rm -rf %s", dir);
     if (system(command) != 0)
         ok = false;
@@ -288,8 +288,8 @@ int main(int argc, char **argv)
         else
             return 2;
     }
-    if (shards < 2 || shards > SHARDSET_MOST) {
-        fprintf(stderr, "chaos_shards: --shards may be 2 to %u\n", SHARDSET_MOST);
+    if (shards < 2 || shards > SHARDBED_MOST) {
+        fprintf(stderr, "chaos_shards: --shards may be 2 to %u\n", SHARDBED_MOST);
         return 2;
     }
     if (seed == 0)

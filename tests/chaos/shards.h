@@ -10,7 +10,7 @@
 
 #include "proto/base/rng.h"
 #include "replay/client.h"
-#include "tests/support/shardset.h"
+#include "tests/support/shardbed.h"
 
 #define MOST_ITEMS 4000000u
 #define WRITERS 3u
@@ -35,14 +35,14 @@ struct book {
 };
 
 struct chaos {
-    struct shardset set;
+    struct shardbed set;
     uint32_t n; /* shards */
     bool journal;
     struct rng rng; /* of the faults */
     _Atomic int phase;
     struct book *books;
     _Atomic uint32_t count; /* books in use */
-    _Atomic uint32_t kills[SHARDSET_MOST];
+    _Atomic uint32_t kills[SHARDBED_MOST];
     _Atomic int64_t zero_ns; /* when shard 0 was last away; INT64_MAX: it is */
     _Atomic int64_t late_ns; /* the longest time that a thread woke up late: how busy the machine is */
     _Atomic int64_t actor_ns, learner_ns, zero_learner_ns; /* longest waits; the last: while shard 0 was away, too */

@@ -77,7 +77,7 @@ static void write_step(struct step *self)
     rp_error err = {0};
     PERSIST(self, rp_writer_append(self->writer, values, 1000, &err));
     for (uint32_t t = 0; t < TABLES; t++) {
-        uint32_t kills[SHARDSET_MOST];
+        uint32_t kills[SHARDBED_MOST];
         uint64_t key = 0;
         for (uint32_t s = 0; s < chaos->n; s++)
             kills[s] = atomic_load(&chaos->kills[s]);

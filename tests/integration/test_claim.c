@@ -5,8 +5,8 @@
 
 #include "agent/run/claim.h"
 #include "proto/base/rng.h"
+#include "tests/support/fixture.h"
 #include "tests/support/process.h"
-#include "tests/support/test.h"
 
 #define WAIT 20000
 #define ACTORS 3
@@ -63,10 +63,11 @@ static uint64_t step(struct fixture *f, struct claim *claim, uint64_t most)
     return n;
 }
 
+#define CASE(name) FIXTURE_TEST(struct fixture, name, setup, served_teardown)
+
 /* One actor: every step is given out once, in order, and there are far fewer claims than parts of five. */
-TEST(blocks, setup, served_teardown)
+CASE(blocks)
 {
-    struct fixture *f = *state;
     struct claim claim;
     uint64_t taken = 0, n, total;
     begin(f, &claim, 100003, 5, 1);
@@ -86,9 +87,8 @@ TEST(blocks, setup, served_teardown)
 }
 
 /* Several that claim from one counter take together what is allowed, never more, whoever is quick. */
-TEST(never_too_many, setup, served_teardown)
+CASE(never_too_many)
 {
-    struct fixture *f = *state;
     for (uint64_t seed = 1; seed <= 10; seed++) {
         struct rng rng;
         struct claim claims[ACTORS];
@@ -114,9 +114,8 @@ TEST(never_too_many, setup, served_teardown)
 }
 
 /* While the broker does not answer, steps go on for the rest of the block; then a stop is heard. */
-TEST(ahead_of_need, setup, served_teardown)
+CASE(ahead_of_need)
 {
-    struct fixture *f = *state;
     struct claim claim;
     uint64_t taken = 0, n, total;
     begin(f, &claim, 0, 5, 1);
@@ -144,9 +143,8 @@ TEST(ahead_of_need, setup, served_teardown)
 }
 
 /* What was claimed and not taken is given back, unless the end is near. What is counted as taken was taken, and stays so. */
-TEST(give_back, setup, served_teardown)
+CASE(give_back)
 {
-    struct fixture *f = *state;
     struct claim claim;
     uint64_t taken = 0;
     int64_t told = 0;

@@ -109,9 +109,15 @@ static int tear_down(void **state)
             return __LINE__;                                                                                           \
     } while (0)
 
+#define CALL(expression)                                                                                               \
+    if (i == n++)                                                                                                      \
+    return (expression)
+#define MADE(object) CALL((object) ? RP_OK : (rp_status)err->status)
+
 /* Calls that return a status and a sentence. */
 static rp_status call(const struct objects *all, uint32_t i, rp_error *err)
 {
+    uint32_t n = 0;
     float value = 1;
     const void *row, *values[] = {&value};
     uint64_t key = 1;
@@ -124,101 +130,48 @@ static rp_status call(const struct objects *all, uint32_t i, rp_error *err)
     rp_slice slice = {.start = -1};
     rp_pattern pattern = {.table = "replay", .slices = &slice, .n_slices = 1};
     rp_limiter_change change = {.struct_size = sizeof change};
-    switch (i) {
-    case 0:
-        return rp_client_get_info(all->client, &client_info, err);
-    case 1:
-        return rp_writer_append(all->writer, values, -1, err);
-    case 2:
-        return rp_writer_set(all->writer, 0, &value, sizeof value, err);
-    case 3:
-        return rp_writer_end_step(all->writer, -1, err);
-    case 4:
-        return rp_writer_item(all->writer, "replay", 1, &slice, 1, -1, &key, err);
-    case 5:
-        return rp_writer_item_last(all->writer, "replay", 1, 1, -1, &key, err);
-    case 6:
-        return rp_writer_check_item(all->writer, "replay", &slice, 1, err);
-    case 7:
-        return rp_writer_flush(all->writer, 0, -1, err);
-    case 8:
-        return rp_writer_end_episode(all->writer, RP_END_WAIT, -1, err);
-    case 9:
-        return rp_writer_add_pattern(all->writer, &pattern, err);
-    case 10:
-        return rp_writer_get_info(all->writer, &writer_info, err);
-    case 11:
-        return rp_writer_row(all->writer, 0, -1, &row, err);
-    case 12:
-        return rp_sampler_next(all->sampler, &batch, -1, err);
-    case 13:
-        return rp_sampler_next(all->demand, &batch, -1, err);
-    case 14:
-        return rp_sampler_stop(all->sampler, err);
-    case 15:
-        return rp_updater_add(all->updater, &key, &priority, 1, -1, NULL, err);
-    case 16:
-        return rp_updater_flush(all->updater, -1, NULL, err);
-    case 17:
-        return rp_priorities_update(all->client, "replay", &key, &priority, 1, -1, NULL, err);
-    case 18:
-        return rp_items_delete(all->client, "replay", &key, 1, -1, NULL, err);
-    case 19:
-        return rp_publisher_put(all->publisher, &value, sizeof value, err);
-    case 20:
-        return rp_publisher_flush(all->publisher, -1, NULL, err);
-    case 21:
-        return rp_subscriber_take(all->subscriber, -1, &params, err);
-    case 22:
-        return rp_params_put(all->client, "slot", &value, sizeof value, -1, NULL, err);
-    case 23:
-        return rp_params_get(all->client, "slot", 0, -1, &params, err);
-    case 24:
-        return rp_counter_add(all->client, "count", 1, -1, NULL, err);
-    case 25:
-        return rp_counter_read(all->client, "count", -1, NULL, err);
-    case 26:
-        return rp_reduce_add(all->reduce, &value, 1, -1, -1, NULL, err);
-    case 27:
-        return rp_admin_info(all->client, NULL, 1, -1, &info, err);
-    case 28:
-        return rp_admin_why(all->client, -1, &info, err);
-    case 29:
-        return rp_admin_list(all->client, "replay", 0, 1, -1, &info, err);
-    case 30:
-        return rp_admin_fetch(all->client, "replay", &key, 1, -1, &batch, err);
-    case 31:
-        return rp_admin_reset(all->client, "replay", -1, NULL, err);
-    case 32:
-        return rp_admin_checkpoint(all->client, -1, NULL, err);
-    case 33:
-        return rp_admin_set_limiter(all->client, "replay", &change, -1, NULL, err);
-    case 34:
-        err->status = rp_writer_new(all->client, &column, 1, NULL, -1, err) ? RP_OK : err->status;
-        break;
-    case 35:
-        err->status = rp_sampler_new(all->client, "replay", NULL, err) ? RP_OK : err->status;
-        break;
-    case 36:
-        err->status = rp_updater_new(all->client, "replay", NULL, err) ? RP_OK : err->status;
-        break;
-    case 37:
-        err->status = rp_publisher_new(all->client, "slot", err) ? RP_OK : err->status;
-        break;
-    case 38:
-        err->status = rp_subscriber_new(all->client, "slot", 0, err) ? RP_OK : err->status;
-        break;
-    case 39:
-        err->status = rp_reduce_join(all->client, "group", -1, err) ? RP_OK : err->status;
-        break;
-    case 40:
-        err->status = rp_counter_begin(all->client, "count", 1, err) ? RP_OK : err->status;
-        break;
-    default:
-        err->status = RP_END_OF_STREAM;
-        break;
-    }
-    return (rp_status)err->status;
+    CALL(rp_client_get_info(all->client, &client_info, err));
+    CALL(rp_writer_append(all->writer, values, -1, err));
+    CALL(rp_writer_set(all->writer, 0, &value, sizeof value, err));
+    CALL(rp_writer_end_step(all->writer, -1, err));
+    CALL(rp_writer_item(all->writer, "replay", 1, &slice, 1, -1, &key, err));
+    CALL(rp_writer_item_last(all->writer, "replay", 1, 1, -1, &key, err));
+    CALL(rp_writer_check_item(all->writer, "replay", &slice, 1, err));
+    CALL(rp_writer_flush(all->writer, 0, -1, err));
+    CALL(rp_writer_end_episode(all->writer, RP_END_WAIT, -1, err));
+    CALL(rp_writer_add_pattern(all->writer, &pattern, err));
+    CALL(rp_writer_get_info(all->writer, &writer_info, err));
+    CALL(rp_writer_row(all->writer, 0, -1, &row, err));
+    CALL(rp_sampler_next(all->sampler, &batch, -1, err));
+    CALL(rp_sampler_next(all->demand, &batch, -1, err));
+    CALL(rp_sampler_stop(all->sampler, err));
+    CALL(rp_updater_add(all->updater, &key, &priority, 1, -1, NULL, err));
+    CALL(rp_updater_flush(all->updater, -1, NULL, err));
+    CALL(rp_priorities_update(all->client, "replay", &key, &priority, 1, -1, NULL, err));
+    CALL(rp_items_delete(all->client, "replay", &key, 1, -1, NULL, err));
+    CALL(rp_publisher_put(all->publisher, &value, sizeof value, err));
+    CALL(rp_publisher_flush(all->publisher, -1, NULL, err));
+    CALL(rp_subscriber_take(all->subscriber, -1, &params, err));
+    CALL(rp_params_put(all->client, "slot", &value, sizeof value, -1, NULL, err));
+    CALL(rp_params_get(all->client, "slot", 0, -1, &params, err));
+    CALL(rp_counter_add(all->client, "count", 1, -1, NULL, err));
+    CALL(rp_counter_read(all->client, "count", -1, NULL, err));
+    CALL(rp_reduce_add(all->reduce, &value, 1, -1, -1, NULL, err));
+    CALL(rp_admin_info(all->client, NULL, 1, -1, &info, err));
+    CALL(rp_admin_why(all->client, -1, &info, err));
+    CALL(rp_admin_list(all->client, "replay", 0, 1, -1, &info, err));
+    CALL(rp_admin_fetch(all->client, "replay", &key, 1, -1, &batch, err));
+    CALL(rp_admin_reset(all->client, "replay", -1, NULL, err));
+    CALL(rp_admin_checkpoint(all->client, -1, NULL, err));
+    CALL(rp_admin_set_limiter(all->client, "replay", &change, -1, NULL, err));
+    MADE(rp_writer_new(all->client, &column, 1, NULL, -1, err));
+    MADE(rp_sampler_new(all->client, "replay", NULL, err));
+    MADE(rp_updater_new(all->client, "replay", NULL, err));
+    MADE(rp_publisher_new(all->client, "slot", err));
+    MADE(rp_subscriber_new(all->client, "slot", 0, err));
+    MADE(rp_reduce_join(all->client, "group", -1, err));
+    MADE(rp_counter_begin(all->client, "count", 1, err));
+    return RP_END_OF_STREAM;
 }
 
 /* Returns 0, or 1000 + the number of the call that did not refuse with the parent's process id. */

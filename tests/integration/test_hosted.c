@@ -13,7 +13,7 @@
 #include "replay/writer.h"
 #include "tests/support/asked.h"
 #include "tests/support/embed.h"
-#include "tests/support/test.h"
+#include "tests/support/fixture.h"
 
 #define WAIT 10000 /* ms: more than enough */
 
@@ -131,11 +131,12 @@ static void expect_numbers(rp_sampler *sampler, int32_t first, uint32_t n)
 
 /* ---- data ---- */
 
+#define CASE(name) FIXTURE_TEST(struct fixture, name, setup, teardown)
+
 /* More items than the ring between writer and connection has room for, and than the table has: each call that waits makes
  * the other side move. */
-TEST(queue, setup, teardown)
+CASE(queue)
 {
-    struct fixture *f = *state;
     rp_error err = {0};
     for (uint32_t in_flight = 0; in_flight <= 4; in_flight += 2) { /* 0: on demand */
         rp_writer *writer = open_writer(f->client);
@@ -154,9 +155,8 @@ TEST(queue, setup, teardown)
 }
 
 /* Items over any of a stream's columns, in chunks of their own and in one: a reply has the blocks that its items need. */
-TEST(some_columns, setup, teardown)
+CASE(some_columns)
 {
-    struct fixture *f = *state;
     static const rp_column columns[] = {{.name = "a", .dtype = RP_DTYPE_INT32},
                                         {.name = "b", .dtype = RP_DTYPE_INT64},
                                         {.name = "c", .dtype = RP_DTYPE_INT32}};
@@ -195,9 +195,8 @@ TEST(some_columns, setup, teardown)
 }
 
 /* Whoever asks again and again without patience gets there, too. */
-TEST(without_patience, setup, teardown)
+CASE(without_patience)
 {
-    struct fixture *f = *state;
     rp_error err = {0};
     rp_writer *writer = open_writer(f->client);
     rp_sampler *sampler = open_sampler(f->client, "queue", 5, 2);
@@ -219,9 +218,8 @@ TEST(without_patience, setup, teardown)
 }
 
 /* More items than the ring between a writer and its connection holds, while nothing waits: the writer makes the room itself. */
-TEST(many_items, setup, teardown)
+CASE(many_items)
 {
-    struct fixture *f = *state;
     rp_error err = {0};
     rp_writer *writer = open_writer(f->client);
     for (int32_t i = 0; i < 5000; i++)
@@ -232,9 +230,8 @@ TEST(many_items, setup, teardown)
 
 /* Nothing comes: the wait ends when it is told to, the broker sleeps meanwhile, and says what is missing, unless the machine stood
  * still meanwhile. */
-TEST(time_out, setup, teardown)
+CASE(time_out)
 {
-    struct fixture *f = *state;
     rp_error err = {0};
     for (uint32_t in_flight = 0; in_flight <= 2; in_flight += 2) {
         rp_sampler *sampler = open_sampler(f->client, "late", 3, in_flight);
@@ -254,9 +251,8 @@ TEST(time_out, setup, teardown)
 }
 
 /* A broker that does not answer: requests end at their time. */
-TEST(deaf, setup, teardown)
+CASE(deaf)
 {
-    struct fixture *f = *state;
     rp_error err = {0};
     f->deaf = true;
     assert_int_equal(rp_params_put(f->client, "slot", "x", 1, 50, NULL, &err), RP_DEADLINE_EXCEEDED);
@@ -266,9 +262,8 @@ TEST(deaf, setup, teardown)
 
 /* ---- the rest ---- */
 
-TEST(priorities, setup, teardown)
+CASE(priorities)
 {
-    struct fixture *f = *state;
     rp_error err = {0};
     rp_writer *writer = open_writer(f->client);
     uint64_t keys[20];
@@ -294,9 +289,8 @@ TEST(priorities, setup, teardown)
     ok(rp_writer_destroy(&writer, WAIT, &err), &err);
 }
 
-TEST(parameters, setup, teardown)
+CASE(parameters)
 {
-    struct fixture *f = *state;
     rp_error err = {0};
     uint64_t version = 0;
     rp_params *params = NULL;
@@ -322,9 +316,8 @@ TEST(parameters, setup, teardown)
 }
 
 /* Those that talk while their caller does something else: here, while it looks. */
-TEST(without_waiting, setup, teardown)
+CASE(without_waiting)
 {
-    struct fixture *f = *state;
     rp_error err = {0};
     rp_publisher *publisher = rp_publisher_new(f->client, "policy", &err);
     rp_subscriber *subscriber = rp_subscriber_new(f->client, "policy", 0, &err);
@@ -350,9 +343,8 @@ TEST(without_waiting, setup, teardown)
 }
 
 /* What is under way when the client goes is ended, not waited for. */
-TEST(end, setup, teardown)
+CASE(end)
 {
-    struct fixture *f = *state;
     rp_sampler *sampler = open_sampler(f->client, "late", 3, 4);
     rp_batch *batch;
     assert_int_equal(rp_sampler_next(sampler, &batch, 0, NULL), RP_DEADLINE_EXCEEDED);

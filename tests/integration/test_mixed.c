@@ -11,8 +11,8 @@
 #include "replay/sampler.h"
 #include "replay/writer.h"
 #include "tests/support/asked.h"
+#include "tests/support/fixture.h"
 #include "tests/support/process.h"
-#include "tests/support/test.h"
 
 #define WAIT 10000 /* ms: more than enough */
 
@@ -116,10 +116,11 @@ static uint32_t take_all(rp_sampler *sampler, uint32_t *seen)
     return n;
 }
 
+#define CASE(name) FIXTURE_TEST(struct served, name, setup, served_teardown)
+
 /* Items of different lengths, from a queue that must give each once, beside replay, and an exact end; with and without prefetch. */
-TEST(a_queue_beside_replay, setup, served_teardown)
+CASE(a_queue_beside_replay)
 {
-    struct served *f = *state;
     for (uint32_t demand = 0; demand < 2; demand++) {
         uint32_t seen[256] = {0}, from_queue = 0;
         insert(f->client, "queue", "x", 1, 50, 3);
@@ -142,9 +143,8 @@ TEST(a_queue_beside_replay, setup, served_teardown)
 
 /* The stream of a queue ends when the queue has been empty for a while, and not before all items were given. */
 /* Sources by mass without a min_size of their own need one item, wherever it is. */
-TEST(one_item_is_enough, setup, served_teardown)
+CASE(one_item_is_enough)
 {
-    struct served *f = *state;
     rp_sampler_options with = options(4, 1);
     rp_sampler *samplers[] = {mix(f, "a", "b", -1, &with), mix(f, "free", "none", -1, &with)};
     rp_error err = {0};
@@ -160,9 +160,8 @@ TEST(one_item_is_enough, setup, served_teardown)
     }
 }
 
-TEST(streams_end_after_their_time, setup, served_teardown)
+CASE(streams_end_after_their_time)
 {
-    struct served *f = *state;
     static const int64_t times[] = {-1, 1, 50};
     insert(f->client, "a", "x", 200, 5, 1);
     for (uint32_t i = 0; i < 6; i++) {
@@ -182,9 +181,8 @@ TEST(streams_end_after_their_time, setup, served_teardown)
 }
 
 /* Two tables by mass, of which one has a ratio: permits run out, and all of them have been used. */
-TEST(a_ratio_ends_a_stream, setup, served_teardown)
+CASE(a_ratio_ends_a_stream)
 {
-    struct served *f = *state;
     uint32_t seen[256] = {0};
     rp_sampler_options with = options(7, 0);
     rp_error err = {0};
@@ -202,9 +200,8 @@ TEST(a_ratio_ends_a_stream, setup, served_teardown)
 }
 
 /* A first call that does not wait gets what can be sampled at once. */
-TEST(a_first_poll_gets_a_batch, setup, served_teardown)
+CASE(a_first_poll_gets_a_batch)
 {
-    struct served *f = *state;
     rp_error err = {0};
     rp_batch *batch;
     insert(f->client, "a", "x", 1, 30, 1);
@@ -222,9 +219,8 @@ TEST(a_first_poll_gets_a_batch, setup, served_teardown)
 }
 
 /* With `whole`, a batch that lacks the items of one source is not given in part; without, it is. */
-TEST(whole_batches, setup, served_teardown)
+CASE(whole_batches)
 {
-    struct served *f = *state;
     rp_error err = {0};
     rp_batch *batch;
     insert(f->client, "a", "x", 1, 30, 1);
@@ -249,9 +245,8 @@ TEST(whole_batches, setup, served_teardown)
 }
 
 /* Items of a distinct batch that was given up are not used for the next one, where they could come twice. */
-TEST(distinct_batches_that_are_given_up, setup, served_teardown)
+CASE(distinct_batches_that_are_given_up)
 {
-    struct served *f = *state;
     rp_error err = {0};
     rp_batch *batch;
     insert(f->client, "a", "x", 1, 30, 1);
@@ -275,9 +270,8 @@ TEST(distinct_batches_that_are_given_up, setup, served_teardown)
 }
 
 /* Items that do not fit into one array come in batches of their own, each with its source. */
-TEST(sources_of_different_fields, setup, served_teardown)
+CASE(sources_of_different_fields)
 {
-    struct served *f = *state;
     uint32_t seen[2][256] = {{0}}, n = 0;
     rp_error err = {0};
     rp_status status;
@@ -302,9 +296,8 @@ TEST(sources_of_different_fields, setup, served_teardown)
 }
 
 /* max_bytes bounds a batch; a reply has the items of many. */
-TEST(max_bytes_of_a_batch, setup, served_teardown)
+CASE(max_bytes_of_a_batch)
 {
-    struct served *f = *state;
     uint32_t seen[256] = {0};
     rp_error err = {0};
     rp_batch *batch;
@@ -330,9 +323,8 @@ static int stop(void *ctx)
 }
 
 /* A call that its caller ends leaves nothing at the broker, and costs no item of a queue. */
-TEST(a_call_that_its_caller_ends, setup, served_teardown)
+CASE(a_call_that_its_caller_ends)
 {
-    struct served *f = *state;
     uint32_t seen[256] = {0};
     rp_error err = {0};
     rp_batch *batch;

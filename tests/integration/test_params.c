@@ -12,8 +12,8 @@
 #include "replay/collective.h"
 #include "replay/params.h"
 #include "tests/support/asked.h"
+#include "tests/support/fixture.h"
 #include "tests/support/process.h"
-#include "tests/support/test.h"
 
 #define WAIT 10000
 
@@ -32,9 +32,10 @@ static int setup(void **state)
 
 /* ---- slots ---- */
 
-TEST(put_and_get, setup, served_teardown)
+#define CASE(name) FIXTURE_TEST(struct served, name, setup, served_teardown)
+
+CASE(put_and_get)
 {
-    struct served *f = *state;
     rp_error err = {0};
     rp_params *params = NULL;
     uint64_t version = 0;
@@ -56,9 +57,8 @@ TEST(put_and_get, setup, served_teardown)
     assert_int_equal(rp_params_get(f->client, "", 2, 50, &params, &err), RP_INVALID_ARGUMENT);
 }
 
-TEST(large_and_empty, setup, served_teardown)
+CASE(large_and_empty)
 {
-    struct served *f = *state;
     rp_error err = {0};
     rp_params *params = NULL;
     size_t size = 8 << 20;
@@ -105,9 +105,8 @@ static int one_waits(void *ctx)
     return one;
 }
 
-TEST(long_poll, setup, served_teardown)
+CASE(long_poll)
 {
-    struct served *f = *state;
     rp_error err = {0};
     struct poll poll = {.client = f->client, .status = RP_INTERNAL};
     pthread_t thread;
@@ -123,9 +122,8 @@ TEST(long_poll, setup, served_teardown)
 
 /* ---- counters ---- */
 
-TEST(counters, setup, served_teardown)
+CASE(counters)
 {
-    struct served *f = *state;
     rp_error err = {0};
     rp_client *other = connect_to(f);
     int64_t value = -1;
@@ -200,9 +198,8 @@ static void member_fini(struct member *m)
     rp_client_destroy(&m->client);
 }
 
-TEST(reduce_rounds, setup, served_teardown)
+CASE(reduce_rounds)
 {
-    struct served *f = *state;
     struct member m[3] = {{0}};
     for (uint32_t i = 0; i < 3; i++)
         member_join(f, &m[i]);
@@ -250,9 +247,8 @@ static pid_t start_victim(const struct served *f)
 }
 
 /* A member whose process is killed holds the others up no longer than their deadline, and only once. */
-TEST(reduce_dying_member, setup, served_teardown)
+CASE(reduce_dying_member)
 {
-    struct served *f = *state;
     struct member m[2] = {{0}};
     member_join(f, &m[0]);
     member_join(f, &m[1]);
@@ -275,9 +271,8 @@ TEST(reduce_dying_member, setup, served_teardown)
 }
 
 /* One that comes too late gets the sum without its part and is in the group again. */
-TEST(reduce_late_member, setup, served_teardown)
+CASE(reduce_late_member)
 {
-    struct served *f = *state;
     struct member m[2] = {{0}};
     member_join(f, &m[0]);
     member_join(f, &m[1]);
@@ -296,9 +291,8 @@ TEST(reduce_late_member, setup, served_teardown)
 }
 
 /* A call that times out leaves its vector in the round; the next one takes up the wait. */
-TEST(reduce_deadline, setup, served_teardown)
+CASE(reduce_deadline)
 {
-    struct served *f = *state;
     struct member m[2] = {{0}};
     member_join(f, &m[0]);
     member_join(f, &m[1]);
@@ -321,9 +315,8 @@ TEST(reduce_deadline, setup, served_teardown)
     member_fini(&m[0]);
 }
 
-TEST(reduce_broker_restart, setup, served_teardown)
+CASE(reduce_broker_restart)
 {
-    struct served *f = *state;
     struct member m = {0};
     member_join(f, &m);
     for (uint32_t i = 0; i < 3; i++) {
@@ -343,9 +336,8 @@ TEST(reduce_broker_restart, setup, served_teardown)
     member_fini(&m);
 }
 
-TEST(reduce_wrong_length, setup, served_teardown)
+CASE(reduce_wrong_length)
 {
-    struct served *f = *state;
     struct member m[2] = {{0}};
     member_join(f, &m[0]);
     member_join(f, &m[1]);

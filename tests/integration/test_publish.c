@@ -11,8 +11,8 @@
 #include "replay/collective.h"
 #include "replay/params.h"
 #include "tests/support/asked.h"
+#include "tests/support/fixture.h"
 #include "tests/support/process.h"
-#include "tests/support/test.h"
 
 #define WAIT 20000
 #define SLOT "policy"
@@ -114,10 +114,11 @@ static void await(struct await want)
 
 /* ---- publisher ---- */
 
+#define CASE(name) FIXTURE_TEST(struct fixture, name, setup, teardown)
+
 /* One put is under way for as long as the broker does not answer; of the blocks given meanwhile the newest is sent. */
-TEST(newest_wins, setup, teardown)
+CASE(newest_wins)
 {
-    struct fixture *f = *state;
     uint64_t version = 0;
     kill(f->broker.pid, SIGSTOP);
     put(f, 1);
@@ -142,9 +143,8 @@ TEST(newest_wins, setup, teardown)
     assert_int_equal(value, 50);
 }
 
-TEST(error_at_next_call, setup, teardown)
+CASE(error_at_next_call)
 {
-    struct fixture *f = *state;
     void *block = calloc(1, TOO_LARGE);
     uint32_t errors = 0;
     ok(rp_publisher_put(f->publisher, block, TOO_LARGE, &f->err), &f->err);
@@ -168,9 +168,8 @@ TEST(error_at_next_call, setup, teardown)
     assert_int_equal(f->err.status, RP_INVALID_ARGUMENT);
 }
 
-TEST(stop_under_way, setup, teardown)
+CASE(stop_under_way)
 {
-    struct fixture *f = *state;
     kill(f->broker.pid, SIGSTOP);
     put(f, 1);
     await((struct await){.f = f, .puts = 1, .waits = -1});
@@ -213,9 +212,8 @@ static int64_t cutter_tick(struct conn_part *part, int64_t now_ns)
 static const struct conn_part_ops cutter_ops = {.up = cutter_up, .down = cutter_ignore, .tick = cutter_tick};
 
 /* A put whose answer is lost is repeated, and makes one version. */
-TEST(put_once, setup, teardown)
+CASE(put_once)
 {
-    struct fixture *f = *state;
     struct cutter cutter = {.part.ops = &cutter_ops, .conn = client_conn(f->client)};
     uint64_t version = 0;
     kill(f->broker.pid, SIGSTOP);
@@ -231,9 +229,8 @@ TEST(put_once, setup, teardown)
 }
 
 /* What was given while there is no broker reaches the next one. */
-TEST(put_without_broker, setup, teardown)
+CASE(put_without_broker)
 {
-    struct fixture *f = *state;
     uint64_t version = 0;
     put(f, 1);
     ok(rp_publisher_flush(f->publisher, WAIT, &version, &f->err), &f->err);
@@ -250,9 +247,8 @@ TEST(put_without_broker, setup, teardown)
 /* ---- subscriber ---- */
 
 /* A look is no request: however often one looks, one poll stands at the broker. */
-TEST(looks_cost_nothing, setup, teardown)
+CASE(looks_cost_nothing)
 {
-    struct fixture *f = *state;
     await((struct await){.f = f, .polls = 1, .waits = 1});
     for (uint32_t i = 0; i < 1000; i++)
         assert_int_equal(take(f, 0, NULL), 0);
@@ -272,9 +268,8 @@ TEST(looks_cost_nothing, setup, teardown)
 }
 
 /* Versions never go back, the last one arrives, and those that lie there untaken are replaced. */
-TEST(versions, setup, teardown)
+CASE(versions)
 {
-    struct fixture *f = *state;
     uint64_t last = 0, version = 0;
     uint32_t value = 0, given = 0;
     for (uint32_t i = 0; i < 500; i++) {
@@ -306,9 +301,8 @@ TEST(versions, setup, teardown)
 }
 
 /* Versions of a broker that keeps nothing begin at 1 again: that one is new all the same. */
-TEST(restart_under_poll, setup, teardown)
+CASE(restart_under_poll)
 {
-    struct fixture *f = *state;
     uint64_t version = 0;
     for (int how = 0; how < 2; how++) {
         put(f, 10u + (uint32_t)how);
@@ -327,9 +321,8 @@ TEST(restart_under_poll, setup, teardown)
 
 /* ---- additions under way ---- */
 
-TEST(additions, setup, teardown)
+CASE(additions)
 {
-    struct fixture *f = *state;
     int64_t value = 0;
     kill(f->broker.pid, SIGSTOP);
     rp_addition *first = rp_counter_begin(f->client, "steps", 5, &f->err);

@@ -7,7 +7,7 @@
 #include "replay/replay.h"
 #include "tests/support/asked.h"
 #include "tests/support/process.h"
-#include "tests/support/shardset.h"
+#include "tests/support/shardbed.h"
 #include "tests/support/test.h"
 
 #define MIB (UINT64_C(1) << 20)
@@ -60,17 +60,17 @@ static void fill(rp_client *client, const struct shape *shape)
 static void check_bound(const struct shape *shape)
 {
     char table[256];
-    struct shardset set;
+    struct shardbed set;
     rp_error err = {0};
     snprintf(table, sizeof table, "  - {name: t, limiter: {kind: none}, %s}\n", shape->table);
-    shardset_start(&set, shape->shards, table, "memory_limit: 32MiB\n");
-    rp_client *client = rp_client_connect(shardset_endpoint(&set, 0), NULL, WAIT, &err);
+    shardbed_start(&set, shape->shards, table, "memory_limit: 32MiB\n");
+    rp_client *client = rp_client_connect(set.services[0], NULL, WAIT, &err);
     assert_non_null(client);
     fill(client, shape);
     rp_info *info = asked_info(client, NULL);
     uint64_t most = 0, items = rp_info_u64(info, "tables.0.size"), counted = rp_info_u64(info, "server.memory_bytes");
     for (uint32_t i = 0; i < shape->shards; i++) {
-        uint64_t bytes = resident(set.brokers[i].pid);
+        uint64_t bytes = resident(set.shards[i].pid);
         most = bytes > most ? bytes : most;
     }
     print_message("%u floats, chunks of %u, %u shards: %llu items, %.1f MiB counted, %.1f MiB resident at most\n",
@@ -82,7 +82,7 @@ static void check_bound(const struct shape *shape)
     assert_in_range(items, shape->least, shape->items - 1);
     rp_info_free(&info);
     rp_client_destroy(&client);
-    shardset_fini(&set);
+    shardbed_stop(&set);
 }
 
 TEST(resident_memory_is_bounded)

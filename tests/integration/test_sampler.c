@@ -12,8 +12,8 @@
 #include "replay/sampler.h"
 #include "replay/writer.h"
 #include "tests/support/asked.h"
+#include "tests/support/fixture.h"
 #include "tests/support/process.h"
-#include "tests/support/test.h"
 
 #define WAIT 10000 /* ms: more than enough */
 
@@ -100,9 +100,10 @@ static int samples_reached(void *ctx)
 
 /* ---- order and bounds ---- */
 
-TEST(order_and_max_samples, setup, served_teardown)
+#define CASE(name) FIXTURE_TEST(struct served, name, setup, served_teardown)
+
+CASE(order_and_max_samples)
 {
-    struct served *f = *state;
     insert(f->client, "queue", 0, 2000, NULL);
     rp_sampler_options with = options(64, 8);
     with.max_samples = 1003;
@@ -134,9 +135,8 @@ TEST(order_and_max_samples, setup, served_teardown)
     assert_null(sampler);
 }
 
-TEST(bounded_prefetch, setup, served_teardown)
+CASE(bounded_prefetch)
 {
-    struct served *f = *state;
     insert(f->client, "queue", 0, 200, NULL);
     rp_sampler_options with = options(5, 3);
     rp_sampler *sampler = sampler_new(f->client, "queue", &with);
@@ -159,9 +159,8 @@ TEST(bounded_prefetch, setup, served_teardown)
 }
 
 /* Requests go out in bursts, when half of the batches were taken: no request for each of them. */
-TEST(bursts, setup, served_teardown)
+CASE(bursts)
 {
-    struct served *f = *state;
     insert(f->client, "queue", 0, 200, NULL);
     rp_sampler_options with = options(5, 8);
     rp_sampler *sampler = sampler_new(f->client, "queue", &with);
@@ -180,9 +179,8 @@ TEST(bursts, setup, served_teardown)
 
 /* ---- ends and deadlines ---- */
 
-TEST(timeout_ends_stream, setup, served_teardown)
+CASE(timeout_ends_stream)
 {
-    struct served *f = *state;
     insert(f->client, "queue", 0, 7, NULL);
     rp_sampler_options with = options(10, 4);
     with.end_after_ms = 150;
@@ -202,9 +200,8 @@ TEST(timeout_ends_stream, setup, served_teardown)
     rp_sampler_destroy(&sampler);
 }
 
-TEST(zero_timeout_polls, setup, served_teardown)
+CASE(zero_timeout_polls)
 {
-    struct served *f = *state;
     rp_sampler_options with = options(10, 2);
     with.end_after_ms = -1;
     rp_error err = {0};
@@ -225,9 +222,8 @@ TEST(zero_timeout_polls, setup, served_teardown)
     rp_sampler_destroy(&sampler);
 }
 
-TEST(deadline_says_why, setup, served_teardown)
+CASE(deadline_says_why)
 {
-    struct served *f = *state;
     insert(f->client, "late", 0, 4, NULL);
     rp_sampler_options with = options(8, 2);
     rp_sampler *sampler = sampler_new(f->client, "late", &with);
@@ -248,9 +244,8 @@ TEST(deadline_says_why, setup, served_teardown)
     rp_sampler_destroy(&sampler);
 }
 
-TEST(flexible_and_distinct, setup, served_teardown)
+CASE(flexible_and_distinct)
 {
-    struct served *f = *state;
     insert(f->client, "uniform", 0, 30, NULL);
     rp_sampler_options with = options(30, 2);
     with.distinct = 1;
@@ -288,9 +283,8 @@ static int something_waits(void *ctx)
     return !nothing_waits(ctx);
 }
 
-TEST(destroy_cancels, setup, served_teardown)
+CASE(destroy_cancels)
 {
-    struct served *f = *state;
     rp_sampler_options with = options(8, 4);
     rp_sampler *sampler = sampler_new(f->client, "late", &with);
     assert_true(process_await(something_waits, f->client, WAIT));
@@ -299,9 +293,8 @@ TEST(destroy_cancels, setup, served_teardown)
 }
 
 /* What was picked comes, also the items of a request that waits for more; nothing is picked after that. */
-TEST(stop, setup, served_teardown)
+CASE(stop)
 {
-    struct served *f = *state;
     rp_error err = {0};
     rp_batch *batch;
     for (uint32_t on_demand = 0; on_demand < 2; on_demand++) {
@@ -328,9 +321,8 @@ TEST(stop, setup, served_teardown)
     }
 }
 
-TEST(wrong_use, setup, served_teardown)
+CASE(wrong_use)
 {
-    struct served *f = *state;
     rp_error err = {0};
     assert_null(rp_sampler_new(f->client, "unifrom", NULL, &err));
     assert_int_equal(err.status, RP_NOT_FOUND);
@@ -353,9 +345,8 @@ static rp_sampler_options on_demand(uint32_t batch)
     return out;
 }
 
-TEST(demand_asks_for_nothing_ahead, setup, served_teardown)
+CASE(demand_asks_for_nothing_ahead)
 {
-    struct served *f = *state;
     insert(f->client, "queue", 0, 100, NULL);
     rp_sampler_options with = on_demand(10);
     with.max_samples = 75;
@@ -420,9 +411,8 @@ static void take_mixed(rp_sampler *sampler, uint32_t n, bool rising, uint32_t *s
 }
 
 /* Whatever stands side by side in a queue, each item is delivered once. */
-TEST(items_of_different_fields, setup, served_teardown)
+CASE(items_of_different_fields)
 {
-    struct served *f = *state;
     for (uint32_t demand = 0; demand < 2; demand++) {
         for (int32_t i = 0; i < 40; i++) {
             if (i % 2)
@@ -449,9 +439,8 @@ TEST(items_of_different_fields, setup, served_teardown)
     }
 }
 
-TEST(different_fields_by_chance, setup, served_teardown)
+CASE(different_fields_by_chance)
 {
-    struct served *f = *state;
     insert(f->client, "uniform", 0, 1, NULL);
     insert_other(f->client, "uniform", 1);
     rp_sampler_options with = options(16, 2);
@@ -463,9 +452,8 @@ TEST(different_fields_by_chance, setup, served_teardown)
 }
 
 /* A fetch gives one batch, or says what does not fit; nothing is removed by it. */
-TEST(fetch_of_different_fields, setup, served_teardown)
+CASE(fetch_of_different_fields)
 {
-    struct served *f = *state;
     uint64_t keys[2];
     insert(f->client, "fifo", 0, 1, &keys[0]);
     insert_other(f->client, "fifo", 1);
@@ -485,9 +473,8 @@ TEST(fetch_of_different_fields, setup, served_teardown)
     }
 }
 
-TEST(demand_polls_and_waits, setup, served_teardown)
+CASE(demand_polls_and_waits)
 {
-    struct served *f = *state;
     insert(f->client, "late", 0, 4, NULL);
     rp_sampler_options with = on_demand(8);
     rp_sampler *sampler = sampler_new(f->client, "late", &with);
@@ -517,9 +504,8 @@ static void *insert_when_waited_for(void *ctx)
     return NULL;
 }
 
-TEST(demand_waits_in_the_broker, setup, served_teardown)
+CASE(demand_waits_in_the_broker)
 {
-    struct served *f = *state;
     rp_sampler_options with = on_demand(8);
     rp_sampler *sampler = sampler_new(f->client, "late", &with);
     pthread_t thread;
@@ -536,9 +522,8 @@ TEST(demand_waits_in_the_broker, setup, served_teardown)
     rp_sampler_destroy(&sampler);
 }
 
-TEST(demand_without_broker, setup, served_teardown)
+CASE(demand_without_broker)
 {
-    struct served *f = *state;
     rp_sampler_options with = on_demand(4);
     rp_sampler *sampler = sampler_new(f->client, "queue", &with);
     rp_error err = {0};
@@ -560,9 +545,8 @@ TEST(demand_without_broker, setup, served_teardown)
     rp_sampler_destroy(&sampler);
 }
 
-TEST(demand_wrong_use, setup, served_teardown)
+CASE(demand_wrong_use)
 {
-    struct served *f = *state;
     rp_error err = {0};
     rp_sampler_options with = on_demand(4);
     with.on_demand = 2;
@@ -577,9 +561,8 @@ TEST(demand_wrong_use, setup, served_teardown)
 /* ---- data ---- */
 
 /* Items of several chunks, with strided and negative slices. */
-TEST(strided_over_chunks, setup, served_teardown)
+CASE(strided_over_chunks)
 {
-    struct served *f = *state;
     rp_error err = {0};
     rp_column columns[] = {{.name = "x", .dtype = RP_DTYPE_INT64}};
     for (uint32_t chunk = 1; chunk <= 5; chunk += 2) {
@@ -613,9 +596,8 @@ TEST(strided_over_chunks, setup, served_teardown)
     }
 }
 
-TEST(variable_length, setup, served_teardown)
+CASE(variable_length)
 {
-    struct served *f = *state;
     rp_error err = {0};
     rp_column columns[] = {{.name = "x", .dtype = RP_DTYPE_UINT8, .codec = RP_CODEC_AUTO}};
     rp_writer_options with = {.struct_size = sizeof with, .chunk_length = 4, .keep_alive = 64};
@@ -648,9 +630,8 @@ TEST(variable_length, setup, served_teardown)
     rp_sampler_destroy(&sampler);
 }
 
-TEST(weights_and_metadata, setup, served_teardown)
+CASE(weights_and_metadata)
 {
-    struct served *f = *state;
     uint64_t keys[9];
     insert(f->client, "prioritized", 0, 9, keys); /* priorities 1 to 9, sum 45 */
     rp_sampler_options with = options(64, 1);
@@ -683,9 +664,8 @@ TEST(weights_and_metadata, setup, served_teardown)
 
 /* ---- updates ---- */
 
-TEST(updates_and_deletes, setup, served_teardown)
+CASE(updates_and_deletes)
 {
-    struct served *f = *state;
     rp_error err = {0};
     enum { N = 500 };
     uint64_t keys[N + 1];
@@ -729,9 +709,8 @@ TEST(updates_and_deletes, setup, served_teardown)
 }
 
 /* More keys than one request may have. */
-TEST(large_updates_are_split, setup, served_teardown)
+CASE(large_updates_are_split)
 {
-    struct served *f = *state;
     rp_error err = {0};
     rp_client_info info = {.struct_size = sizeof info};
     ok(rp_client_get_info(f->client, &info, &err), &err);
@@ -750,9 +729,8 @@ TEST(large_updates_are_split, setup, served_teardown)
     free(priorities);
 }
 
-TEST(updater, setup, served_teardown)
+CASE(updater)
 {
-    struct served *f = *state;
     rp_error err = {0};
     enum { N = 300 };
     uint64_t keys[N];
@@ -822,9 +800,8 @@ TEST(survives_shutdown, setup, served_teardown)
     restart_under_sampler(*state, SIGTERM);
 }
 
-TEST(table_gone_after_restart, setup, served_teardown)
+CASE(table_gone_after_restart)
 {
-    struct served *f = *state;
     rp_sampler_options with = options(8, 2);
     rp_sampler *sampler = sampler_new(f->client, "late", &with);
     broker_process_stop(&f->broker, SIGKILL);
@@ -836,9 +813,8 @@ TEST(table_gone_after_restart, setup, served_teardown)
     rp_sampler_destroy(&sampler);
 }
 
-TEST(batch_outlives_sampler_and_client, setup, served_teardown)
+CASE(batch_outlives_sampler_and_client)
 {
-    struct served *f = *state;
     insert(f->client, "queue", 5, 4, NULL);
     rp_error err = {0};
     rp_client *client = rp_client_connect(f->broker.service, NULL, WAIT, &err);

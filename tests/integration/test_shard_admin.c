@@ -17,8 +17,8 @@
 #include "replay/sampler.h"
 #include "replay/writer.h"
 #include "tests/support/asked.h"
-#include "tests/support/shardset.h"
-#include "tests/support/test.h"
+#include "tests/support/fixture.h"
+#include "tests/support/shardbed.h"
 
 #define WAIT 10000 /* ms: more than enough */
 #define SHARDS 3u
@@ -31,7 +31,7 @@ static const char tables[] =
     "     limiter: {kind: sample_to_insert_ratio, samples_per_insert: 4, min_size: 30, error_buffer: 300}}\n";
 
 struct fixture {
-    struct shardset shards;
+    struct shardbed shards;
     rp_client *client;
     rp_writer *writer;
     uint64_t keys[ITEMS];
@@ -63,8 +63,8 @@ static int setup(void **state)
     rp_error err = {0};
     char more[120];
     snprintf(more, sizeof more, "journal: {dir: /tmp/rp-shard-admin-%d}\n", (int)getpid());
-    shardset_start(&f->shards, SHARDS, tables, more);
-    f->client = must(rp_client_connect(shardset_endpoint(&f->shards, 1), NULL, WAIT, &err), &err);
+    shardbed_start(&f->shards, SHARDS, tables, more);
+    f->client = must(rp_client_connect(f->shards.services[1], NULL, WAIT, &err), &err);
     fill(f);
     *state = f;
     return 0;
@@ -77,7 +77,7 @@ static int teardown(void **state)
     rp_error err = {0};
     ok(rp_writer_destroy(&f->writer, WAIT, &err), &err);
     rp_client_destroy(&f->client);
-    shardset_fini(&f->shards);
+    shardbed_stop(&f->shards);
     snprintf(command, sizeof command, "rm -rf /tmp/rp-shard-admin-%d", (int)getpid());
     assert_int_equal(system(command), 0);
     free(f);
@@ -97,10 +97,11 @@ static void near(double a, double b)
     assert_true(fabs(a - b) <= 1e-9 * (1 + fabs(b)));
 }
 
+#define CASE(name) FIXTURE_TEST(struct fixture, name)
+
 /* Sums over all shards are what one broker with this configuration says. */
-TEST(a_table_is_the_sum_of_its_shards)
+CASE(a_table_is_the_sum_of_its_shards)
 {
-    struct fixture *f = *state;
     rp_info *info = info_of(f, NULL, 1);
     assert_int_equal(rp_info_count(info, "tables"), 2);
     assert_int_equal(rp_info_count(info, "shards.shard"), SHARDS);
@@ -128,7 +129,7 @@ TEST(a_table_is_the_sum_of_its_shards)
         assert_true(seen[s]);
         assert_int_equal(rp_info_u64(shard, "shard"), s);
         assert_string_equal(rp_info_text(shard, "problem"), "");
-        assert_string_equal(rp_info_text(shard, "service"), shardset_endpoint(&f->shards, s));
+        assert_string_equal(rp_info_text(shard, "service"), f->shards.services[s]);
         assert_int_equal(rp_info_count(shard, "tables"), 2);
         assert_int_equal(rp_info_u64(shard, "tables.0.size"), f->by_shard[s]);
         messages += rp_info_u64(shard, "server.messages_in");
@@ -147,9 +148,8 @@ TEST(a_table_is_the_sum_of_its_shards)
     rp_info_free(&info);
 }
 
-TEST(all_items_are_listed_and_fetched)
+CASE(all_items_are_listed_and_fetched)
 {
-    struct fixture *f = *state;
     rp_info *list = NULL;
     rp_error err = {0};
     uint64_t cursor = 0;
@@ -185,9 +185,8 @@ TEST(all_items_are_listed_and_fetched)
     assert_int_equal(rp_admin_list(f->client, "none", 0, 1, WAIT, &list, &err), RP_NOT_FOUND);
 }
 
-TEST(a_limiter_is_divided)
+CASE(a_limiter_is_divided)
 {
-    struct fixture *f = *state;
     rp_limiter_change change = {.struct_size = sizeof change,
                                 .set = RP_LIMITER_MIN_SIZE | RP_LIMITER_ERROR_BUFFER,
                                 .min_size = 61,
@@ -232,9 +231,8 @@ static uint64_t samples_of(struct fixture *f)
 }
 
 /* Tables without a ratio need no permits, and their samples count all the same, also after kill -9. */
-TEST(samples_are_counted)
+CASE(samples_are_counted)
 {
-    struct fixture *f = *state;
     rp_sampler_options options = {.struct_size = sizeof options};
     rp_error err = {0};
     options.batch_size = 12;
@@ -249,8 +247,8 @@ TEST(samples_are_counted)
     rp_sampler_destroy(&sampler);
     assert_int_equal(samples_of(f), 120);
     for (uint32_t s = 0; s < SHARDS; s++) {
-        shardset_kill(&f->shards, s);
-        shardset_again(&f->shards, s);
+        broker_process_stop(&f->shards.shards[s], SIGKILL);
+        broker_process_again(&f->shards.shards[s], NULL);
     }
     struct clock clock = clock_system();
     int64_t deadline = clock_now(&clock) + WAIT * NS_PER_MS;
@@ -260,13 +258,12 @@ TEST(samples_are_counted)
 }
 
 /* A sampler of a table that has no items waits for permits at shards. */
-TEST(permits_that_wait_are_shown)
+CASE(permits_that_wait_are_shown)
 {
-    struct fixture *f = *state;
     rp_sampler_options options = {.struct_size = sizeof options};
     rp_error err = {0};
     options.batch_size = 8;
-    rp_client *other = rp_client_connect(shardset_endpoint(&f->shards, 0), NULL, WAIT, &err);
+    rp_client *other = rp_client_connect(f->shards.services[0], NULL, WAIT, &err);
     rp_sampler *sampler = rp_sampler_new(other, "ratio", &options, &err);
     assert_non_null(sampler);
     struct clock clock = clock_system();
@@ -287,9 +284,8 @@ static uint32_t count(const char *text, const char *part)
 }
 
 /* A trace has each shard as a process of its own. */
-TEST(a_trace_is_of_all)
+CASE(a_trace_is_of_all)
 {
-    struct fixture *f = *state;
     rp_error err = {0};
     char *json = NULL;
     ok(rp_admin_trace_json(f->client, 100, &json, &err), &err);
@@ -303,9 +299,8 @@ TEST(a_trace_is_of_all)
     rp_string_free(&json);
 }
 
-TEST(a_checkpoint_is_of_all)
+CASE(a_checkpoint_is_of_all)
 {
-    struct fixture *f = *state;
     rp_info *made = NULL;
     rp_error err = {0};
     ok(rp_admin_checkpoint(f->client, WAIT, &made, &err), &err);
@@ -318,7 +313,7 @@ TEST(a_checkpoint_is_of_all)
 /* Runs replay-ctl with these words and gives its exit status and output. */
 static int ctl(struct fixture *f, char *out, size_t size, const char *words)
 {
-    const char *argv[16] = {process_env("RP_CTL"), "-e", shardset_endpoint(&f->shards, 2)};
+    const char *argv[16] = {process_env("RP_CTL"), "-e", f->shards.services[2]};
     char copy[200], *rest = copy, err[1000];
     uint32_t n = 3;
     snprintf(copy, sizeof copy, "%s", words);
@@ -340,9 +335,8 @@ static void change_at(struct fixture *f, uint32_t shard, double samples_per_inse
     ok(conn_call(client_shard(f->client, shard), &message, NULL, &err), &err);
 }
 
-TEST(replay_ctl_shows_each_shard)
+CASE(replay_ctl_shows_each_shard)
 {
-    struct fixture *f = *state;
     static char out[100000];
     char size[40];
     assert_int_equal(ctl(f, out, sizeof out, "info uniform --shards"), 0);
@@ -390,14 +384,13 @@ static uint32_t list_rest(struct fixture *f, uint32_t *missing)
 }
 
 /* A stopped shard is silent although it is connected; a killed one is away. Neither holds up the others. */
-TEST(a_shard_without_an_answer_is_named)
+CASE(a_shard_without_an_answer_is_named)
 {
-    struct fixture *f = *state;
     struct clock clock = clock_system();
     rp_error err = {0};
     uint32_t rest = ITEMS - f->by_shard[1], missing;
     struct observe_options options = {
-        .service = shardset_endpoint(&f->shards, 0), .table = "uniform", .folder = f->shards.dir, .every_ns = NS_PER_S};
+        .service = f->shards.services[0], .table = "uniform", .folder = f->shards.dir, .every_ns = NS_PER_S};
     struct observer *observer = observer_new(&options, &err);
     struct observation seen;
     assert_non_null(observer);
@@ -406,9 +399,9 @@ TEST(a_shard_without_an_answer_is_named)
     for (int killed = 0; killed < 2; killed++) {
         int64_t began = clock_now(&clock);
         if (killed)
-            shardset_kill(&f->shards, 1);
+            broker_process_stop(&f->shards.shards[1], SIGKILL);
         else
-            kill(f->shards.brokers[1].pid, SIGSTOP);
+            kill(f->shards.shards[1].pid, SIGSTOP);
         rp_info *info = info_of(f, NULL, 1);
         assert_true(clock_now(&clock) - began < 2 * NS_PER_S);
         assert_int_equal(rp_info_u64(info, "tables.0.size"), rest);
@@ -423,7 +416,7 @@ TEST(a_shard_without_an_answer_is_named)
         assert_int_equal(list_rest(f, &missing), rest);
         assert_int_equal(missing, 1);
         if (!killed)
-            kill(f->shards.brokers[1].pid, SIGCONT);
+            kill(f->shards.shards[1].pid, SIGCONT);
     }
     static char out[100000];
     char totals[40];
@@ -435,7 +428,7 @@ TEST(a_shard_without_an_answer_is_named)
     assert_true(status == RP_UNAVAILABLE || status == RP_DEADLINE_EXCEEDED);
     assert_non_null(strstr(err.text, "shard 1"));
     assert_int_equal(asked_table(f->client, "uniform", "size"), 0); /* the others are reset */
-    shardset_again(&f->shards, 1);
+    broker_process_again(&f->shards.shards[1], NULL);
     int64_t deadline = clock_now(&clock) + WAIT * NS_PER_MS;
     while (waits_of(f, "shard") > 0)
         assert_true(clock_now(&clock) < deadline);

@@ -15,9 +15,9 @@
 #include "replay/params.h"
 #include "replay/sampler.h"
 #include "replay/writer.h"
+#include "tests/support/fixture.h"
 #include "tests/support/process.h"
 #include "tests/support/shardbed.h"
-#include "tests/support/test.h"
 
 #define WAIT 10000
 #define SHARDS 3u
@@ -159,9 +159,10 @@ TEST(window, setup_none, teardown)
 
 /* ---- connecting ---- */
 
-TEST(connect, setup, teardown)
+#define CASE(name) FIXTURE_TEST(struct fixture, name, setup, teardown)
+
+CASE(connect)
 {
-    struct fixture *f = *state;
     char names[400];
     assert_int_equal(info_of(f)->shards, SHARDS);
     assert_int_equal(f->info.connected_shards, SHARDS);
@@ -172,9 +173,8 @@ TEST(connect, setup, teardown)
     assert_int_equal(info_of(f)->connected_shards, SHARDS);
 }
 
-TEST(other_settings, setup, teardown)
+CASE(other_settings)
 {
-    struct fixture *f = *state;
     rp_error err = {0};
     rp_client_destroy(&f->client);
     broker_process_stop(&f->bed.shards[2], SIGTERM);
@@ -198,9 +198,8 @@ TEST(other_settings, setup, teardown)
 }
 
 /* A shard is started elsewhere. A client hears of it when another shard comes back with the new list. */
-TEST(moved_shard, setup, teardown)
+CASE(moved_shard)
 {
-    struct fixture *f = *state;
     rp_error err = {0};
     uint64_t key = (uint64_t)2 << WIRE_KEY_SHARD_SHIFT;
     rp_change change;
@@ -218,9 +217,8 @@ TEST(moved_shard, setup, teardown)
 }
 
 /* One of 16 comes late, and the client does not wait for it. */
-TEST(sixteen, setup_none, teardown)
+FIXTURE_TEST(struct fixture, sixteen, setup_none, teardown)
 {
-    struct fixture *f = *state;
     rp_error err = {0};
     shardbed_prepare(&f->bed, 16);
     for (uint32_t i = 0; i < 16; i++)
@@ -241,9 +239,8 @@ TEST(sixteen, setup_none, teardown)
 
 /* ---- changes by key ---- */
 
-TEST(changes, setup, teardown)
+CASE(changes)
 {
-    struct fixture *f = *state;
     rp_error err = {0};
     rp_change change;
     uint64_t keys[ITEMS];
@@ -277,9 +274,8 @@ TEST(changes, setup, teardown)
 }
 
 /* A shard is killed: the updater goes on with the others, and ends with the shard when that is back. */
-TEST(lost_shard, setup, teardown)
+CASE(lost_shard)
 {
-    struct fixture *f = *state;
     rp_error err = {0};
     rp_change change;
     uint64_t keys[ITEMS], of_lost = 0;
@@ -358,9 +354,8 @@ static int reads_elsewhere(void *ctx)
 }
 
 /* All shards have one version, also after one of them, or shard 0, came back without any. */
-TEST(params, setup, teardown)
+CASE(params)
 {
-    struct fixture *f = *state;
     rp_error err = {0};
     rp_params *params = NULL;
     uint64_t version = 0;
@@ -410,9 +405,8 @@ TEST(params, setup, teardown)
 }
 
 /* A client that has nothing finds what another shard than its own has. */
-TEST(params_at_one, setup, teardown)
+CASE(params_at_one)
 {
-    struct fixture *f = *state;
     rp_error err = {0};
     rp_params *params = NULL;
     ok(rp_params_put(f->client, "policy", "one", 3, WAIT, NULL, &err), &err);
@@ -463,9 +457,8 @@ static int has_polled(void *ctx)
 }
 
 /* A subscriber never goes back to the older version of a slower shard, unless all shards count anew. */
-TEST(params_of_a_slow_shard, setup, teardown)
+CASE(params_of_a_slow_shard)
 {
-    struct fixture *f = *state;
     rp_error err = {0};
     uint32_t fast = client_nearest(f->client), slow = (fast + 1) % SHARDS;
     put_at(f, fast, 7, "seven");
@@ -504,9 +497,8 @@ TEST(params_of_a_slow_shard, setup, teardown)
 }
 
 /* A get does not go back either. Shard 0 knows whether versions count anew. */
-TEST(get_of_a_slow_shard, setup, teardown)
+CASE(get_of_a_slow_shard)
 {
-    struct fixture *f = *state;
     rp_error err = {0};
     rp_params *params = NULL;
     put_at(f, 0, 7, "seven");
@@ -566,9 +558,8 @@ static uint32_t see(rp_params **params, uint64_t *last, bool seen[])
 }
 
 /* Every put makes one version, and no block comes back after another one, whoever reads it and where. */
-TEST(rival_publishers, setup, teardown)
+CASE(rival_publishers)
 {
-    struct fixture *f = *state;
     struct rivals all = {.running = PUBLISHERS};
     static bool seen[2][PUBLISHERS * PUTS];
     uint64_t last[2] = {0};
@@ -603,9 +594,8 @@ TEST(rival_publishers, setup, teardown)
 /* ---- time-outs ---- */
 
 /* A put that waits for a silent shard names that one, and not a shard that is away and need not have it. */
-TEST(put_at_a_silent_shard, setup, teardown)
+CASE(put_at_a_silent_shard)
 {
-    struct fixture *f = *state;
     rp_error err = {0};
     broker_process_stop(&f->bed.shards[1], SIGKILL);
     assert_true(process_await(is_degraded, f, WAIT));
@@ -618,9 +608,8 @@ TEST(put_at_a_silent_shard, setup, teardown)
 }
 
 /* A sampler that waits for a silent shard names that shard. */
-TEST(silent_shard_is_named, setup_none, teardown)
+FIXTURE_TEST(struct fixture, silent_shard_is_named, setup_none, teardown)
 {
-    struct fixture *f = *state;
     rp_error err = {0};
     rp_batch *batch;
     rp_sampler_options options = {.struct_size = sizeof options};
@@ -655,9 +644,8 @@ TEST(silent_shard_is_named, setup_none, teardown)
 
 /* ---- shard 0 ---- */
 
-TEST(counters, setup, teardown)
+CASE(counters)
 {
-    struct fixture *f = *state;
     rp_error err = {0};
     int64_t value;
     ok(rp_counter_add(f->client, "steps", 5, WAIT, &value, &err), &err);
@@ -702,9 +690,8 @@ static rp_client *connect_with(const struct fixture *f, const char *key_file, rp
 }
 
 /* Every shard has a key of its own, and the client's key file names them all, in another order than that of the shards. */
-TEST(keys, setup_none, teardown)
+FIXTURE_TEST(struct fixture, keys, setup_none, teardown)
 {
-    struct fixture *f = *state;
     char file[128], folder[128], more[300], own[41], broker[41];
     rp_error err = {0};
     shardbed_prepare(&f->bed, SHARDS);
@@ -740,9 +727,8 @@ TEST(keys, setup_none, teardown)
 
 /* ---- fork ---- */
 
-TEST(fork, setup, teardown)
+CASE(fork)
 {
-    struct fixture *f = *state;
     rp_error err = {0};
     uint64_t key = UINT64_C(2) << WIRE_KEY_SHARD_SHIFT;
     rp_updater *updater = rp_updater_new(f->client, "replay", NULL, &err);

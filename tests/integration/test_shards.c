@@ -17,8 +17,8 @@
 #include "replay/sampler.h"
 #include "replay/writer.h"
 #include "tests/support/asked.h"
-#include "tests/support/shardset.h"
-#include "tests/support/test.h"
+#include "tests/support/fixture.h"
+#include "tests/support/shardbed.h"
 
 #define WAIT 10000 /* ms: more than enough */
 #define SHARDS 4u
@@ -39,7 +39,7 @@ static const char tables[] =
     "     limiter: {kind: sample_to_insert_ratio, samples_per_insert: 2, min_size: 4, error_buffer: 80000}}\n";
 
 struct fixture {
-    struct shardset shards;
+    struct shardbed shards;
     rp_client *client;
 };
 
@@ -47,8 +47,8 @@ static int setup(void **state)
 {
     struct fixture *f = calloc(1, sizeof *f);
     rp_error err = {0};
-    shardset_start(&f->shards, SHARDS, tables, NULL);
-    f->client = must(rp_client_connect(shardset_endpoint(&f->shards, 2), NULL, WAIT, &err), &err);
+    shardbed_start(&f->shards, SHARDS, tables, NULL);
+    f->client = must(rp_client_connect(f->shards.services[2], NULL, WAIT, &err), &err);
     *state = f;
     return 0;
 }
@@ -60,7 +60,7 @@ static int teardown(void **state)
           1000); /* a test that has failed leaves samplers behind, for which a client waits: end with its message */
     rp_client_destroy(&f->client);
     alarm(0);
-    shardset_fini(&f->shards);
+    shardbed_stop(&f->shards);
     free(f);
     return 0;
 }
@@ -125,10 +125,11 @@ static rp_sampler *new_sampler(rp_client *client, const char *table, uint32_t ba
     return sampler;
 }
 
+#define CASE(name) FIXTURE_TEST(struct fixture, name, setup, teardown)
+
 /* Episodes are spread over all shards, and all of them are sampled in proportion to their priorities. */
-TEST(items_of_all_shards_are_sampled_by_priority, setup, teardown)
+CASE(items_of_all_shards_are_sampled_by_priority)
 {
-    struct fixture *f = *state;
     enum { ITEMS = 300, BATCHES = 400, BATCH = 128 };
     uint32_t by_shard[256] = {0}, counts[ITEMS] = {0};
     insert(f->client, "prioritized", 0, ITEMS, by_shard);
@@ -189,9 +190,8 @@ static void *change_masses(void *arg)
 
 /* The mean of 1 / (N probability) over the items of a shard is the shard's part of all items, whatever masses the draws were made
  * with. */
-TEST(weights_are_exact_while_masses_change, setup, teardown)
+CASE(weights_are_exact_while_masses_change)
 {
-    struct fixture *f = *state;
     enum { ITEMS = 240, BATCHES = 1500, BATCH = 64 };
     struct changer changer = {.client = f->client};
     rp_error err = {0};
@@ -231,9 +231,8 @@ TEST(weights_are_exact_while_masses_change, setup, teardown)
     rp_sampler_destroy(&samplers[1]);
 }
 
-TEST(updates_and_deletes_find_their_shard, setup, teardown)
+CASE(updates_and_deletes_find_their_shard)
 {
-    struct fixture *f = *state;
     rp_error err = {0};
     insert(f->client, "prioritized", 0, 100, NULL);
     rp_sampler *sampler = new_sampler(f->client, "prioritized", 64, 1);
@@ -255,9 +254,8 @@ TEST(updates_and_deletes_find_their_shard, setup, teardown)
 }
 
 /* The sum of samples stays within the ratio and its buffer, and a starved sampler says why. */
-TEST(the_ratio_holds_over_all_shards, setup, teardown)
+CASE(the_ratio_holds_over_all_shards)
 {
-    struct fixture *f = *state;
     rp_error err = {0};
     enum { ITEMS = 600, BATCH = 50 };
     insert(f->client, "ratio", 0, 200, NULL);
@@ -279,9 +277,8 @@ TEST(the_ratio_holds_over_all_shards, setup, teardown)
 }
 
 /* All items come out of a queue, each once; and so they do where a sample removes its items, whatever shard has run out of them. */
-TEST(a_queue_gives_each_item_once, setup, teardown)
+CASE(a_queue_gives_each_item_once)
 {
-    struct fixture *f = *state;
     rp_error err = {0};
     enum { ITEMS = 500 };
     for (uint32_t t = 0; t < 2; t++) {
@@ -331,9 +328,8 @@ static const char *await_waits(rp_client *client, const char *table, uint32_t n)
 }
 
 /* A sampler waits for all shards together: no shard has a request of it, and each tells of it. */
-TEST(min_size_counts_the_items_of_all_shards, setup, teardown)
+CASE(min_size_counts_the_items_of_all_shards)
 {
-    struct fixture *f = *state;
     rp_error err = {0};
     insert(f->client, "late", 0, 99, NULL);
     rp_sampler *sampler = new_sampler(f->client, "late", 10, 1), *other = new_sampler(f->client, "late", 10, 0);
@@ -351,9 +347,8 @@ TEST(min_size_counts_the_items_of_all_shards, setup, teardown)
 }
 
 /* One item is enough for min_size 1, wherever it is; and items without priority are as likely as each other. */
-TEST(few_items_and_no_priorities, setup, teardown)
+CASE(few_items_and_no_priorities)
 {
-    struct fixture *f = *state;
     rp_error err = {0};
     rp_writer *writer = new_writer(f->client);
     rp_sampler *sampler = new_sampler(f->client, "prioritized", 10, 1);
@@ -378,9 +373,8 @@ TEST(few_items_and_no_priorities, setup, teardown)
 }
 
 /* A sampler and a writer go on while a shard is dead, and take it back. */
-TEST(a_shard_dies_and_comes_back, setup, teardown)
+CASE(a_shard_dies_and_comes_back)
 {
-    struct fixture *f = *state;
     rp_error err = {0};
     struct clock clock = clock_system();
     insert(f->client, "uniform", 0, 400, NULL);
@@ -388,7 +382,7 @@ TEST(a_shard_dies_and_comes_back, setup, teardown)
     rp_batch *batch;
     bool seen[SHARDS] = {false};
     int64_t longest = 0;
-    shardset_kill(&f->shards, 1);
+    broker_process_stop(&f->shards.shards[1], SIGKILL);
     for (uint32_t i = 0; i < 300; i++) {
         int64_t start = clock_now(&clock);
         ok(rp_sampler_next(sampler, &batch, WAIT, &err), &err);
@@ -404,7 +398,7 @@ TEST(a_shard_dies_and_comes_back, setup, teardown)
         assert_int_not_equal(key >> 56, 1);
     }
     ok(rp_writer_flush(writer, 0, WAIT, &err), &err);
-    shardset_again(&f->shards, 1); /* empty */
+    broker_process_again(&f->shards.shards[1], NULL); /* empty */
     for (uint32_t i = 0; i < 4000 && !seen[1]; i++) {
         uint64_t key;
         ok(insert_one(writer, "uniform", 2000, 1, WAIT, &key, &err), &err);
@@ -471,12 +465,12 @@ static void check_items_of_a_silent_shard(struct fixture *f, const char *table, 
     rp_sampler *sampler = rp_sampler_new(f->client, table, &options, &err);
     assert_non_null(sampler);
     uint32_t got = take(sampler, 16, WAIT, seen);
-    kill(f->shards.brokers[3].pid, SIGSTOP);
+    kill(f->shards.shards[3].pid, SIGSTOP);
     for (uint32_t i = 0; i < 14; i++) { /* the others still have items when it is found out that the shard is away */
         got += take(sampler, 16, WAIT, seen);
         nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL);
     }
-    kill(f->shards.brokers[3].pid, SIGCONT);
+    kill(f->shards.shards[3].pid, SIGCONT);
     for (double end = seconds_now() + WAIT / 1000.0; got < times * ITEMS && seconds_now() < end;)
         got += take(sampler, times * ITEMS - got, 200, seen);
     for (uint32_t i = 0; i < ITEMS; i++)
@@ -507,9 +501,8 @@ TEST(a_silent_shard_keeps_items_that_leave_their_table, setup, teardown)
 
 /* What was picked comes at once if the sampler is flexible, and otherwise when its time is over. The stream ends `timeout_ms` after
  * the last row. */
-TEST(a_stream_ends_after_its_last_row, setup, teardown)
+CASE(a_stream_ends_after_its_last_row)
 {
-    struct fixture *f = *state;
     enum { ITEMS = 300, TIMEOUT_MS = 2000 };
     static const char *const names[] = {"once", "twice"};
     for (uint32_t i = 0; i < 3; i++) {
@@ -543,9 +536,8 @@ TEST(a_stream_ends_after_its_last_row, setup, teardown)
 }
 
 /* A shard that is stopped and not dead: connected, and silent. */
-TEST(a_shard_that_is_silent, setup, teardown)
+CASE(a_shard_that_is_silent)
 {
-    struct fixture *f = *state;
     rp_error err = {0};
     struct clock clock = clock_system();
     insert(f->client, "ratio", 0, 200, NULL);
@@ -555,7 +547,7 @@ TEST(a_shard_that_is_silent, setup, teardown)
     longest_wait(other, 1);
     ok(rp_sampler_next(sampler, &batch, WAIT, &err), &err);
     rp_batch_release(&batch);
-    kill(f->shards.brokers[3].pid, SIGSTOP);
+    kill(f->shards.shards[3].pid, SIGSTOP);
     int64_t start = clock_now(&clock), longest = 0;
     for (uint32_t i = 0; i < 20; i++) {
         int64_t before = clock_now(&clock);
@@ -565,7 +557,7 @@ TEST(a_shard_that_is_silent, setup, teardown)
     }
     assert_true(longest_wait(other, 1) < 2); /* without prefetch: the first call finds out that the shard is away, */
     assert_true(longest_wait(other, 5) < 1); /* and the others know it */
-    kill(f->shards.brokers[3].pid, SIGCONT);
+    kill(f->shards.shards[3].pid, SIGCONT);
     print_message("20 batches in %.2f s, the longest wait was %.2f s\n", (double)(clock_now(&clock) - start) * 1e-9,
                   (double)longest * 1e-9);
     assert_true(longest < 2 * NS_PER_S);
@@ -650,7 +642,7 @@ TEST(a_stream_waits_for_a_silent_shard, setup, teardown)
         rp_sampler *sampler = rp_sampler_new(f->client, table, &options, &err);
         assert_non_null(sampler);
         uint32_t got = take(sampler, 16, WAIT, seen);
-        kill(f->shards.brokers[3].pid, SIGSTOP);
+        kill(f->shards.shards[3].pid, SIGSTOP);
         rp_status status = RP_OK;
         for (double end = seconds_now() + 2.5; seconds_now() < end && status != RP_END_OF_STREAM;) {
             status = rp_sampler_next(sampler, &batch, 100, &err);
@@ -658,7 +650,7 @@ TEST(a_stream_waits_for_a_silent_shard, setup, teardown)
                 seen[numbers(batch)[k]]++;
             rp_batch_release(&batch);
         }
-        kill(f->shards.brokers[3].pid, SIGCONT);
+        kill(f->shards.shards[3].pid, SIGCONT);
         if (status != RP_DEADLINE_EXCEEDED && !(i == 3 && got == MOST)) /* the shard may owe nothing then */
             fail_msg("case %u: %u items, then %s", i, got, status == RP_OK ? "more" : err.text);
         got += take_all(sampler, seen);
@@ -670,9 +662,8 @@ TEST(a_stream_waits_for_a_silent_shard, setup, teardown)
 }
 
 /* `distinct` holds within each batch, also if there are hardly more items; `flexible` batches are full while there is room. */
-TEST(distinct_and_flexible_batches, setup, teardown)
+CASE(distinct_and_flexible_batches)
 {
-    struct fixture *f = *state;
     rp_sampler_options options = {.struct_size = sizeof options};
     rp_error err = {0};
     enum { ITEMS = 40, BATCH = 30 };
@@ -728,9 +719,8 @@ TEST(distinct_and_flexible_batches, setup, teardown)
 }
 
 /* max_samples is exact, and a sampler may be destroyed at any time. */
-TEST(samplers_end_at_any_time, setup, teardown)
+CASE(samplers_end_at_any_time)
 {
-    struct fixture *f = *state;
     static const char *const names[] = {"uniform", "ratio", "queue", "prioritized"};
     rp_sampler_options options = {.struct_size = sizeof options};
     rp_error err = {0};
@@ -776,9 +766,8 @@ static uint64_t charged(rp_client *client, const char *table)
 }
 
 /* What a sampler has got ahead stays charged when it ends: 48 batches for each shard at most, and nothing without prefetch. */
-TEST(what_a_sampler_leaves_charged, setup, teardown)
+CASE(what_a_sampler_leaves_charged)
 {
-    struct fixture *f = *state;
     rp_error err = {0};
     rp_batch *batch;
     uint64_t given = 0;
@@ -799,9 +788,8 @@ TEST(what_a_sampler_leaves_charged, setup, teardown)
 }
 
 /* Demonstrations beside replay: a fixed share of each batch's items. */
-TEST(sources_with_shares, setup, teardown)
+CASE(sources_with_shares)
 {
-    struct fixture *f = *state;
     rp_error err = {0};
     insert(f->client, "uniform", 0, 100, NULL);
     insert(f->client, "prioritized", 1000, 100, NULL);
@@ -832,9 +820,8 @@ TEST(sources_with_shares, setup, teardown)
 }
 
 /* With more items in a batch than a shard's limiter lets the cursor move, samplers would wait for each other. */
-TEST(a_batch_above_the_buffer_is_refused, setup, teardown)
+CASE(a_batch_above_the_buffer_is_refused)
 {
-    struct fixture *f = *state;
     rp_sampler_options options = {.struct_size = sizeof options};
     rp_error err = {0};
     options.batch_size = 1000;
@@ -860,9 +847,8 @@ static void take_batches(rp_sampler *sampler, uint32_t n)
 }
 
 /* Batches ahead are as old as they are many: only a caller that waits for them gets more than it needs. */
-TEST(a_caller_that_waits_gets_more_batches_ahead, setup, teardown)
+CASE(a_caller_that_waits_gets_more_batches_ahead)
 {
-    struct fixture *f = *state;
     enum { LEAST = 2 * SHARDS, ROUNDS = 2000 };
     struct timespec pause = {.tv_nsec = 100000};
     insert(f->client, "uniform", 0, 200, NULL);

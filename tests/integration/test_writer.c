@@ -14,8 +14,8 @@
 #include "replay/replay.h"
 #include "tests/support/asked.h"
 #include "tests/support/facts.h"
+#include "tests/support/fixture.h"
 #include "tests/support/process.h"
-#include "tests/support/test.h"
 
 static const char tables[] = "  - name: replay\n"
                              "    max_size: 100000\n"
@@ -104,10 +104,11 @@ static uint64_t table_size(struct fixture *f, const char *name)
 
 /* ---- rows */
 
+#define CASE(name) FIXTURE_TEST(struct fixture, name, set_up, tear_down)
+
 /* Items of random slices are fetched by key and compared row by row. */
-TEST(rows_come_back_as_they_were_written, set_up, tear_down)
+CASE(rows_come_back_as_they_were_written)
 {
-    struct fixture *f = *state;
     struct rng rng;
     const char *given = getenv("RP_TEST_SEED");
     uint64_t seed = given ? strtoull(given, NULL, 10) : 7;
@@ -198,9 +199,8 @@ static rp_batch *take(struct fixture *f, const char *table, uint32_t n)
 }
 
 /* Columns whose shape holds a 0 have no data, and their fields have their shape. */
-TEST(shapes_may_hold_a_zero, set_up, tear_down)
+CASE(shapes_may_hold_a_zero)
 {
-    struct fixture *f = *state;
     for (uint32_t i = 0; i < 4; i++) {
         bool data = i % 2 == 0; /* or no column has any */
         write_flat(f, data ? 3 : 2, i < 2 ? 1 : 5, 20);
@@ -225,9 +225,8 @@ TEST(shapes_may_hold_a_zero, set_up, tear_down)
     }
 }
 
-TEST(absent_values_stay_out_of_items, set_up, tear_down)
+CASE(absent_values_stay_out_of_items)
 {
-    struct fixture *f = *state;
     open_writer(f, 1, 4);
     append(f);
     append(f);
@@ -246,9 +245,8 @@ TEST(absent_values_stay_out_of_items, set_up, tear_down)
 }
 
 /* Every chunk is a frame of its own, and several go in one item. */
-TEST(large_rows_travel_whole, set_up, tear_down)
+CASE(large_rows_travel_whole)
 {
-    struct fixture *f = *state;
     const rp_column wide = {.name = "w", .dtype = RP_DTYPE_UINT64, .codec = RP_CODEC_AUTO, .rank = 1, .shape = {30000}};
     rp_writer_options options = {.struct_size = sizeof options, .keep_alive = 8};
     f->writer = rp_writer_new(f->client, &wide, 1, &options, 5000, &f->err);
@@ -278,9 +276,8 @@ TEST(large_rows_travel_whole, set_up, tear_down)
 
 /* ---- refusals */
 
-TEST(mistakes_are_refused_at_the_call, set_up, tear_down)
+CASE(mistakes_are_refused_at_the_call)
 {
-    struct fixture *f = *state;
     open_writer(f, 2, 4);
     for (int i = 0; i < 6; i++)
         append(f);
@@ -307,9 +304,8 @@ TEST(mistakes_are_refused_at_the_call, set_up, tear_down)
 
 /* ---- back-pressure */
 
-TEST(a_held_back_table_is_explained_and_holds_back_nobody_else, set_up, tear_down)
+CASE(a_held_back_table_is_explained_and_holds_back_nobody_else)
 {
-    struct fixture *f = *state;
     open_writer(f, 1, 1);
     for (int i = 0; i < 200; i++) {
         append(f);
@@ -332,9 +328,8 @@ TEST(a_held_back_table_is_explained_and_holds_back_nobody_else, set_up, tear_dow
 }
 
 /* An insert that waits at the broker is not confirmed by its end. */
-TEST(what_waits_at_shutdown_is_not_confirmed, set_up, tear_down)
+CASE(what_waits_at_shutdown_is_not_confirmed)
 {
-    struct fixture *f = *state;
     open_writer(f, 1, 1);
     for (int i = 0; i < 15; i++) {
         append(f);
@@ -351,9 +346,8 @@ TEST(what_waits_at_shutdown_is_not_confirmed, set_up, tear_down)
 
 /* ---- loss */
 
-TEST(a_restarted_broker_puts_items_in_doubt_and_is_used_again, set_up, tear_down)
+CASE(a_restarted_broker_puts_items_in_doubt_and_is_used_again)
 {
-    struct fixture *f = *state;
     open_writer(f, 1, 4);
     for (int i = 0; i < 15; i++) {
         append(f);
@@ -417,9 +411,8 @@ static int write_in_another_process(const char *service)
 }
 
 /* The writer's process is stopped for longer than its session lasts, in the middle of its work. */
-TEST(a_stopped_process_takes_its_session_up_again, set_up, tear_down)
+CASE(a_stopped_process_takes_its_session_up_again)
 {
-    struct fixture *f = *state;
     int go[2], done[2];
     assert_int_equal(pipe(go), 0);
     assert_int_equal(pipe(done), 0);
@@ -473,9 +466,8 @@ TEST(a_stopped_process_takes_its_session_up_again, set_up, tear_down)
 }
 
 /* A broker that stands still for a while, longer than the client's patience: nothing is lost or doubled. */
-TEST(a_broker_that_stood_still_goes_on, set_up, tear_down)
+CASE(a_broker_that_stood_still_goes_on)
 {
-    struct fixture *f = *state;
     open_writer(f, 1, 2);
     for (int i = 0; i < 500; i++) {
         append(f);
@@ -495,9 +487,8 @@ TEST(a_broker_that_stood_still_goes_on, set_up, tear_down)
     assert_int_equal(info.sessions, 1);
 }
 
-TEST(several_writers_share_a_client, set_up, tear_down)
+CASE(several_writers_share_a_client)
 {
-    struct fixture *f = *state;
     rp_writer *writers[8];
     float x[3];
     uint8_t image[400];

@@ -12,7 +12,7 @@
 #include "proto/wire/codec.h"
 #include "proto/wire/pb.h"
 #include "replay.pb-c.h"
-#include "tests/support/test.h"
+#include "tests/support/fixture.h"
 
 #define MAX_COLUMNS 6u
 #define MAX_FIELDS 8u
@@ -509,15 +509,33 @@ static void check_batch(const struct model *m, const struct rp_batch *batch)
     assert_null(rp_batch_find(batch, "no such field"));
 }
 
-static struct batch_decoder *decoder_new(struct batch_pool **pool)
+struct fixture {
+    struct batch_pool *pool;
+    struct batch_decoder *decoder;
+    struct model m;
+    struct reply r;
+};
+
+static int set_up(void **state)
 {
     struct batch_options options = {.beta = 0.4, .max_bytes = UINT64_C(1) << 30};
-    *pool = batch_pool_new(2);
-    assert_non_null(*pool);
-    struct batch_decoder *decoder = batch_decoder_new(*pool, &options);
-    assert_non_null(decoder);
-    return decoder;
+    struct fixture *f = *state = calloc(1, sizeof *f);
+    f->pool = batch_pool_new(2);
+    f->decoder = batch_decoder_new(f->pool, &options);
+    assert_non_null(f->decoder);
+    return 0;
 }
+
+static int tear_down(void **state)
+{
+    struct fixture *f = *state;
+    batch_decoder_destroy(&f->decoder);
+    batch_pool_unref(&f->pool);
+    free(f);
+    return 0;
+}
+
+#define BATCH_TEST(name) FIXTURE_TEST(struct fixture, name, set_up, tear_down)
 
 /* ---- tests ---- */
 
@@ -542,66 +560,59 @@ static void rejoin(struct model *m, struct batch_pool *pool, struct rp_batch **b
 }
 
 /* left: the items stay in the reply until a batch is put together. Returns how many replies could keep theirs. */
-static uint64_t check_random_replies(void (*make)(struct model *m, uint64_t seed), uint64_t rounds, bool left)
+static uint64_t check_random_replies(struct fixture *f, void (*make)(struct model *m, uint64_t seed), uint64_t rounds,
+                                     bool left)
 {
     uint64_t seed = seed_of_run(), stayed = 0;
-    struct batch_pool *pool;
-    struct batch_decoder *decoder = decoder_new(&pool);
+    struct model *m = &f->m;
+    struct reply *r = &f->r;
     if (left)
-        batch_decoder_leave_items(decoder);
-    struct model *m = malloc(sizeof *m);
-    struct reply *r = malloc(sizeof *r);
+        batch_decoder_leave_items(f->decoder);
     for (uint64_t round = 0; round < rounds; round++) {
         rp_error err = {0};
         struct rp_batch *batch = NULL;
         make(m, seed + round * 1000003);
         encode_reply(m, r);
-        if (reply_read(r, &err) != RP_OK || decode_reply(decoder, r, &batch, &err) != RP_OK)
+        if (reply_read(r, &err) != RP_OK || decode_reply(f->decoder, r, &batch, &err) != RP_OK)
             fail_msg("round %llu: %s", (unsigned long long)round, err.text);
         stayed += batch->in_reply.step > 0;
         if (left)
-            rejoin(m, pool, &batch);
+            rejoin(m, f->pool, &batch);
         check_batch(m, batch);
         rp_batch_release(&batch);
         assert_null(batch);
         reply_fini(r);
         model_fini(m);
     }
-    free(m);
-    free(r);
-    batch_decoder_destroy(&decoder);
-    batch_pool_unref(&pool);
     return stayed;
 }
 
-TEST(random_replies)
+BATCH_TEST(random_replies)
 {
-    assert_int_equal(check_random_replies(model_init, 80, false), 0);
+    assert_int_equal(check_random_replies(f, model_init, 80, false), 0);
 }
 
-TEST(regular_replies)
+BATCH_TEST(regular_replies)
 {
-    assert_int_equal(check_random_replies(regular_model, 80, false), 0);
+    assert_int_equal(check_random_replies(f, regular_model, 80, false), 0);
 }
 
-TEST(items_left_in_the_reply)
+BATCH_TEST(items_left_in_the_reply)
 {
-    check_random_replies(model_init, 40, true);
-    assert_in_range(check_random_replies(regular_model, 80, true), 1, 79); /* rows with a stride are gathered */
+    check_random_replies(f, model_init, 40, true);
+    assert_in_range(check_random_replies(f, regular_model, 80, true), 1, 79); /* rows with a stride are gathered */
 }
 
 /* Whatever is changed in a reply, the decoder returns. */
-TEST(damage)
+BATCH_TEST(damage)
 {
     uint64_t seed = seed_of_run();
-    struct batch_pool *pool;
-    struct batch_decoder *decoder = decoder_new(&pool);
-    struct model *m = malloc(sizeof *m);
-    struct reply *r = malloc(sizeof *r);
+    struct model *m = &f->m;
+    struct reply *r = &f->r;
     uint32_t refused = 0;
     for (uint64_t round = 0; round < 30; round++) {
         if (round == 15)
-            batch_decoder_leave_items(decoder);
+            batch_decoder_leave_items(f->decoder);
         (round % 2 ? model_init : regular_model)(m, seed + round * 999983);
         encode_reply(m, r);
         for (uint32_t k = 0; k < 50; k++) {
@@ -614,11 +625,11 @@ TEST(damage)
             size_t size = r->list[0].size;
             if (below(m, 8) == 0)
                 r->list[0].size -= 1;
-            if (reply_read(r, &err) != RP_OK || decode_reply(decoder, r, &batch, &err) != RP_OK) {
+            if (reply_read(r, &err) != RP_OK || decode_reply(f->decoder, r, &batch, &err) != RP_OK) {
                 refused++;
                 assert_null(batch);
             } else if (batch && batch->in_reply.step) {
-                rejoin(m, pool, &batch);
+                rejoin(m, f->pool, &batch);
             }
             batch_list_release(&batch); /* damaged layouts may differ */
             *byte = old;
@@ -628,10 +639,6 @@ TEST(damage)
         model_fini(m);
     }
     assert_true(refused > 0);
-    free(m);
-    free(r);
-    batch_decoder_destroy(&decoder);
-    batch_pool_unref(&pool);
 }
 
 /* A model that is the same each time: 4 columns of 400 bytes together, one step per item. */
@@ -666,26 +673,20 @@ static void plain_model(struct model *m, uint32_t n_items)
 }
 
 /* A batch outlives decoder and pool owner. */
-TEST(batch_outlives)
+BATCH_TEST(batch_outlives)
 {
-    struct batch_pool *pool;
-    struct batch_decoder *decoder = decoder_new(&pool);
-    struct model *m = malloc(sizeof *m);
-    struct reply *r = malloc(sizeof *r);
     rp_error err = {0};
     struct rp_batch *batch = NULL;
-    plain_model(m, 10);
-    encode_reply(m, r);
-    assert_int_equal(reply_read(r, &err), RP_OK);
-    assert_int_equal(decode_reply(decoder, r, &batch, &err), RP_OK);
-    reply_fini(r);
-    batch_decoder_destroy(&decoder);
-    batch_pool_unref(&pool);
-    check_batch(m, batch);
+    plain_model(&f->m, 10);
+    encode_reply(&f->m, &f->r);
+    ok(reply_read(&f->r, &err), &err);
+    ok(decode_reply(f->decoder, &f->r, &batch, &err), &err);
+    reply_fini(&f->r);
+    batch_decoder_destroy(&f->decoder);
+    batch_pool_unref(&f->pool);
+    check_batch(&f->m, batch);
     rp_batch_release(&batch);
-    model_fini(m);
-    free(m);
-    free(r);
+    model_fini(&f->m);
 }
 
 /* The items of m that have fields like those of layout `like`, as a model of their own over the same data. */
@@ -730,9 +731,10 @@ static void check_part(const struct model *m, uint32_t like, const bool *alike, 
 }
 
 /* A reply whose layout `odd` does not agree with the others, which agree: two batches, nothing lost. */
-static void expect_split(struct batch_decoder *decoder, struct model *m, uint32_t odd)
+static void expect_split(struct fixture *f, uint32_t odd)
 {
-    struct reply *r = malloc(sizeof *r);
+    const struct model *m = &f->m;
+    struct reply *r = &f->r;
     struct rp_batch *list = NULL;
     rp_error err = {0};
     bool alike[2][MAX_LAYOUTS];
@@ -743,9 +745,9 @@ static void expect_split(struct batch_decoder *decoder, struct model *m, uint32_
     }
     for (uint32_t i = 0; i < m->n_items; i++)
         has[m->items[i].layout == odd] = true;
-    encode_reply(m, r);
-    assert_int_equal(reply_read(r, &err), RP_OK);
-    ok(decode_reply(decoder, r, &list, &err), &err);
+    encode_reply(&f->m, r);
+    ok(reply_read(r, &err), &err);
+    ok(decode_reply(f->decoder, r, &list, &err), &err);
     assert_int_equal(batch_list_items(list), m->n_items);
     for (uint32_t k = 0; k < 2; k++) {
         uint32_t which = odd == 0 ? 1 - k : k; /* in the order of the layouts */
@@ -757,42 +759,34 @@ static void expect_split(struct batch_decoder *decoder, struct model *m, uint32_
     }
     assert_null(list);
     reply_fini(r);
-    free(r);
 }
 
-TEST(layouts_that_differ)
+BATCH_TEST(layouts_that_differ)
 {
-    struct batch_pool *pool;
-    struct batch_decoder *decoder = decoder_new(&pool);
-    struct model *m = malloc(sizeof *m);
+    struct model *m = &f->m;
     plain_model(m, 8);
     m->n_layouts = 2;
     m->items[5].layout = m->items[2].layout = 1;
     m->layouts[1] = m->layouts[0];
     m->layouts[1].fields[2].squeeze = false;
-    expect_split(decoder, m, 1);
+    expect_split(f, 1);
     m->layouts[1] = m->layouts[0];
     m->layouts[1].fields[3].column = 0;
-    expect_split(decoder, m, 1);
+    expect_split(f, 1);
     m->layouts[1] = m->layouts[0];
     snprintf(m->layouts[1].fields[0].name, sizeof m->layouts[1].fields[0].name, "other");
-    expect_split(decoder, m, 1);
+    expect_split(f, 1);
     m->layouts[1] = m->layouts[0];
     m->layouts[1].n_fields = 3;
-    expect_split(decoder, m, 1);
+    expect_split(f, 1);
     model_fini(m);
-    free(m);
-    batch_decoder_destroy(&decoder);
-    batch_pool_unref(&pool);
 }
 
 /* Random replies, any one of whose layouts has a field that the others do not have. */
-TEST(random_replies_of_different_fields)
+BATCH_TEST(random_replies_of_different_fields)
 {
     uint64_t seed = seed_of_run();
-    struct batch_pool *pool;
-    struct batch_decoder *decoder = decoder_new(&pool);
-    struct model *m = malloc(sizeof *m);
+    struct model *m = &f->m;
     uint32_t split = 0;
     for (uint64_t round = 0; round < 200; round++) {
         model_init(m, seed + round * 1000003);
@@ -800,24 +794,20 @@ TEST(random_replies_of_different_fields)
             uint32_t odd = below(m, m->n_layouts);
             struct layout_spec *layout = &m->layouts[odd];
             snprintf(layout->fields[below(m, layout->n_fields)].name, sizeof layout->fields[0].name, "other");
-            expect_split(decoder, m, odd);
+            expect_split(f, odd);
             split++;
         }
         model_fini(m);
     }
     assert_true(split > 20);
-    free(m);
-    batch_decoder_destroy(&decoder);
-    batch_pool_unref(&pool);
 }
 
 /* max_bytes bounds all batches of a reply together. */
-TEST(different_fields_share_max_bytes)
+BATCH_TEST(different_fields_share_max_bytes)
 {
     struct batch_options options = {.max_bytes = 8 * 400};
-    struct batch_pool *pool = batch_pool_new(2);
-    struct model *m = malloc(sizeof *m);
-    struct reply *r = malloc(sizeof *r);
+    struct model *m = &f->m;
+    struct reply *r = &f->r;
     plain_model(m, 8);
     m->n_layouts = 2;
     m->layouts[1] = m->layouts[0];
@@ -828,7 +818,7 @@ TEST(different_fields_share_max_bytes)
     assert_int_equal(reply_read(r, &err), RP_OK);
     for (uint32_t k = 0; k < 2; k++) {
         options.max_bytes = 8 * 400 + (k ? 1024 : 0); /* each field begins at a multiple of 64 */
-        struct batch_decoder *decoder = batch_decoder_new(pool, &options);
+        struct batch_decoder *decoder = batch_decoder_new(f->pool, &options);
         struct rp_batch *list = NULL;
         assert_int_equal(decode_reply(decoder, r, &list, &err), k ? RP_OK : RP_RESOURCE_EXHAUSTED);
         assert_int_equal(batch_list_items(list), k ? 8 : 0);
@@ -837,18 +827,13 @@ TEST(different_fields_share_max_bytes)
     }
     reply_fini(r);
     model_fini(m);
-    free(m);
-    free(r);
-    batch_pool_unref(&pool);
 }
 
 /* A layout number that comes back with other contents, as after a restart of the broker, is read anew. */
-TEST(layout_number_reused)
+BATCH_TEST(layout_number_reused)
 {
-    struct batch_pool *pool;
-    struct batch_decoder *decoder = decoder_new(&pool);
-    struct model *m = malloc(sizeof *m);
-    struct reply *r = malloc(sizeof *r);
+    struct model *m = &f->m;
+    struct reply *r = &f->r;
     for (uint32_t k = 0; k < 4; k++) {
         rp_error err = {0};
         struct rp_batch *batch = NULL;
@@ -856,17 +841,13 @@ TEST(layout_number_reused)
         if (k % 2)
             snprintf(m->layouts[0].fields[1].name, sizeof m->layouts[0].fields[1].name, "renamed");
         encode_reply(m, r);
-        assert_int_equal(reply_read(r, &err), RP_OK);
-        assert_int_equal(decode_reply(decoder, r, &batch, &err), RP_OK);
+        ok(reply_read(r, &err), &err);
+        ok(decode_reply(f->decoder, r, &batch, &err), &err);
         check_batch(m, batch);
         rp_batch_release(&batch);
         reply_fini(r);
         model_fini(m);
     }
-    free(m);
-    free(r);
-    batch_decoder_destroy(&decoder);
-    batch_pool_unref(&pool);
 }
 
 TEST(weights)
@@ -882,83 +863,4 @@ TEST(weights)
     assert_true(fabs(w[1] - 0.25) < 1e-6);
     batch_weights(p, 4, 0.5, w);
     assert_true(fabs(w[1] - 0.5) < 1e-6);
-}
-
-/* Prints the time per item: 400 bytes in 4 columns, batches of 256. */
-TEST(speed)
-{
-    struct batch_pool *pool;
-    struct batch_decoder *decoder = decoder_new(&pool);
-    struct rp_batch *batch = NULL;
-    rp_error err = {0};
-    enum { N = 256, ROUNDS = 500 };
-    static uint64_t key[N];
-    static double priority[N], probability[N];
-    static uint32_t ones[N], size[N * 4];
-    static uint8_t column[4] = {0, 1, 2, 3}, codec[N * 4];
-    struct model *m = malloc(sizeof *m);
-    plain_model(m, N);
-    struct pb_writer layouts = {0}, header = {0};
-    encode_layouts(m, &layouts);
-    uint32_t blocks[N];
-    for (uint32_t i = 0; i < N; i++) {
-        key[i] = i;
-        priority[i] = probability[i] = 1.0 / (1 + i);
-        ones[i] = 1;
-        blocks[i] = 4;
-        for (uint32_t c = 0; c < 4; c++)
-            size[i * 4 + c] = m->columns[c].row_bytes;
-    }
-    static uint32_t zero[N];
-    struct wire_sampled_out out = {.id = 1,
-                                   .text = "",
-                                   .n_items = N,
-                                   .n_chunks = N,
-                                   .n_blocks = N * 4,
-                                   .n_chunk_refs = N,
-                                   .key = key,
-                                   .age_ns = key,
-                                   .policy = key,
-                                   .step = key,
-                                   .priority = priority,
-                                   .probability = probability,
-                                   .times_sampled = ones,
-                                   .session = zero,
-                                   .layout = zero,
-                                   .offset = zero,
-                                   .length = ones,
-                                   .chunks = ones,
-                                   .chunk_length = ones,
-                                   .chunk_blocks = blocks,
-                                   .block_size = size,
-                                   .block_column = column,
-                                   .block_codec = codec,
-                                   .n_block_columns = 4,
-                                   .packed = N,
-                                   .layouts = layouts.data,
-                                   .layouts_size = layouts.size,
-                                   .table_size = 1};
-    wire_write_sampled(&header, &out);
-    struct batch_frame frame = {calloc(N, 400), N * 400};
-    struct timespec t0, t1;
-    clock_gettime(CLOCK_MONOTONIC, &t0);
-    for (uint32_t k = 0; k < ROUNDS; k++) {
-        struct wire_reply outer;
-        struct wire_sampled view;
-        assert_int_equal(wire_read_reply(header.data, header.size, &outer, &err), RP_OK);
-        assert_int_equal(wire_read_sampled(outer.data, outer.size, &view, &err), RP_OK);
-        assert_int_equal(batch_decode(decoder, &(struct batch_reply){&view, outer.text, &frame, 1}, &batch, &err),
-                         RP_OK);
-        rp_batch_release(&batch);
-    }
-    clock_gettime(CLOCK_MONOTONIC, &t1);
-    double ns = (double)(t1.tv_sec - t0.tv_sec) * 1e9 + (double)(t1.tv_nsec - t0.tv_nsec);
-    print_message("decode: %.1f ns per item of 400 bytes in 4 fields, weights included\n", ns / ROUNDS / N);
-    free((void *)frame.data);
-    pb_writer_fini(&layouts);
-    pb_writer_fini(&header);
-    model_fini(m);
-    free(m);
-    batch_decoder_destroy(&decoder);
-    batch_pool_unref(&pool);
 }

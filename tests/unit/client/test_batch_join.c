@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "agent/client/sampler/batch.h"
-#include "tests/support/test.h"
+#include "tests/support/fixture.h"
 
 #define ITEMS 4u
 
@@ -121,10 +121,11 @@ static void check(const struct rp_batch *batch, const uint64_t *keys, const uint
     }
 }
 
+#define CASE(name) FIXTURE_TEST(struct fixture, name, set_up, tear_down)
+
 /* Padded to the longest item that is there, not to the longest of where the items came from. */
-TEST(items_of_different_lengths, set_up, tear_down)
+CASE(items_of_different_lengths)
 {
-    struct fixture *f = *state;
     struct rp_batch *out;
     rp_error err = {0};
     assert_int_equal(batch_join(f->pool, f->rows, 3, &plain, &out, &err), RP_OK);
@@ -137,9 +138,8 @@ TEST(items_of_different_lengths, set_up, tear_down)
     rp_batch_release(&out);
 }
 
-TEST(fields_are_found_by_name, set_up, tear_down)
+CASE(fields_are_found_by_name)
 {
-    struct fixture *f = *state;
     struct rp_batch *out;
     rp_error err = {0};
     swap_fields(f->b);
@@ -150,9 +150,8 @@ TEST(fields_are_found_by_name, set_up, tear_down)
 }
 
 /* Each with its own weights; items keep their order. */
-TEST(items_that_do_not_fit_are_apart, set_up, tear_down)
+CASE(items_that_do_not_fit_are_apart)
 {
-    struct fixture *f = *state;
     struct rp_batch *out;
     rp_error err = {0};
     f->b->batch->fields[1].dtype = RP_DTYPE_FLOAT32;
@@ -169,9 +168,8 @@ TEST(items_that_do_not_fit_are_apart, set_up, tear_down)
     batch_list_release(&out);
 }
 
-TEST(probabilities_and_weights, set_up, tear_down)
+CASE(probabilities_and_weights)
 {
-    struct fixture *f = *state;
     struct rp_batch *out;
     rp_error err = {0};
     const double expected[] = {0.5 * 0.25, 0.25 * 0.125, 0.5 * 0.375};
@@ -187,9 +185,8 @@ TEST(probabilities_and_weights, set_up, tear_down)
 }
 
 /* 3 items: 3 * 3 steps of 4 bytes, rounded up to 64, and 3 numbers. */
-TEST(max_bytes_is_exact, set_up, tear_down)
+CASE(max_bytes_is_exact)
 {
-    struct fixture *f = *state;
     struct batch_join_options options = plain;
     struct rp_batch *out;
     rp_error err = {0};

@@ -8,7 +8,7 @@
 #include "agent/client/conn/client.h"
 #include "proto/base/log.h"
 #include "tests/support/fakepeer.h"
-#include "tests/support/test.h"
+#include "tests/support/fixture.h"
 
 #define WAIT_MS 5000
 #define SHARDS 3u
@@ -75,24 +75,23 @@ static void check_complete(rp_client *client, struct fixture *f)
     assert_int_equal(client_shard_of(client, (uint64_t)SHARDS << WIRE_KEY_SHARD_SHIFT), 0);
 }
 
-TEST(any_shard, set_up, tear_down)
+#define CASE(name) FIXTURE_TEST(struct fixture, name, set_up, tear_down)
+
+CASE(any_shard)
 {
-    struct fixture *f = *state;
     check_complete(connect_to(f, f->peers[1].endpoint), f);
 }
 
 /* Out of order, one twice, one not at all. */
-TEST(several_endpoints, set_up, tear_down)
+CASE(several_endpoints)
 {
-    struct fixture *f = *state;
     char names[256];
     snprintf(names, sizeof names, "%s, %s,%s", f->peers[2].endpoint, f->peers[1].endpoint, f->peers[2].endpoint);
     check_complete(connect_to(f, names), f);
 }
 
-TEST(any_host, set_up, tear_down)
+CASE(any_host)
 {
-    struct fixture *f = *state;
     char names[SHARDS][64], *list[SHARDS];
     for (uint32_t i = 0; i < SHARDS; i++) {
         snprintf(names[i], sizeof names[i], "tcp://*%s", strrchr(f->peers[i].endpoint, ':'));
@@ -113,9 +112,8 @@ static rp_error refuse(const char *endpoints)
     return err;
 }
 
-TEST(other_settings, set_up, tear_down)
+CASE(other_settings)
 {
-    struct fixture *f = *state;
     fakepeer_join(&f->peers[2], 2, f->list, SHARDS, SETTINGS + 1);
     rp_error err = refuse(f->peers[0].endpoint);
     assert_int_equal(err.status, RP_FAILED_PRECONDITION);
@@ -123,18 +121,16 @@ TEST(other_settings, set_up, tear_down)
     assert_non_null(strstr(err.text, f->peers[2].endpoint));
 }
 
-TEST(other_number, set_up, tear_down)
+CASE(other_number)
 {
-    struct fixture *f = *state;
     fakepeer_join(&f->peers[2], 1, f->list, SHARDS, SETTINGS);
     assert_int_equal(refuse(f->peers[0].endpoint).status, RP_FAILED_PRECONDITION);
     fakepeer_join(&f->peers[2], SHARDS, f->list, SHARDS, SETTINGS);
     assert_int_equal(refuse(f->peers[2].endpoint).status, RP_BAD_MESSAGE);
 }
 
-TEST(other_count, set_up, tear_down)
+CASE(other_count)
 {
-    struct fixture *f = *state;
     fakepeer_join(&f->peers[1], 1, f->list, SHARDS - 1, SETTINGS);
     assert_int_equal(refuse(f->peers[0].endpoint).status, RP_FAILED_PRECONDITION);
     fakepeer_join(&f->peers[1], 0, NULL, 0, 0);
@@ -142,9 +138,8 @@ TEST(other_count, set_up, tear_down)
 }
 
 /* A shard that does not answer gets the hello of another, and the call does not wait for it for ever. */
-TEST(silent_shard, set_up, tear_down)
+CASE(silent_shard)
 {
-    struct fixture *f = *state;
     char text[300];
     rp_client_info info = {.struct_size = sizeof info};
     fakepeer_set(&f->peers[2], &f->peers[2].deaf, true);
@@ -163,9 +158,8 @@ TEST(silent_shard, set_up, tear_down)
     assert_null(strstr(text, "shard 1"));
 }
 
-TEST(silent_shard_0, set_up, tear_down)
+CASE(silent_shard_0)
 {
-    struct fixture *f = *state;
     rp_error err = {0};
     fakepeer_set(&f->peers[0], &f->peers[0].deaf, true);
     assert_null(rp_client_connect(f->peers[1].endpoint, NULL, 300, &err));
@@ -209,9 +203,8 @@ TEST(new_settings)
 }
 
 /* Two brokers that are not shards of one. */
-TEST(strangers, set_up, tear_down)
+CASE(strangers)
 {
-    struct fixture *f = *state;
     char names[256];
     snprintf(names, sizeof names, "%s,%s", f->peers[0].endpoint, f->peers[1].endpoint);
     fakepeer_join(&f->peers[1], 0, f->list, SHARDS, SETTINGS);
@@ -221,9 +214,8 @@ TEST(strangers, set_up, tear_down)
     assert_int_equal(refuse(names).status, RP_FAILED_PRECONDITION);
 }
 
-TEST(bad_names, set_up, tear_down)
+CASE(bad_names)
 {
-    struct fixture *f = *state;
     char names[256];
     snprintf(names, sizeof names, "%s,", f->peers[0].endpoint);
     assert_int_equal(refuse(names).status, RP_INVALID_ARGUMENT);

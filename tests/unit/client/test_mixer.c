@@ -10,7 +10,7 @@
 #include "replay/client.h"
 #include "replay/sampler.h"
 #include "tests/support/fakepeer.h"
-#include "tests/support/test.h"
+#include "tests/support/fixture.h"
 
 #define WAIT_MS 5000
 #define SHARDS 2u
@@ -108,9 +108,10 @@ static rp_sampler *new_sampler(struct fixture *f, uint32_t on_demand, uint32_t d
     return rp_sampler_new(f->client, "a", &options, err);
 }
 
-TEST(answers_without_sense_do_no_harm, set_up, tear_down)
+#define CASE(name) FIXTURE_TEST(struct fixture, name, set_up, tear_down)
+
+CASE(answers_without_sense_do_no_harm)
 {
-    struct fixture *f = *state;
     struct clock clock = clock_system();
     for (uint32_t i = 0; i < 6 * sizeof rows / sizeof rows[0]; i++) {
         rp_error err = {0};
@@ -134,9 +135,8 @@ TEST(answers_without_sense_do_no_harm, set_up, tear_down)
     }
 }
 
-TEST(a_deal_that_nobody_knows_is_refused, set_up, tear_down)
+CASE(a_deal_that_nobody_knows_is_refused)
 {
-    struct fixture *f = *state;
     const struct row row = {0, 7, 0, 1, 1, 0, 0};
     rp_error err = {0};
     say(f, &row);
@@ -153,9 +153,8 @@ static void set_all(struct fixture *f, size_t knob, bool value)
 }
 
 /* Items come whatever is said about the rest; more items than were asked for are an error, not a batch. */
-TEST(replies_with_items, set_up, tear_down)
+CASE(replies_with_items)
 {
-    struct fixture *f = *state;
     static const double masses[] = {5, INFINITY, 1e308, 1e-300};
     rp_error err = {0};
     rp_batch *batch;
@@ -201,9 +200,8 @@ TEST(replies_with_items, set_up, tear_down)
 }
 
 /* One shard that answers is enough to begin, and a new sampler waits for the others but shortly. */
-TEST(a_silent_shard_does_not_hold_up_the_start, set_up, tear_down)
+CASE(a_silent_shard_does_not_hold_up_the_start)
 {
-    struct fixture *f = *state;
     rp_error err = {0};
     say(f, &sound);
     for (uint32_t i = 0; i < SHARDS; i++) {
@@ -229,9 +227,8 @@ static int stop(void *ctx)
 }
 
 /* Also if no shard answers: the caller gets its thread back when it asks for it. */
-TEST(waits_that_the_caller_ends, set_up, tear_down)
+CASE(waits_that_the_caller_ends)
 {
-    struct fixture *f = *state;
     rp_error err = {0};
     rp_batch *batch;
     int calls = 0;

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "proto/base/rng.h"
-#include "tests/support/test.h"
+#include "tests/support/fixture.h"
 #include "tests/support/writer_fixture.h"
 
 static const rp_column columns[] = {
@@ -45,9 +45,10 @@ static void end(struct writer_fixture *f)
     ok(rp_writer_end_episode(f->writer, RP_END_WAIT, 5000, &f->err), &f->err);
 }
 
-TEST(every_step_as_soon_as_it_fits, set_up, writer_fixture_tear_down)
+#define CASE(name) FIXTURE_TEST(struct writer_fixture, name, set_up, writer_fixture_tear_down)
+
+CASE(every_step_as_soon_as_it_fits)
 {
-    struct writer_fixture *f = *state;
     add_pattern(f, "a", 3, NULL, 0);
     for (int episode = 0; episode < 2; episode++) {
         run(f, 10);
@@ -59,9 +60,8 @@ TEST(every_step_as_soon_as_it_fits, set_up, writer_fixture_tear_down)
     assert_int_equal(fakepeer_read(&f->peer, &f->peer.layouts), 1);
 }
 
-TEST(the_end_of_an_episode, set_up, writer_fixture_tear_down)
+CASE(the_end_of_an_episode)
 {
-    struct writer_fixture *f = *state;
     const rp_condition last = {.kind = RP_WHEN_END_OF_EPISODE};
     const rp_condition last_of_long[] = {last, {.kind = RP_WHEN_MIN_STEPS, .a = 6}};
     add_pattern(f, "a", 1, &last, 1);
@@ -79,9 +79,8 @@ TEST(the_end_of_an_episode, set_up, writer_fixture_tear_down)
     assert_int_equal(info.episode, 2);
 }
 
-TEST(absent_values_make_no_item, set_up, writer_fixture_tear_down)
+CASE(absent_values_make_no_item)
 {
-    struct writer_fixture *f = *state;
     float x = 1;
     const void *values[] = {NULL, &x};
     add_pattern(f, "a", 2, NULL, 0);
@@ -93,9 +92,8 @@ TEST(absent_values_make_no_item, set_up, writer_fixture_tear_down)
     assert_int_equal(fakepeer_read(&f->peer, &f->peer.items), 4);
 }
 
-TEST(a_time_out_takes_no_step, set_up, writer_fixture_tear_down)
+CASE(a_time_out_takes_no_step)
 {
-    struct writer_fixture *f = *state;
     rp_writer_options options = {.struct_size = sizeof options, .max_in_flight_items = 2, .keep_alive = 4};
     rp_writer_destroy(&f->writer, 0, NULL);
     fakepeer_set(&f->peer, &f->peer.hold, true);
@@ -249,9 +247,8 @@ static void agrees(struct writer_fixture *f, const struct model *model, uint64_t
                  (unsigned long long)model->steps, (unsigned long long)info.created, (unsigned long long)model->items);
 }
 
-TEST(random_patterns_agree_with_a_model, set_up, writer_fixture_tear_down)
+CASE(random_patterns_agree_with_a_model)
 {
-    struct writer_fixture *f = *state;
     for (uint64_t seed = 1; seed <= 600; seed++) {
         struct rng rng;
         struct model model = {0};
@@ -277,9 +274,8 @@ TEST(random_patterns_agree_with_a_model, set_up, writer_fixture_tear_down)
     }
 }
 
-TEST(bad_conditions_are_refused, set_up, writer_fixture_tear_down)
+CASE(bad_conditions_are_refused)
 {
-    struct writer_fixture *f = *state;
     rp_slice slice = {.column = 0, .start = -1};
     rp_condition c = {.kind = RP_WHEN_VALUE, .a = RP_COMPARE_EQ, .number = 1};
     rp_pattern pattern = {
@@ -306,9 +302,8 @@ TEST(bad_conditions_are_refused, set_up, writer_fixture_tear_down)
         assert_int_equal(rp_writer_add_pattern(f->writer, &pattern, &f->err), RP_INVALID_ARGUMENT);
 }
 
-TEST(bad_patterns_are_refused, set_up, writer_fixture_tear_down)
+CASE(bad_patterns_are_refused)
 {
-    struct writer_fixture *f = *state;
     rp_slice slice = {.column = 0, .start = -1};
     rp_condition never = {.kind = RP_WHEN_STEP_MODULO, .a = 3, .b = 3};
     rp_pattern pattern = {.table = "a", .priority = 1, .slices = &slice, .n_slices = 1};

@@ -11,7 +11,7 @@
 #include "replay/replay.h"
 #include "replay/server.h"
 #include "tests/support/fakepeer.h"
-#include "tests/support/test.h"
+#include "tests/support/fixture.h"
 
 #define WAIT 10000
 #define SLACK_MS 400 /* for a busy machine */
@@ -250,9 +250,10 @@ static bool is_late(rp_status status)
     return status == RP_DEADLINE_EXCEEDED || status == RP_UNAVAILABLE;
 }
 
-TEST(in_time, set_up, tear_down)
+#define CASE(name) FIXTURE_TEST(struct fixture, name, set_up, tear_down)
+
+CASE(in_time)
 {
-    struct fixture *f = *state;
     for (uint32_t i = 0; i < N_ROWS; i++) {
         if (rows[i].grace_ms < 0)
             continue;
@@ -263,9 +264,8 @@ TEST(in_time, set_up, tear_down)
     nothing_done(f);
 }
 
-TEST(polls, set_up, tear_down)
+CASE(polls)
 {
-    struct fixture *f = *state;
     for (uint32_t i = 0; i < N_ROWS; i++) {
         if (rows[i].grace_ms != 0)
             continue;
@@ -306,9 +306,8 @@ static void took(int64_t start, int64_t least_ms)
     assert_in_range(now_ms() - start, least_ms, least_ms + WAIT);
 }
 
-TEST(destroy_in_time, set_up, tear_down)
+CASE(destroy_in_time)
 {
-    struct fixture *f = *state;
     rp_error err = {0};
     int64_t start = now_ms();
     assert_int_equal(rp_writer_destroy(&f->writer, 60, &err), RP_DEADLINE_EXCEEDED);
@@ -326,9 +325,8 @@ TEST(destroy_in_time, set_up, tear_down)
 }
 
 /* The options of a sampler and the pauses of a client take any number, too. */
-TEST(options, set_up, tear_down)
+CASE(options)
 {
-    struct fixture *f = *state;
     rp_error err = {0};
     rp_batch *batch;
     rp_sampler_options options = {.struct_size = sizeof options};
@@ -356,9 +354,8 @@ static int use_library(void *ctx)
     return rp_counter_add(f->real, "inside", 1, WAIT, &value, &err) == RP_OK && value == 3;
 }
 
-TEST(wait_function, set_up, tear_down)
+CASE(wait_function)
 {
-    struct fixture *f = *state;
     rp_error err = {0};
     int calls = 0;
     rp_batch *batch;

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "tests/support/facts.h"
-#include "tests/support/test.h"
+#include "tests/support/fixture.h"
 #include "tests/support/writer_fixture.h"
 
 static const rp_column columns[] = {
@@ -49,9 +49,10 @@ static rp_writer_info info(struct writer_fixture *f)
 
 /* ---- what is sent when */
 
-TEST(nothing_is_sent_without_items, writer_fixture_set_up, writer_fixture_tear_down)
+#define CASE(name) FIXTURE_TEST(struct writer_fixture, name, writer_fixture_set_up, writer_fixture_tear_down)
+
+CASE(nothing_is_sent_without_items)
 {
-    struct writer_fixture *f = *state;
     open_writer(f, NULL);
     for (int i = 0; i < 1000; i++)
         append(f);
@@ -61,9 +62,8 @@ TEST(nothing_is_sent_without_items, writer_fixture_set_up, writer_fixture_tear_d
     assert_int_equal(fakepeer_read(&f->peer, &f->peer.messages), 0);
 }
 
-TEST(an_item_is_sent_when_its_chunk_is_complete, writer_fixture_set_up, writer_fixture_tear_down)
+CASE(an_item_is_sent_when_its_chunk_is_complete)
 {
-    struct writer_fixture *f = *state;
     rp_writer_options options = {.struct_size = sizeof options, .chunk_length = 4, .keep_alive = 8};
     open_writer(f, &options);
     append(f);
@@ -85,9 +85,8 @@ TEST(an_item_is_sent_when_its_chunk_is_complete, writer_fixture_set_up, writer_f
     assert_int_equal(f->peer.lengths[1], 5);
 }
 
-TEST(an_item_leaves_at_once_when_idle_and_batches_under_load, writer_fixture_set_up, writer_fixture_tear_down)
+CASE(an_item_leaves_at_once_when_idle_and_batches_under_load)
 {
-    struct writer_fixture *f = *state;
     open_writer(f, NULL);
     append(f);
     add_item(f, "a", 1);
@@ -104,9 +103,8 @@ TEST(an_item_leaves_at_once_when_idle_and_batches_under_load, writer_fixture_set
     assert_int_equal(fakepeer_read(&f->peer, &f->peer.out_of_order), 0);
 }
 
-TEST(layouts_are_shared_by_items_of_any_length, writer_fixture_set_up, writer_fixture_tear_down)
+CASE(layouts_are_shared_by_items_of_any_length)
 {
-    struct writer_fixture *f = *state;
     rp_writer_options options = {.struct_size = sizeof options, .keep_alive = 32};
     open_writer(f, &options);
     for (uint32_t i = 1; i <= 32; i++) {
@@ -124,9 +122,8 @@ TEST(layouts_are_shared_by_items_of_any_length, writer_fixture_set_up, writer_fi
 
 /* ---- refusals at the call */
 
-TEST(bad_calls_are_refused_with_a_sentence, writer_fixture_set_up, writer_fixture_tear_down)
+CASE(bad_calls_are_refused_with_a_sentence)
 {
-    struct writer_fixture *f = *state;
     rp_writer_options options = {.struct_size = sizeof options, .keep_alive = 3};
     open_writer(f, &options);
     const rp_slice past = {.column = 0, .start = -4, .count = 1};
@@ -161,9 +158,8 @@ TEST(bad_calls_are_refused_with_a_sentence, writer_fixture_set_up, writer_fixtur
     assert_int_equal(rp_writer_append(f->writer, again, 0, &f->err), RP_FAILED_PRECONDITION);
 }
 
-TEST(a_signature_is_checked_at_the_call, writer_fixture_set_up, writer_fixture_tear_down)
+CASE(a_signature_is_checked_at_the_call)
 {
-    struct writer_fixture *f = *state;
     static const rp_column signature[] = {
         {.name = "obs", .dtype = RP_DTYPE_FLOAT32, .rank = 2, .shape = {3, 4}},
         {.name = "r", .dtype = RP_DTYPE_INT32, .rank = 1, .shape = {0}},
@@ -195,9 +191,8 @@ TEST(a_signature_is_checked_at_the_call, writer_fixture_set_up, writer_fixture_t
 
 /* ---- credit */
 
-TEST(credit_of_one_table_does_not_hold_back_another, writer_fixture_set_up, writer_fixture_tear_down)
+CASE(credit_of_one_table_does_not_hold_back_another)
 {
-    struct writer_fixture *f = *state;
     fakepeer_set(&f->peer, &f->peer.hold, true);
     fakepeer_write(&f->peer, &f->peer.window_items[0], 5);
     open_writer(f, NULL);
@@ -219,9 +214,8 @@ TEST(credit_of_one_table_does_not_hold_back_another, writer_fixture_set_up, writ
 }
 
 /* A writer that is asked to keep less says so at once, sends no more than it kept, and starts anew after HELLO. */
-TEST(unused_credit_is_given_up_on_request, writer_fixture_set_up, writer_fixture_tear_down)
+CASE(unused_credit_is_given_up_on_request)
 {
-    struct writer_fixture *f = *state;
     const uint64_t window = 200000, keep = 20000;
     fakepeer_set(&f->peer, &f->peer.hold, true);
     fakepeer_write(&f->peer, &f->peer.window_bytes, window);
@@ -250,9 +244,8 @@ TEST(unused_credit_is_given_up_on_request, writer_fixture_set_up, writer_fixture
 
 /* A broker that restarts from an older checkpoint has counted fewer bytes: the writer must not wait for credit that it would
  * never get. */
-TEST(after_a_loss_the_writer_counts_as_the_broker_does, writer_fixture_set_up, writer_fixture_tear_down)
+CASE(after_a_loss_the_writer_counts_as_the_broker_does)
 {
-    struct writer_fixture *f = *state;
     fakepeer_write(&f->peer, &f->peer.window_bytes, 50000);
     open_writer(f, NULL);
     for (int i = 0; fakepeer_read(&f->peer, &f->peer.received_bytes) < 300000; i++) {
@@ -276,9 +269,8 @@ TEST(after_a_loss_the_writer_counts_as_the_broker_does, writer_fixture_set_up, w
     assert_int_equal(info(f).rejected, 0);
 }
 
-TEST(one_item_may_go_without_any_credit, writer_fixture_set_up, writer_fixture_tear_down)
+CASE(one_item_may_go_without_any_credit)
 {
-    struct writer_fixture *f = *state;
     fakepeer_write(&f->peer, &f->peer.window_items[0], 0);
     fakepeer_write(&f->peer, &f->peer.window_bytes, 0);
     open_writer(f, NULL);
@@ -291,9 +283,8 @@ TEST(one_item_may_go_without_any_credit, writer_fixture_set_up, writer_fixture_t
     assert_int_equal(fakepeer_read(&f->peer, &f->peer.items), 20);
 }
 
-TEST(a_full_writer_waits_and_loses_nothing, writer_fixture_set_up, writer_fixture_tear_down)
+CASE(a_full_writer_waits_and_loses_nothing)
 {
-    struct writer_fixture *f = *state;
     fakepeer_set(&f->peer, &f->peer.hold, true);
     rp_writer_options options = {.struct_size = sizeof options, .max_in_flight_items = 3};
     open_writer(f, &options);
@@ -311,9 +302,8 @@ TEST(a_full_writer_waits_and_loses_nothing, writer_fixture_set_up, writer_fixtur
     assert_int_equal(f->peer.keys[3], key);
 }
 
-TEST(an_item_larger_than_a_message_is_refused, writer_fixture_set_up, writer_fixture_tear_down)
+CASE(an_item_larger_than_a_message_is_refused)
 {
-    struct writer_fixture *f = *state;
     const rp_column wide = {.name = "w", .dtype = RP_DTYPE_UINT8, .codec = RP_CODEC_RAW, .rank = 1, .shape = {400000}};
     rp_writer_options options = {.struct_size = sizeof options, .keep_alive = 3};
     f->writer = rp_writer_new(f->client, &wide, 1, &options, 5000, &f->err);
@@ -329,9 +319,8 @@ TEST(an_item_larger_than_a_message_is_refused, writer_fixture_set_up, writer_fix
 
 /* ---- rejections */
 
-TEST(rejections_are_told_once_and_can_be_read, writer_fixture_set_up, writer_fixture_tear_down)
+CASE(rejections_are_told_once_and_can_be_read)
 {
-    struct writer_fixture *f = *state;
     fakepeer_set(&f->peer, &f->peer.reject_odd, true);
     open_writer(f, NULL);
     append(f);
@@ -356,9 +345,8 @@ TEST(rejections_are_told_once_and_can_be_read, writer_fixture_set_up, writer_fix
 
 /* ---- loss */
 
-TEST(lost_messages_are_sent_again, writer_fixture_set_up, writer_fixture_tear_down)
+CASE(lost_messages_are_sent_again)
 {
-    struct writer_fixture *f = *state;
     open_writer(f, NULL);
     uint64_t keys[60];
     for (int i = 0; i < 60; i++) {
@@ -381,9 +369,8 @@ TEST(lost_messages_are_sent_again, writer_fixture_set_up, writer_fixture_tear_do
 }
 
 /* Nothing comes after the lost message: only the numbers in heartbeats tell. */
-TEST(a_lost_last_message_is_noticed, writer_fixture_set_up, writer_fixture_tear_down)
+CASE(a_lost_last_message_is_noticed)
 {
-    struct writer_fixture *f = *state;
     open_writer(f, NULL);
     append(f);
     fakepeer_set(&f->peer, &f->peer.lose, true);
@@ -394,9 +381,8 @@ TEST(a_lost_last_message_is_noticed, writer_fixture_set_up, writer_fixture_tear_
     assert_int_equal(fakepeer_read(&f->peer, &f->peer.items), 1);
 }
 
-TEST(an_expired_session_is_filled_again, writer_fixture_set_up, writer_fixture_tear_down)
+CASE(an_expired_session_is_filled_again)
 {
-    struct writer_fixture *f = *state;
     rp_writer_options options = {.struct_size = sizeof options, .keep_alive = 4};
     open_writer(f, &options);
     for (int i = 0; i < 30; i++) {
@@ -452,9 +438,8 @@ static void lose_session(struct writer_fixture *f, int32_t doubt, uint64_t *keys
     assert_true(fakepeer_await(&f->peer, &f->peer.hellos, 4));
 }
 
-TEST(a_forgotten_session_leaves_items_in_doubt, writer_fixture_set_up, writer_fixture_tear_down)
+CASE(a_forgotten_session_leaves_items_in_doubt)
 {
-    struct writer_fixture *f = *state;
     uint64_t keys[20];
     lose_session(f, RP_DOUBT_REPORT, keys);
     assert_int_equal(rp_writer_flush(f->writer, 0, 5000, &f->err), RP_IN_DOUBT);
@@ -478,9 +463,8 @@ TEST(a_forgotten_session_leaves_items_in_doubt, writer_fixture_set_up, writer_fi
     assert_int_equal(fakepeer_read(&f->peer, &f->peer.out_of_order), 0);
 }
 
-TEST(items_in_doubt_can_be_sent_again, writer_fixture_set_up, writer_fixture_tear_down)
+CASE(items_in_doubt_can_be_sent_again)
 {
-    struct writer_fixture *f = *state;
     uint64_t keys[20];
     lose_session(f, RP_DOUBT_RESEND, keys);
     flush(f);
@@ -491,9 +475,8 @@ TEST(items_in_doubt_can_be_sent_again, writer_fixture_set_up, writer_fixture_tea
 }
 
 /* A session has so many keys: then the writer goes on in a new one, with nothing lost, doubted or sent twice. */
-TEST(used_up_keys_bring_a_new_session, writer_fixture_set_up, writer_fixture_tear_down)
+CASE(used_up_keys_bring_a_new_session)
 {
-    struct writer_fixture *f = *state;
     enum { EACH = 7, ITEMS = 40 };
     fakepeer_write(&f->peer, &f->peer.key_count, EACH);
     rp_writer_options options = {.struct_size = sizeof options, .chunk_length = 1, .keep_alive = 4};
@@ -517,9 +500,8 @@ TEST(used_up_keys_bring_a_new_session, writer_fixture_set_up, writer_fixture_tea
 }
 
 /* The new session waits until everything of the old one is confirmed; a caller without patience is told. */
-TEST(a_new_session_waits_for_unconfirmed_items, writer_fixture_set_up, writer_fixture_tear_down)
+CASE(a_new_session_waits_for_unconfirmed_items)
 {
-    struct writer_fixture *f = *state;
     fakepeer_write(&f->peer, &f->peer.key_count, 3);
     open_writer(f, NULL);
     fakepeer_set(&f->peer, &f->peer.hold, true);
@@ -538,9 +520,8 @@ TEST(a_new_session_waits_for_unconfirmed_items, writer_fixture_set_up, writer_fi
     assert_int_equal(info(f).accepted, 4);
 }
 
-TEST(a_silent_broker_is_given_up, writer_fixture_set_up, writer_fixture_tear_down)
+CASE(a_silent_broker_is_given_up)
 {
-    struct writer_fixture *f = *state;
     pthread_mutex_lock(&f->peer.mutex);
     f->peer.expiry_ms = 200;
     pthread_mutex_unlock(&f->peer.mutex);
@@ -562,9 +543,8 @@ TEST(a_silent_broker_is_given_up, writer_fixture_set_up, writer_fixture_tear_dow
     assert_true(client.reconnects >= 1);
 }
 
-TEST(destroy_says_bye, writer_fixture_set_up, writer_fixture_tear_down)
+CASE(destroy_says_bye)
 {
-    struct writer_fixture *f = *state;
     open_writer(f, NULL);
     append(f);
     add_item(f, "a", 1);
@@ -574,9 +554,8 @@ TEST(destroy_says_bye, writer_fixture_set_up, writer_fixture_tear_down)
     assert_int_equal(fakepeer_read(&f->peer, &f->peer.items), 1);
 }
 
-TEST(policy_versions_travel_with_items, writer_fixture_set_up, writer_fixture_tear_down)
+CASE(policy_versions_travel_with_items)
 {
-    struct writer_fixture *f = *state;
     open_writer(f, NULL);
     for (uint64_t i = 0; i < 10; i++) {
         rp_writer_set_policy(f->writer, i / 3);

@@ -10,7 +10,7 @@
 #include "proto/base/log.h"
 #include "replay/writer.h"
 #include "tests/support/fakepeer.h"
-#include "tests/support/test.h"
+#include "tests/support/fixture.h"
 
 #define WAIT_MS 5000
 #define SHARDS 3u
@@ -93,10 +93,11 @@ static int release_two(void *ctx)
     return 0;
 }
 
+#define CASE(name) FIXTURE_TEST(struct fixture, name, set_up, tear_down)
+
 /* A flush that may leave some items needs no particular lane to be empty: here the first one keeps all of its items. */
-TEST(a_flush_leaves_items_of_any_lane, set_up, tear_down)
+CASE(a_flush_leaves_items_of_any_lane)
 {
-    struct fixture *f = *state;
     rp_error err = {0};
     rp_writer_info info = {.struct_size = sizeof info};
     insert(f);
@@ -111,9 +112,8 @@ TEST(a_flush_leaves_items_of_any_lane, set_up, tear_down)
 }
 
 /* The error counts the items of all lanes. */
-TEST(a_flush_in_vain_counts_all_lanes, set_up, tear_down)
+CASE(a_flush_in_vain_counts_all_lanes)
 {
-    struct fixture *f = *state;
     rp_error err = {0};
     unsigned items = 0;
     insert(f);
@@ -134,9 +134,8 @@ static int stop_once(void *ctx)
 }
 
 /* A caller that stops once has stopped the whole wait, not that of the first lane. */
-TEST(a_stop_ends_the_wait_for_all_lanes, set_up, tear_down)
+CASE(a_stop_ends_the_wait_for_all_lanes)
 {
-    struct fixture *f = *state;
     rp_error err = {0};
     insert(f);
     rp_wait_set(stop_once, f);
@@ -150,9 +149,8 @@ TEST(a_stop_ends_the_wait_for_all_lanes, set_up, tear_down)
 /* ---- life ---- */
 
 /* A shard that is connected and silent does not hold a writer up that has a session elsewhere. */
-TEST(a_silent_shard_opens_later, set_up, tear_down)
+CASE(a_silent_shard_opens_later)
 {
-    struct fixture *f = *state;
     rp_error err = {0};
     int32_t zero = 0;
     const void *value = &zero;
