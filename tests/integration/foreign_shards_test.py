@@ -1,6 +1,6 @@
 """The client in plain Python against three real shards: as processes of one replay-broker, and as brokers that run by themselves.
 
-Proves that PROTOCOL.md, "Shards", is enough. Run like foreign_test.py; arguments name the tests to run.
+Proves that PROTOCOL.md, "Shards", is enough.
 """
 
 import random

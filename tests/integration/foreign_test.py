@@ -1,7 +1,6 @@
 """An actor and a learner in plain Python against the real broker: only pyzmq, protobuf and the standard library.
 
 Proves that PROTOCOL.md is enough to attach a client in another language, and that its examples and tables are true.
-Run by Debian's python3 with RP_BROKER and RP_SOURCE_DIR in the environment; arguments name the tests to run.
 """
 
 import os

@@ -2,7 +2,7 @@
 
 Every test attacks one broker while a neighbour, an honest client in a thread of its own, goes on inserting and
 sampling. At the end the broker must be alive with every one of the neighbour's items. Random attacks print their seed and take it
-from RP_TEST_SEED. Run by Debian's python3 with RP_BROKER and RP_SOURCE_DIR in the environment.
+from RP_TEST_SEED.
 """
 
 import contextlib

@@ -10,7 +10,7 @@ import signal
 import stat
 import subprocess
 
-from launches import CONFIG, ENDLESS, Place, check, equal, eventually, sets
+from launches import CONFIG, ENDLESS, PATIENCE, Place, check, equal, eventually, sets
 from harness import contains, test
 
 # Ends at once, while actors and learners that take their last steps together need seconds.
@@ -152,7 +152,6 @@ def test_programs_of_the_user():
             equal(lines[:2], ["sent along", "folder of %d" % i], "output of actor %d" % i)
             check(lines[2].startswith("tcp://localhost:"), "not the advertised address", lines[2])
         equal((run.read("status.json")["phase"], run.read("status.json")["restarts"]), ("done", 0), "the end")
-        place.nobody_left()
 
 
 @test
@@ -171,14 +170,12 @@ def test_files_of_the_run():
         for one in (run, again):
             equal((one.read("status.json")["phase"], one.read("status.json")["restarts"]), ("done", 0), "the end")
             equal([starts_at(one, "actor-%d" % i, host) for i, host in ((0, "left"), (1, "right"))], [1, 1], "starts")
-        place.nobody_left()
 
 
 @test
 def test_a_killed_agent_and_a_killed_launcher():
     with Hosts() as place:
-        run = place.launch("--folder", "one", *sets("actors.count=2", *ENDLESS))
-        run.await_phase("running")
+        run = place.running("--folder", "one", *sets("actors.count=2", *ENDLESS))
         agent, = place.agents("left")
         worker, = place.workers("left")
         # A host without learners has no learner's key.
@@ -194,15 +191,13 @@ def test_a_killed_agent_and_a_killed_launcher():
         steps = status["steps"]
         run.await_alive(lambda: run.read("status.json")["steps"] > steps, "more steps")
         run.signal(signal.SIGKILL)
-        place.nobody_left()
 
 
 @test
 def test_a_revoked_host():
     """Each host has a key of its own: without it the host is out of the run, which goes on elsewhere."""
     with Hosts() as place:
-        run = place.launch("--folder", "one", *sets("actors.count=2", *ENDLESS))
-        run.await_phase("running")
+        run = place.running("--folder", "one", *sets("actors.count=2", *ENDLESS))
         run.await_alive(lambda: place.workers("left") and place.workers("right"), "an actor on each host")
         for words in (["revoke", "one/keys", "right.learner"], ["revoke", "one/keys", "left.actor"]):
             done = subprocess.run([os.environ["RP_CTL"], "key", *words], cwd=place.base, capture_output=True, text=True, timeout=20)
@@ -212,15 +207,12 @@ def test_a_revoked_host():
         run.await_alive(lambda: "left" not in {host["name"] for host in run.read("status.json")["hosts"]}, "the hosts that are left")
         steps = run.read("status.json")["steps"]
         run.await_alive(lambda: run.read("status.json")["steps"] > steps + 100, "more steps")
-        run.signal(signal.SIGINT)
-        run.ends()
+        run.stop(PATIENCE)
         # A resumed run does not let the host in again.
         again = place.start("resume", "one")
         again.await_alive(lambda: len(place.workers("right")) == 2, "both actors on the right again")
         check(not place.workers("left"), "the revoked host is back")
-        again.signal(signal.SIGINT)
-        again.ends()
-        place.nobody_left()
+        again.stop(PATIENCE)
 
 
 @test
@@ -254,20 +246,16 @@ def test_hosts_that_come_and_go():
         there.unlink()
         steps = run.read("status.json")["steps"]
         run.await_alive(lambda: run.read("status.json")["steps"] > steps + 100, "steps on the host that is back")
-        run.signal(signal.SIGINT)
-        run.ends()
-        place.nobody_left()
+        run.stop(PATIENCE)
 
 
 @test
 def test_a_learner_elsewhere():
     with Hosts(left=["learner"], right=["actor"]) as place:
-        run = place.launch("--folder", "one", *sets("actors.count=1", *ENDLESS))
-        run.await_phase("running")
+        run = place.running("--folder", "one", *sets("actors.count=1", *ENDLESS))
         run.await_alive(lambda: (run.folder / "learner.weights").exists(), "the learner's state in the run's folder")
         equal(len(place.workers("left", b"replay-learner")), 1, "learners on the left")
-        run.signal(signal.SIGINT)
-        run.ends()
+        run.stop(PATIENCE)
         equal(run.read("status.json")["phase"], "stopped", "phase")
         check(" A0407 " not in run.log(), "a process had to be killed", run.log())
         before = run.read("status.json")["learner_steps"]
@@ -280,7 +268,6 @@ def test_a_learner_elsewhere():
         check(saved and saved[-1] >= before, "the learner did not go on from", before, "\n" + text)
         check(run.read("status.json")["learner_steps"] >= before + 200, "too few learner steps")
         equal(starts_at(run, "learner-0", "left"), 2, "starts of the learner on the left")
-        place.nobody_left()
 
 
 # ---- counts for hosts: measured, shown for each host, cached, and what a host that dies meanwhile changes
@@ -335,7 +322,6 @@ def test_a_plan_over_two_hosts_and_its_cache():
         third = read_plan(place, "third")
         equal(third["input"]["hosts"][1]["actor"], known["hosts"][1]["actor"], "an actor on the other host")
         equal([run["runs"] for run in third["input"]["runs"]], [1], "runs")
-        place.nobody_left()
 
 
 @test
@@ -349,4 +335,3 @@ def test_a_host_that_dies_while_it_is_measured():
         check_sums(plan)
         check(counts(plan, "actors")["right"] > 0, plan["hosts"])
         contains(text, "left was lost", "1 actor on right")
-        place.nobody_left()

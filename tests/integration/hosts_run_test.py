@@ -25,7 +25,7 @@ COUNTS = ("actors.count=2", "learners.count=1", "learners.save_every=200ms", "la
 
 
 def hosts_of(launcher):
-    return {row["name"]: row for row in (launcher.read("status.json") or {}).get("hosts") or []}
+    return {row["name"]: row for row in launcher.status().get("hosts") or []}
 
 
 def host_of(launcher, name):
@@ -34,18 +34,14 @@ def host_of(launcher, name):
 
 def processes_of(launcher):
     """Where each process runs that does."""
-    rows = (launcher.read("status.json") or {}).get("processes") or []
+    rows = launcher.status().get("processes") or []
     return {row["name"]: row["host"] for row in rows if row.get("pid")}
-
-
-def steps_of(launcher):
-    return (launcher.read("status.json") or {}).get("steps") or 0
 
 
 def await_steps(launcher, more=200):
     """Until actors have taken more steps than now."""
-    goal = steps_of(launcher) + more
-    launcher.await_alive(lambda: steps_of(launcher) >= goal, "%d steps" % goal)
+    goal = launcher.steps() + more
+    launcher.await_alive(lambda: launcher.steps() >= goal, "%d steps" % goal)
 
 
 def await_spread(launcher):
@@ -130,10 +126,8 @@ def go_down_and_come_back(lab):
         await_spread(launcher)
         equal({name: host["times"] for name, host in hosts_of(launcher).items() if name != "home"},
               {"cpu1": 2, "cpu2": 2, "cpu3": 2}, "how often hosts were taken in")
-        launcher.signal()
-        launcher.ends()
+        launcher.stop(PATIENCE)
         lab.nothing_left()
-        place.nobody_left()
 
 
 class Beside(threading.Thread):

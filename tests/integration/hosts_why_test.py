@@ -28,16 +28,12 @@ print(urllib.request.urlopen(request).read().decode())
 """
 
 
-def status_of(launcher):
-    return launcher.read("status.json") or {}
-
-
 def await_status(launcher, what, holds):
     """Gives the status for which it holds."""
     seen = [{}]
 
     def look():
-        seen.append(status_of(launcher))
+        seen.append(launcher.status())
         return holds(seen[-1])
     try:
         launcher.await_alive(look, what, 2 * PATIENCE)
@@ -96,7 +92,6 @@ def test_the_network_and_a_lost_host(lab):
         all_name(place, launcher, "hosts", "2 of 3 actors and learners wait for hosts: cpu1")
         launcher.signal()
         launcher.ends(seconds=2 * PATIENCE)
-        place.nobody_left()
 
 
 machines.skip_unless_possible()

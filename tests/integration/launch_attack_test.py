@@ -59,14 +59,6 @@ def free_port():
         return one.getsockname()[1]
 
 
-def status(launcher):
-    return launcher.read("status.json") or {}
-
-
-def steps_of(launcher):
-    return [json.loads(line)["steps"] for line in (launcher.folder / "metrics.jsonl").read_text().splitlines()]
-
-
 def attack(run, rng):
     """Until the time is over; whoever was stopped goes on after a while."""
     wake = []
@@ -91,26 +83,24 @@ def attack(run, rng):
 def test_attack():
     print("RP_TEST_SEED=%d" % SEED)
     with Place() as place:
-        run = place.launch(*sets(*ENDLESS, *TOUGH))
-        run.await_phase("running")
+        run = place.running(*sets(*ENDLESS, *TOUGH))
         files = len(os.listdir("/proc/%d/fd" % run.popen.pid))
         attack(run, random.Random(SEED))
-        before = status(run)
+        before = run.status()
 
         def goes_on():
-            now = status(run)
+            now = run.status()
             return (now["phase"] == "running" and now["steps"] > before["steps"] + 300 and now["actors"] == 3
                     and now["learner_steps"] > before["learner_steps"] + 100)
         run.await_alive(goes_on, "more steps of both sides", 40 * SLOW)
-        steps = steps_of(run)
+        steps = run.history()
         equal(steps, sorted(steps), "steps never fall")
         check(before["restarts"] > 3, "restarts:", before["restarts"])
         eventually(lambda: not [state for _, state in children(run).values() if state == "Z"], 5, "no zombies")
         wanted = ["replay-actor"] * 4 + ["replay-broker", "replay-guard", "replay-learner"]
         eventually(lambda: sorted(name for name, _ in children(run).values()) == wanted, 10 * SLOW, "all children, and no others")
         check(len(os.listdir("/proc/%d/fd" % run.popen.pid)) <= files + 2, "the launcher has more and more files open")
-        run.signal()
-        run.ends(0, GRACE)
+        run.stop()
         place.nobody_left()
         report = run.read("report.json")
         equal((report["phase"], report["steps"]), ("stopped", run.read("launch.json")["steps"]), "report")
@@ -118,7 +108,6 @@ def test_attack():
         again = place.start("resume", "runs/latest", *sets("stop.steps=%d" % end, "environment.delay=0s"))
         again.ends()
         check(again.read("report.json")["learner_steps"] >= report["learner_steps"], "learner steps were lost")
-        place.nobody_left()
 
 
 # ---- the worst moments
@@ -127,36 +116,31 @@ def test_attack():
 def test_somebody_else_ends_them():
     """A process of ours that ends in order, but not because of us: its work is not done."""
     with Place() as place:
-        run = place.launch(*sets(*ENDLESS))
-        run.await_phase("running")
+        run = place.running(*sets(*ENDLESS))
         for name in ("learner-0", "actor-1", "evaluator-0"):
             os.kill(run.pid(name), signal.SIGTERM)
             run.await_start(name, 2)
             contains(run.text(), name + " ended after ", "with exit status 0; it starts again")
         run.await_phase("running")
-        run.signal()
-        run.ends(0, GRACE)
-        place.nobody_left()
+        run.stop()
 
 
 @test
 def test_broker_and_learner_die():
     """Nobody is left who could tell the new broker how far the run is, but the launcher."""
     with Place() as place:
-        run = place.launch(*sets(*ENDLESS))
-        run.await_phase("running")
+        run = place.running(*sets(*ENDLESS))
         counted(run, 1000000)
-        run.await_alive(lambda: status(run)["steps"] > 1000000, "many steps")
+        run.await_alive(lambda: run.status()["steps"] > 1000000, "many steps")
         for name in ("learner-0", "broker"):
             os.kill(run.pid(name), signal.SIGKILL)
         run.await_start("broker", 2)
         run.await_alive(lambda: counted(run) > 1000000, "the steps at the new broker")
         run.await_phase("running")
         check(counted(run) < 1500000, "they were put back twice:", counted(run))
-        steps = steps_of(run)
+        steps = run.history()
         equal(steps, sorted(steps), "steps")
-        run.signal()
-        run.ends(0, GRACE)
+        run.stop()
 
 
 @test
@@ -171,7 +155,6 @@ def test_broker_dies_at_once():
         time.sleep(6)  # longer than anybody should wait for an answer
         os.kill(pid, signal.SIGKILL)
         contains(run.ends(), "broker ended after", "small done after")
-        place.nobody_left()
 
 
 @test
@@ -179,13 +162,12 @@ def test_broker_dies_at_the_end():
     """All steps were taken, and whoever is left waits for a broker that does not come back."""
     with Place() as place:
         run = place.launch(*sets("learners.delay=100ms", "stop.steps=300"))
-        run.await_alive(lambda: status(run).get("phase") == "stopping", "the end")
+        run.await_alive(lambda: run.status().get("phase") == "stopping", "the end")
         asked = time.monotonic()
         os.kill(run.pid("broker"), signal.SIGKILL)
         run.ends(0, 2 * GRACE)
         contains(run.text(), "broker failed while it ended: killed by signal 9")
         check(time.monotonic() - asked < 10 * SLOW, "it took", time.monotonic() - asked, "s")
-        place.nobody_left()
 
 
 @test
@@ -195,8 +177,7 @@ def test_learner_can_not_save():
                                             "while :; do sleep 0.1; done\n")
         run = place.launch(*sets("learners.command=[%s]" % learner))
         run.await_alive(lambda: "ready" in run.log("learner-0") and run.starts("actor-0"), "the learner")
-        run.signal()
-        contains(run.ends(0, GRACE), "learner-0 failed while it ended: exit status 4. Its last lines:\n", "the disk is full\n")
+        contains(run.stop(), "learner-0 failed while it ended: exit status 4. Its last lines:\n", "the disk is full\n")
         check("actor-0 failed while it ended" not in run.text(), "SIGTERM was ours:", run.text())
 
 
@@ -236,28 +217,23 @@ def test_flood():
         run = place.launch(*sets("launch.log_most=1MiB"))
         run.await_text("actor-0 has printed more than 1 MiB: its log is emptied")
         starts = run.starts("actor-0")
-        run.signal()
-        run.ends(0, GRACE)
+        run.stop()
         equal((starts, run.text().count("its log is emptied")), (1, 1), "starts, and how often it is said")
-        place.nobody_left()
 
 
 @test
 def test_folder_goes_away():
     with Place() as place:
-        run = place.launch(*sets(*ENDLESS))
-        run.await_phase("running")
+        run = place.running(*sets(*ENDLESS))
         # A process that starts later would make the folder again.
         run.await_alive(lambda: all((run.folder / (name + ".jsonl")).exists()
                                     for name in ("actor-0", "actor-1", "learner-0", "evaluator-0")), "the first reports")
         folder = run.folder.resolve()
         shutil.rmtree(folder.rename(folder.with_suffix(".gone")))  # at once: others write into it meanwhile
         run.await_text("launch.json' cannot be written: No such file or directory: the run goes on")
-        run.signal()
-        text = run.ends(0, GRACE)
+        text = run.stop()
         contains(text, "the report could not be written", "learner-0 failed while it ended: exit status 1")
         equal(text.count("the run goes on"), 1, "said once")
-        place.nobody_left()
 
 
 @test
@@ -275,7 +251,6 @@ def test_without_terminal():
         popen.send_signal(signal.SIGTERM)
         equal(popen.wait(GRACE), 0, "exit status")
         equal((place.base / "run/launch.lock").read_text(), "", "what was printed is in a file of ours:")
-        place.nobody_left()
 
 
 @test
@@ -301,7 +276,6 @@ def test_hangup():
         check(popen.poll() is None and "A0408" not in log.read_text(), "SIGHUP has stopped it")
         popen.send_signal(signal.SIGTERM)
         equal(popen.wait(GRACE), 0, "exit status")
-        place.nobody_left()
 
 
 @test
@@ -310,8 +284,7 @@ def test_resume_from_elsewhere():
     with foreign("#!/bin/sh\necho here is $1\nsleep 1000\n") as place:
         run = place.launch(*sets("actors.command=[./actor.sh, '{here}']"))
         run.await_alive(lambda: "here is" in run.log("actor-0"), "the actor")
-        run.signal()
-        run.ends(0, GRACE)
+        run.stop()
         elsewhere = place.base / "else where"
         elsewhere.mkdir()
         popen = subprocess.Popen([program("launch"), "resume", "../runs/latest"], cwd=elsewhere, env=place.environment,
@@ -320,7 +293,6 @@ def test_resume_from_elsewhere():
         contains(place.call("stop")[0], "stopped")
         equal(popen.wait(GRACE), 0, popen.stdout.read())
         equal(list(elsewhere.iterdir()), [], "files elsewhere")
-        place.nobody_left()
 
 
 @test
@@ -342,7 +314,6 @@ def test_damaged_state():
         equal(again.starts("actor-0") <= 2 and not again.starts("actor-2"), True, "actors")
         (run.folder / "config.yaml").write_text("actors: [\n")
         contains(place.call("resume", "runs/latest", *sets("stop.steps=600"), status=2)[1], "config.yaml:", "not valid YAML")
-        place.nobody_left()
 
 
 @test
@@ -353,14 +324,12 @@ def test_many():
         text = place.config.read_text().replace("\"{index}\"", json.dumps(odd))
         place.config.write_text(text)
         run = place.launch()
-        run.await_alive(lambda: (status(run).get("actors") or 0) == 250, "all actors", 40 * SLOW)
+        run.await_alive(lambda: (run.status().get("actors") or 0) == 250, "all actors", 40 * SLOW)
         eventually(lambda: run.log("actor-249"), 5 * SLOW, "the last actor")
         equal(run.log("actor-249"), odd.replace("{{", "{") + "\n", "its argument")
         asked = time.monotonic()
-        run.signal()
-        run.ends(0, GRACE)
+        run.stop()
         check(time.monotonic() - asked < 10 * SLOW, "it took", time.monotonic() - asked, "s")
-        place.nobody_left()
 
 
 @test
@@ -369,10 +338,8 @@ def test_interrupted_at_the_end():
     with Place() as place:
         run = place.launch(*sets("stop.learner_steps=50", "evaluator.episodes=1000000", "evaluator.every=0"))
         run.await_phase("measuring")
-        run.signal()
-        contains(run.ends(0, GRACE), "the last parameters were not measured: the run was asked to end", "small done after")
+        contains(run.stop(), "the last parameters were not measured: the run was asked to end", "small done after")
         equal((run.read("report.json")["phase"], run.read("report.json")["final_value"]), ("done", None), "report")
-        place.nobody_left()
 
 
 @test
@@ -388,4 +355,3 @@ def test_interrupted_profile():
         contains(run.ends(130, GRACE), "stopped while it was measuring")
         contains(follow.ends(0), '"phase": "stopped"', "before the run began")
         check(time.monotonic() - asked < 10 * SLOW, "it took", time.monotonic() - asked, "s")
-        place.nobody_left()

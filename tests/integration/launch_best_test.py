@@ -80,8 +80,7 @@ def test_killed_at_any_moment():
             seen = len(evaluations(launcher.folder))
             os.kill(pid, signal.SIGKILL)
             check_best(launcher.folder)
-        launcher.signal()
-        launcher.ends()
+        launcher.stop()
         value, steps = check_best(launcher.folder)
         report = launcher.read("report.json")
         equal((report["best_weights"]["return"], report["best_weights"]["learner_steps"]), (value, steps), "best_weights")
@@ -200,11 +199,9 @@ def test_runs():
         check(folder.exists(), "a dry run has removed a run")
         contains(place.call("runs", "--prune", "0")[0], done)
         check(not (place.base / "runs" / done).exists() and second.folder.exists(), "the wrong run was removed")
-        second.signal()
-        second.ends()
+        second.stop()
         place.call("runs", "--prune", "1")
         equal([run["result"] for run in json.loads(place.call("runs", "--json")[0])], ["stopped"], "runs that are left")
-        place.nobody_left()
 
 
 @test

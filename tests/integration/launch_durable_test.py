@@ -87,12 +87,6 @@ def hurt(run, process, how):
     return True
 
 
-def steps_of(run):
-    path = run.folder / "metrics.jsonl"
-    lines = path.read_text().splitlines() if path.exists() else []
-    return [json.loads(line)["steps"] for line in lines if line.endswith("}")]
-
-
 def resumed(place, before):
     run = place.start("resume", "run")
     run.given = "run"
@@ -122,8 +116,7 @@ def test_kill_anything():
     print("RP_TEST_SEED=%d" % seed)
     chance, faults = random.Random(seed), []
     with Place(CONFIG) as place:
-        run = place.launch("--folder", "run")
-        run.await_phase("running")
+        run = place.running("--folder", "run")
         ledger = Ledger(run)
         while run.alive() and len(faults) < 12:
             time.sleep(chance.uniform(0.05, 0.25))
@@ -139,20 +132,18 @@ def test_kill_anything():
         contains(text, "6000 environment steps were taken")
         report = run.read("report.json")
         equal((report["steps"], report["phase"]), (6000, "done"), "report")
-        steps = steps_of(run)
+        steps = run.history()
         equal(steps, sorted(steps), "steps")
         # A step makes an item, unless its actor died before it was sent; none is there twice.
         check(0 < ledger.best["inserts"] <= 6000, ledger.best)
         print("in the end:", ledger.best, "brokers:", len(ledger.brokers))
-        place.nobody_left()
 
 
 @test
 def test_another_ratio_while_it_runs():
     """It is the target from then on, also for a broker that was killed. Steps never go back, not even at the end."""
     with Place(CONFIG) as place:
-        run = place.launch("--folder", "run", *sets("stop.steps=0"))
-        run.await_phase("running")
+        run = place.running("--folder", "run", *sets("stop.steps=0"))
         ledger = Ledger(run)
         done = subprocess.run([program("ctl"), "-e", run.read("launch.json")["service"], "limiter", "replay",
                                "samples_per_insert=1"], capture_output=True, text=True)
@@ -165,9 +156,8 @@ def test_another_ratio_while_it_runs():
         equal(ledger.ask()["tables"][0]["limiter"]["samples_per_insert"], 1, "samples per insert")
         before = run.read("status.json")["steps"]
         run.await_alive(lambda: run.read("status.json")["steps"] > before + 500, "steps after the broker's death")
-        run.signal(signal.SIGINT)
-        run.ends()
-        steps = steps_of(run)
+        run.stop()
+        steps = run.history()
         equal(steps, sorted(steps), "steps")
         report = run.read("report.json")
         equal((report["spi_target"], report["steps"]), (1, steps[-1]), "report")
@@ -179,8 +169,7 @@ def test_resume_finds_the_table():
         run = place.launch("--folder", "run", *sets("stop.steps=3000"))
         ledger = Ledger(run)
         run.await_alive(lambda: ledger.look() and ledger.best["inserts"] > 700, "some items")
-        run.signal(signal.SIGINT)
-        run.ends()
+        run.stop()
         ledger.run = again = resumed(place, run)
         again.await_alive(ledger.look, "the broker's answer")
         again.ends(seconds=2 * PATIENCE)
@@ -192,9 +181,8 @@ def test_resume_finds_the_table():
 def test_without_a_journal():
     """The tables are lost with the broker, and nothing else: the learner pauses until min_size is met again."""
     with Place(CONFIG.replace("  journal: {dir: broker, interval: 50ms}\n", "")) as place:
-        run = place.launch("--folder", "run", *sets("stop.steps=4000"))
-        run.await_phase("running")
-        run.await_alive(lambda: steps_of(run)[-1] > 1000, "steps")
+        run = place.running("--folder", "run", *sets("stop.steps=4000"))
+        run.await_alive(lambda: run.history()[-1] > 1000, "steps")
         learner = run.pid("learner-0")
         before = run.starts("broker")
         os.kill(run.pid("broker"), signal.SIGKILL)
@@ -239,10 +227,10 @@ def test_full_disk():
             os.environ["RP_LAUNCH"] = before
         ledger = Ledger(run)
         run.await_alive(lambda: "error B0501" in run.log("broker") or "warn  B0505" in run.log("broker"), "a loud line")
-        run.await_alive(lambda: (run.read("status.json") or {}).get("cause") == "disk", "the reason")
-        stands = steps_of(run)[-1]
+        run.await_alive(lambda: run.status().get("cause") == "disk", "the reason")
+        stands = run.history()[-1]
         time.sleep(1.0)
-        check(steps_of(run)[-1] < stands + 100 and stands < 4000, "goes on:", steps_of(run)[-1], "after", stands)
+        check(run.history()[-1] < stands + 100 and stands < 4000, "goes on:", run.history()[-1], "after", stands)
         disk.grow(run.pid("broker"), "64m")
         while run.alive():
             ledger.look()
@@ -250,4 +238,3 @@ def test_full_disk():
         run.ends(seconds=2 * PATIENCE)
         report = run.read("report.json")
         equal((report["steps"], report["restarts"]), (4000, 0), "steps, and who had to be started again")
-        place.nobody_left()

@@ -1,6 +1,5 @@
 """What replay-launch does when its processes fail, hang, do not end or cannot be started; and when it is killed itself."""
 
-import json
 import os
 import pathlib
 import signal
@@ -26,8 +25,7 @@ def killed(launcher, process):
 def test_each_may_die():
     """Actor, learner and evaluator, one after the other, in a run that still comes to its end."""
     with Place() as place:
-        run = place.launch(*sets("stop.steps=6000", "environment.delay=500us"))
-        run.await_phase("running")
+        run = place.running(*sets("stop.steps=6000", "environment.delay=500us"))
         for process in ("actor-0", "evaluator-0", "learner-0"):
             killed(run, process)
         text = run.ends()
@@ -39,30 +37,27 @@ def test_each_may_die():
         check(len([e for e in report["events"] if "killed by signal 9" in e["event"]]) > 0, report["events"])
         # The learner has gone on from what it saved.
         check(report["learner_steps"] > 1000, report["learner_steps"], "learner steps")
-        place.nobody_left()
 
 
 @test
 def test_broker_dies():
     with Place() as place:
         run = place.launch(*sets("stop.steps=6000", "environment.delay=500us"))
-        run.await_alive(lambda: (run.read("status.json") or {}).get("steps", 0) > 1500, "steps")
+        run.await_alive(lambda: run.steps() > 1500, "steps")
         before, service = run.read("status.json"), run.read("launch.json")["service"]
         # For a while nobody tells the new broker how far the run is.
         os.kill(run.pid("learner-0"), signal.SIGSTOP)
         killed(run, "broker")
-        seen = len((run.folder / "metrics.jsonl").read_text().splitlines())
-        run.await_alive(lambda: len((run.folder / "metrics.jsonl").read_text().splitlines()) >= seen + 2, "a look at it")
+        seen = len(run.history())
+        run.await_alive(lambda: len(run.history()) >= seen + 2, "a look at it")
         os.kill(run.pid("learner-0"), signal.SIGCONT)
         text = run.ends()
         contains(text, "broker ended after ", "Its last lines:\n", "B0001 broker started", "small done after", "6,000 steps")
         report = run.read("report.json")
         equal((report["steps"], report["phase"], run.read("launch.json")["service"]), (6000, "done", service), "report")
         check(report["learner_steps"] > before["learner_steps"], report, before)
-        lines = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
-        steps = [line["steps"] for line in lines]
+        steps = run.history()
         equal(steps, sorted(steps), "steps; those before the broker's end count")
-        place.nobody_left()
 
 
 @test
@@ -76,15 +71,13 @@ def test_broker_forgets_the_steps():
         run.await_alive(lambda: run.read("status.json")["steps"] == 700, "700 steps")
         killed(run, "broker")
         run.await_alive(lambda: counted(run) == 700, "the steps at the new broker")
-        run.signal()
-        run.ends(0, GRACE)
+        run.stop()
         again = place.start("resume", "runs/latest")
         again.await_start("actor-0", 2)
         again.await_alive(lambda: counted(again) == 700, "the steps after a resume")
         counted(again, 300)
         contains(again.ends(), "1000 environment steps were taken")
         equal(again.read("report.json")["steps"], 1000, "steps")
-        place.nobody_left()
 
 
 # ---- the same failure again and again
@@ -107,7 +100,6 @@ def test_gives_up():
         contains(report["reason"], "actor-0 failed 3 times in a row with exit status 7", first)
         check(all(not event["event"].endswith(":") for event in report["events"]), "an event without its cause", report)
         check(not run.read("launch.json")["done"], "a run that failed can be resumed")
-        place.nobody_left()
 
 
 def whole_lines(text, what):
@@ -122,11 +114,9 @@ def test_cause_once():
         text = place.launch(*sets("launch.failures=4")).ends(1)
         equal(whole_lines(text, "no such licence"), 2, "times that the cause is printed")
         equal(text.count("replay-launch: actor-0 failed 4 times in a row"), 1, "times that the end is explained")
-        place.nobody_left()
     with foreign("#!/bin/sh\necho 'no such licence'\nexit 7\n") as place:
         text = place.launch(*sets("launch.failures=1")).ends(1)
         equal(whole_lines(text, "no such licence"), 1, "times that the cause is printed")
-        place.nobody_left()
 
 
 @test
@@ -139,12 +129,10 @@ def test_no_such_command():
         run = place.launch(*sets("actors.command=[sh, '{here}/gone.sh', '{index}']"))
         contains(run.ends(2), "actors.command: there is no file '%s/gone.sh'" % place.base, "1 mistake")
         check(not (place.base / "runs").exists(), "a folder was made")
-        place.nobody_left()
     with foreign("#!/bin/sh\nrm -- \"$0\"\nexit 7\n") as place:
         text = place.launch(*sets("launch.failures=2")).ends(1)
         contains(text, "could not start ", ": No such file or directory; check the path",
                  "actor-0 could not be started 2 times in a row")
-        place.nobody_left()
 
 
 @test
@@ -153,7 +141,6 @@ def test_bad_broker():
     with foreign("#!/bin/sh\nsleep 1000\n") as place:
         run = place.launch(*sets("launch.failures=2", "broker.service=tcp://192.0.2.1:7777"))
         contains(run.ends(1), "broker failed 2 times in a row", "192.0.2.1")
-        place.nobody_left()
 
 
 # ---- those that hang or do not end
@@ -169,9 +156,7 @@ def test_hang():
         check(run.await_start("actor-1", 2) != stopped, "the same process")
         contains(run.text(), "actor-1 ended after ", "killed by signal 9")
         equal((run.starts("actor-0"), run.starts("learner-0"), run.starts("broker")), (1, 1, 1), "starts of the others")
-        run.signal()
-        run.ends(0, GRACE)
-        place.nobody_left()
+        run.stop()
 
 
 @test
@@ -180,11 +165,9 @@ def test_grace():
         run = place.launch(*sets("launch.grace=500ms"))
         run.await_alive(lambda: "stubborn" in run.log("actor-0") and "child" in run.log("actor-0"), "the actor")
         asked = time.monotonic()
-        run.signal()
-        contains(run.ends(0, GRACE), "actor-0 did not end within 0.5 s of SIGTERM (launch.grace); it is killed",
+        contains(run.stop(), "actor-0 did not end within 0.5 s of SIGTERM (launch.grace); it is killed",
                  "small stopped after")
         check(0.5 <= time.monotonic() - asked < 5 * SLOW, "it took", time.monotonic() - asked, "s")
-        place.nobody_left()
 
 
 @test
@@ -220,7 +203,6 @@ def test_actors_may_end():
         equal(text.count("none has inserted anything"), 1, "times that the cause is printed")
         equal((run.starts("actor-0"), run.starts("actor-1")), (1, 1), "starts")
         equal(run.read("report.json")["phase"], "failed", "exit")
-        place.nobody_left()
 
 
 @test
@@ -232,7 +214,6 @@ def test_time_bounds_the_end():
         launcher.await_text("stopping:")
         contains(launcher.ends(), "stop.time (3 s) has passed")
         check(launcher.read("report.json")["elapsed_s"] < 3 + GRACE, "wall time")
-        place.nobody_left()
     slow = ("stop.steps=400", "stop.time=4s", "learners.delay=2s", "evaluator.every=0")
     for values in (slow, ("stop.steps=0", "stop.time=3s", "evaluator.episodes=1000000", "evaluator.every=0")):
         with Place(CONFIG.replace("error_buffer: 100", "error_buffer: 5000")) as place:
@@ -278,4 +259,3 @@ def test_steps_given_back():
         equal((report["phase"], report["steps"], report["reason"][:4]), ("done", 3000, "3000"), "the end")
         for name in ("learner-0", "evaluator-0", "actor-0"):
             contains(launcher.log(), 'process=%s how="exit status 0"' % name)
-        place.nobody_left()

@@ -55,7 +55,7 @@ def processes_of(place):
 def test_keys_of_its_own():
     with Place(CONFIG % ("", 0)) as place:
         run = place.launch("--folder", "one", "--quiet")
-        run.await_alive(lambda: (run.read("status.json") or {}).get("steps", 0) > 1000, "steps of the actors")
+        run.await_alive(lambda: run.status().get("steps", 0) > 1000, "steps of the actors")
         keys = run.folder / "keys"
         equal(stat.S_IMODE(keys.stat().st_mode), 0o700, "mode of the folder of keys")
         secrets = secrets_of(keys)

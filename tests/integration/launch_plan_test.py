@@ -58,9 +58,7 @@ def test_stopped_while_it_measures():
         place.nobody_left()
         again = place.start("resume", "runs/latest")
         again.await_text("% 1 actor")
-        again.signal()
-        again.ends()
-        place.nobody_left()
+        again.stop()
 
 
 @test
@@ -76,7 +74,6 @@ def test_measured_and_run():
         equal((report["actors_wanted"], report["learners_wanted"], report["steps"]), (chosen["actors"], 1, 1000), "report")
         equal(report["stretches"][0]["predicted"]["inserts"], chosen["inserts"], "predicted inserts")
         contains(place.call("check", "runs/latest/config.yaml")[0], "actors: %d, learners: 1" % chosen["actors"])
-        place.nobody_left()
 
 
 def until_it_acts(run):
@@ -107,13 +104,11 @@ def test_from_the_cache():
         equal(run.read("launch.json")["actors"], chosen["actors"], "actors")
         mine.ends()
         equal((mine.read("launch.json")["actors"], mine.read("plan.json")["chosen"]["actors"]), (1, 1), "actors")
-        place.nobody_left()
 
 
 def starve(place, *words):
     """A run of which all actors but one stand still, so that the learner has too little to do."""
-    run = place.launch(*words, *sets("stop.steps=0", "launch.hang=0s", "launch.resize_after=1500ms", "evaluator.episodes=0"))
-    run.await_phase("running")
+    run = place.running(*words, *sets("stop.steps=0", "launch.hang=0s", "launch.resize_after=1500ms", "evaluator.episodes=0"))
     actors = run.read("launch.json")["actors"]
     for i in range(1, actors):
         os.kill(run.pid("actor-%d" % i), signal.SIGSTOP)

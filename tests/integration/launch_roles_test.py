@@ -4,24 +4,19 @@ import json
 import shutil
 import stat
 
-from launches import ENDLESS, GRACE, Place, check, equal, sets
+from launches import ENDLESS, Place, check, equal, sets
 from actor import Actor
 from generated import pb
 from harness import test
 from service import Service
 
 
-def endpoint(run, name="service"):
-    return dict(line.split() for line in (run.folder / "endpoints").read_text().splitlines())[name]
-
-
 @test
 def test_items_with_other_fields_are_rejected():
     """The launcher prescribes what the items of the run's table are."""
     with Place() as place:
-        run = place.launch(*sets(*ENDLESS))
-        run.await_phase("running")
-        service = Service(endpoint(run))
+        run = place.running(*sets(*ENDLESS))
+        service = Service(run.endpoints()["service"])
         actor = Actor(service, [pb.Column(name="x", dtype="uint8")], "stranger")
         layout = actor.layout("replay", [pb.Field(name="x", column=0, count=1, squeeze=True)])
         for _ in range(20):
@@ -32,9 +27,7 @@ def test_items_with_other_fields_are_rejected():
         run.await_alive(lambda: run.read("status.json")["learner_steps"] > steps + 50, "more learner steps")
         equal(run.read("status.json")["restarts"], 0, "restarts")
         service.close()
-        run.signal()
-        run.ends(0, GRACE)
-        place.nobody_left()
+        run.stop()
 
 
 @test

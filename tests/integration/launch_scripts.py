@@ -25,8 +25,7 @@ def foreign(actor, count=1):
 
 def counted(launcher, add=0):
     """Environment steps that were claimed, as the broker has them. What is added counts as taken, too."""
-    lines = dict(line.split() for line in (launcher.folder / "endpoints").read_text().splitlines())
-    service = Service(lines["service"])
+    service = Service(launcher.endpoints()["service"])
     try:
         service.counter("environment_steps_taken", add)
         return service.counter("environment_steps", add)

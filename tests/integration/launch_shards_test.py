@@ -20,15 +20,6 @@ def children(pid):
         return []
 
 
-def endpoints(run):
-    """The names of the endpoints file, with their values."""
-    return dict(line.split() for line in (run.folder / "endpoints").read_text().splitlines())
-
-
-def steps(run):
-    return (run.read("status.json") or {}).get("steps", 0)
-
-
 def kill_shard(run):
     """The parent starts another one in its place."""
     parent = run.pid("broker")
@@ -51,13 +42,13 @@ def stop_shard(run):
 
 def kill_parent(run):
     """The launcher starts another one, and all shards listen where they did."""
-    before = endpoints(run)
+    before = run.endpoints()
     os.kill(run.pid("broker"), signal.SIGKILL)
     run.await_start("broker", 2)
     run.await_alive(lambda: len(children(run.pid("broker"))) == SHARDS, "the shards of another parent")
-    taken = steps(run)
-    run.await_alive(lambda: steps(run) > taken + 200, "more steps")
-    equal(endpoints(run), before, "endpoints")
+    taken = run.steps()
+    run.await_alive(lambda: run.steps() > taken + 200, "more steps")
+    equal(run.endpoints(), before, "endpoints")
 
 
 @test
@@ -67,18 +58,17 @@ def test_goal_with_faults():
         run = place.launch("--folder", "run", *sets("stop.value=.inf", "broker.journal.dir=broker", "launch.backoff=50ms",
                                                     "launch.hang=1500ms", "broker.security.mode=curve", "plan.cores=8",
                                                     "stop.steps=0"))
-        run.await_alive(lambda: steps(run) > 1500, "steps")
+        run.await_alive(lambda: run.steps() > 1500, "steps")
         kill_shard(run)
         stop_shard(run)
-        taken = steps(run)
-        run.await_alive(lambda: steps(run) > taken + 500, "more steps")
+        taken = run.steps()
+        run.await_alive(lambda: run.steps() > taken + 500, "more steps")
         kill_parent(run)
         status = run.read("status.json")
         broker = next(p for p in status["processes"] if p["name"] == "broker")
         check(broker["memory"] > 4 * SHARDS << 20, "the memory of all shards:", broker)
         equal((status["shards"], broker["restarts"]), (SHARDS, 1), "shards, restarts")
-        run.signal(signal.SIGINT)
-        run.ends()
+        run.stop(PATIENCE)
         place.nobody_left()
         equal(sorted(p.name for p in (run.folder / "broker").iterdir()), ["shard-%d" % i for i in range(SHARDS)], "folders")
         _, said = place.call("resume", "run", *sets("stop.value=475", "broker.shards=2"), status=1)
@@ -88,7 +78,6 @@ def test_goal_with_faults():
         report = run.read("report.json")
         equal((report["phase"], report["shards"]), ("done", SHARDS), "exit, shards")
         check(report["final_value"] >= 475, "the return is", report["final_value"])
-        place.nobody_left()
 
 
 @test

@@ -93,7 +93,6 @@ def test_json_and_quiet():
         times = [o["elapsed_s"] for o in objects if "phase" in o]
         check(len(times) <= max(times) + 2 + len(known), len(times), "objects in", max(times), "s: one a second is enough")
         equal(objects[-1]["steps"], 2000, "steps")
-        place.nobody_left()
 
 
 @test
@@ -114,7 +113,6 @@ def test_each_end():
         check(runs[0][2].read("report.json")["best"] >= 1, "value")
         check(runs[1][2].read("report.json")["learner_steps"] >= 60, "learner steps")
         check(runs[2][2].read("report.json")["elapsed_s"] >= 3, "time")
-        place.nobody_left()
 
 
 # ---- mistakes
@@ -128,7 +126,6 @@ def test_without_evaluator():
         check("final return" not in text, text)
         equal(run.read("report.json")["final_value"], None, "final value")
         check(not (run.folder / "logs/measure.log").exists(), "it was measured")
-        place.nobody_left()
 
 
 @test
@@ -159,8 +156,7 @@ def test_mistakes():
         contains(place.call(status=2)[0], "Usage:")
         contains(place.call("status", status=1)[1], "there is no run in 'runs'")
         viewer.await_text("no broker answers")
-        viewer.signal()
-        viewer.ends()
+        viewer.stop()
         contains(place.call("resume", "nowhere", status=1)[1], "there is no run in 'nowhere'")
         check(not (place.base / "runs").exists(), "mistakes have made a folder")
 
@@ -170,8 +166,7 @@ def test_mistakes():
 @test
 def test_from_another_process():
     with Place() as place:
-        run = place.launch(*sets(*ENDLESS))
-        run.await_phase("running")
+        run = place.running(*sets(*ENDLESS))
         followed, tail = place.start("status", "--follow", "--json"), place.start("logs", "launch", "--follow", "--lines", "0")
         status = json.loads(place.call("status", "--json")[0])
         equal((status["phase"], status["actors"], status["learners"]), ("running", 2, 1), "status")
@@ -199,7 +194,6 @@ def test_from_another_process():
         contains(place.call("stop")[0], "no launcher works on it")
         contains(place.call("status")[0], "small  stopped")
         equal(run.read("report.json")["phase"], "stopped", "exit")
-        place.nobody_left()
 
 
 # ---- again
@@ -210,8 +204,7 @@ def test_interrupt_and_resume():
         first = place.launch(*sets(*ENDLESS))
         first.await_alive(lambda: (first.read("launch.json") or {}).get("learner_steps", 0) > 100, "learner steps")
         asked = time.monotonic()
-        first.signal()
-        text = first.ends(0, GRACE)
+        text = first.stop()
         check(time.monotonic() - asked < 10 * SLOW, "it took", time.monotonic() - asked, "s")
         contains(text, "stopping: Ctrl-C", "small stopped after")
         place.nobody_left()
@@ -253,4 +246,3 @@ def test_interrupt_and_resume():
         equal(steps, sorted(steps), "steps of all legs")
         contains(place.call("resume", "runs/latest", status=1)[1], "has met its stop condition: %d environment steps" % end,
                  "--set stop.steps")
-        place.nobody_left()

@@ -125,7 +125,6 @@ def watch(columns, rows):
         contains(" ".join(screen), "stopping: Ctrl-C")
         equal(terminal.tmux("display-message", "-p", "#{cursor_flag} #{wrap_flag} #{alternate_on}").strip(), "1 1 0",
               "the cursor is shown, lines wrap, and the screen is the usual one")
-        place.nobody_left()
 
 
 @test
@@ -183,7 +182,6 @@ def test_keys():
         terminal.await_screen(lambda now: "status=0" in now, "the end", GRACE)
         terminal.type("echo typed")  # the shell has its terminal back, with echo
         terminal.await_screen(lambda now: PROMPT + "echo typed" in now, "what is typed")
-        place.nobody_left()
 
 
 @test
@@ -205,15 +203,13 @@ def test_event_above_the_view():
         result = next(i for i, line in enumerate(screen) if line.startswith("small done after "))
         check(event < screen.index(screen_head(screen)) < result, screen)
         contains("\n".join(screen[result:]), "4,000 steps", "1 restart", "final return ", "report: run/report.html")
-        place.nobody_left()
 
 
 @test
 def test_status_follow():
     """The same view, from another terminal."""
     with Place() as place, Terminal(place, 90, 30) as terminal:
-        run = place.launch(*sets(*ENDLESS))
-        run.await_phase("running")
+        run = place.running(*sets(*ENDLESS))
         terminal.type("clear; %s status --follow; echo status=$?" % shlex.quote(program("launch")))
         terminal.await_screen(lambda screen: "running" in screen_head(screen), "the view")
         next_frame(terminal)
@@ -222,8 +218,7 @@ def test_status_follow():
         check(run.alive(), "q ends the view, not the run")
         terminal.type("clear; %s status --follow; echo status=$?" % shlex.quote(program("launch")))
         terminal.await_screen(lambda screen: "running" in screen_head(screen), "the view")
-        run.signal()
-        run.ends()
+        run.stop()
         terminal.await_screen(lambda screen: "status=0" in screen, "the end of --follow")
         screen = terminal.screen(True)
         equal(frames(screen), 1, "frames:\n" + "\n".join(screen))

@@ -71,12 +71,33 @@ class Launcher:
         check(got == status, self.name, "ended with status", got, "and not", status, "\n" + self.text())
         return self.text()
 
+    def stop(self, seconds=GRACE):
+        """Ctrl-C, and the end. Gives what it printed."""
+        self.signal()
+        return self.ends(0, seconds)
+
     # ---- the folder
 
     def read(self, file):
         """JSON of the folder; None: there is none (yet)."""
         path = self.folder / file
         return json.loads(path.read_text()) if path.exists() else None
+
+    def status(self):
+        return self.read("status.json") or {}
+
+    def steps(self):
+        """Environment steps, as the status has them."""
+        return self.status().get("steps") or 0
+
+    def history(self, name="steps"):
+        """A number of all lines of metrics.jsonl."""
+        path = self.folder / "metrics.jsonl"
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [json.loads(line)[name] for line in lines if line.endswith("}")]
+
+    def endpoints(self):
+        return dict(line.split(" ", 1) for line in (self.folder / "endpoints").read_text().splitlines())
 
     def log(self, name="launch"):
         path = self.folder / "logs" / (name + ".log")
@@ -89,7 +110,7 @@ class Launcher:
         return value
 
     def await_phase(self, *phases):
-        self.await_alive(lambda: (self.read("status.json") or {}).get("phase") in phases, "phase " + " or ".join(phases))
+        self.await_alive(lambda: self.status().get("phase") in phases, "phase " + " or ".join(phases))
         return self.read("status.json")
 
     def await_text(self, text, times=1, seconds=PATIENCE):
@@ -124,6 +145,14 @@ class Place:
         return self
 
     def __exit__(self, kind, error, trace):
+        """A place whose launchers have all ended has no process left."""
+        try:
+            if not kind and all(not launcher.alive() for launcher in self.launchers):
+                self.nobody_left()
+        finally:
+            self.clean_up(kind)
+
+    def clean_up(self, failed):
         for pid in self.left():
             try:
                 os.kill(pid, signal.SIGKILL)
@@ -131,7 +160,7 @@ class Place:
                 pass
         for launcher in self.launchers:
             launcher.popen.wait()
-        if kind:
+        if failed:
             for launcher in self.launchers:
                 print("---- %s\n%s" % (launcher.name, launcher.text()[-4000:]))
             for log in sorted(self.base.glob("**/logs/*.log")):
@@ -151,6 +180,12 @@ class Place:
     def launch(self, *words, config=None):
         """A run in the background."""
         return self.start(str(config or self.config), *words)
+
+    def running(self, *words):
+        """The same, once actors act and learners learn."""
+        launcher = self.launch(*words)
+        launcher.await_phase("running")
+        return launcher
 
     def start(self, *words):
         launcher = Launcher(self, "launcher-%d" % len(self.launchers), list(words))

@@ -1,7 +1,4 @@
-"""/metrics and /api of a real broker: what they say after known work, and what bad requests get while a writer works.
-
-Run by Debian's python3 with RP_BROKER, RP_CTL and RP_SOURCE_DIR in the environment.
-"""
+"""/metrics and /api of a real broker: what they say after known work, and what bad requests get while a writer works."""
 
 import concurrent.futures
 import http.client

@@ -99,8 +99,7 @@ def a_live_run():
     """Numbers move, a blocked table is explained, every view is drawn at every size, in dark and in light, without an error."""
     with Place(CONFIG) as place, Browser() as browser:
         # Each learner step takes long, so actors wait for samples.
-        launcher = place.launch(*sets(*ENDLESS, "environment.delay=0s", "learners.delay=20ms"))
-        launcher.await_phase("running")
+        launcher = place.running(*sets(*ENDLESS, "environment.delay=0s", "learners.delay=20ms"))
         url = page_of(launcher)
         look(browser, url)
         browser.wait("the blocked arrow", "return !!document.querySelector('.flow .blocked')", seconds=3 * PATIENCE)
@@ -137,8 +136,7 @@ def a_live_run():
 def by_keyboard():
     """Every view, the help and the log of a process without a mouse; the focus stays where it is when figures change."""
     with Place(CONFIG) as place, Browser() as browser:
-        launcher = place.launch(*sets(*ENDLESS))
-        launcher.await_phase("running")
+        launcher = place.running(*sets(*ENDLESS))
         look(browser, page_of(launcher))
         for number, view in enumerate(VIEWS, 1):
             browser.keys(str(number))
@@ -172,8 +170,7 @@ def by_keyboard():
 def a_killed_broker():
     """The page says that the broker is gone, and that it is back."""
     with Place(CONFIG) as place, Browser() as browser:
-        launcher = place.launch(*sets(*ENDLESS, "launch.backoff=4s"))
-        launcher.await_phase("running")
+        launcher = place.running(*sets(*ENDLESS, "launch.backoff=4s"))
         url = page_of(launcher)
         look(browser, url)
         browser.wait("life", "return document.querySelector('#link').textContent.includes('live')")
@@ -186,14 +183,12 @@ def a_killed_broker():
         launcher.popen.kill()
         launcher.popen.wait()
         browser.wait("the end", "return document.querySelector('#verdict').className === 'bad' && !!document.querySelector('#link.bad')")
-        place.nobody_left()
 
 
 @test
 def changes_need_a_token_and_a_yes():
     with Place(CONFIG) as place, Browser() as browser:
-        launcher = place.launch(*sets(*ENDLESS))
-        launcher.await_phase("running")
+        launcher = place.running(*sets(*ENDLESS))
         url = page_of(launcher)
         base = url.split("?")[0]
         equal(post(base + "api/do", {"action": "stop"})[0], 401, "status without a token")
@@ -227,8 +222,7 @@ def changes_need_a_token_and_a_yes():
 def a_run_with_keys():
     """Who may not ask the broker may not ask the page either."""
     with Place(CONFIG) as place:
-        launcher = place.launch(*sets(*ENDLESS, "broker.security={mode: curve}"))
-        launcher.await_phase("running")
+        launcher = place.running(*sets(*ENDLESS, "broker.security={mode: curve}"))
         url = page_of(launcher)
         base, token = url.split("?token=")
         for path in ("api/state", "api/items?table=replay", "api/writers", "api/log?process=broker", "api/history"):
@@ -272,8 +266,7 @@ def a_finished_run_and_others():
         quiet(browser, url)
         go(browser, "report")
         browser.wait("the report", "return document.querySelectorAll('main figure').length >= 7")
-        viewer.signal()
-        viewer.ends()
+        viewer.stop()
 
 
 @test
@@ -342,8 +335,7 @@ sys.stdin.read()
         browser.wait("the curve", "return !!document.querySelector('.field svg path')")
         browser.screenshot(str(SHOTS / "item.png"))
         quiet(browser, url)
-        viewer.signal()
-        viewer.ends()
+        viewer.stop()
         holder.stdin.close()
         holder.wait(PATIENCE)
         holder.stdout.close()
@@ -496,8 +488,7 @@ def a_broker_on_a_terminal():
 def a_day():
     """The history of 24 hours costs little memory: the page keeps fewer points of what is long ago."""
     with Place(CONFIG) as place, Browser() as browser:
-        launcher = place.launch(*sets(*ENDLESS))
-        launcher.await_phase("running")
+        launcher = place.running(*sets(*ENDLESS))
         look(browser, page_of(launcher))
         browser.run("""return import('./store.js').then(({Store}) => fetch('api/state').then((r) => r.json()).then((state) => {
             const store = new Store();

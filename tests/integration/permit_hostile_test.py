@@ -1,7 +1,5 @@
 """A hostile learner against two real shards with journals: broken frames, huge and endless permits, storms of retries, connections that
-end, kill -9 between charge and answer. The limiter has charged what clients were told, once, and its cursor stays within its bounds.
-
-Run like foreign_test.py; arguments name the tests to run."""
+end, kill -9 between charge and answer. The limiter has charged what clients were told, once, and its cursor stays within its bounds."""
 
 import os
 import pathlib

@@ -88,7 +88,6 @@ def a_run_has_the_numbers_of_its_environment():
         check("shape: [2]" in config and "actions: 3" in config, "the spec is not in", config)
         out, _ = place.call("eval", "run", "--json", "--episodes", "3")
         equal((json.loads(out)["return"], json.loads(out)["episodes"]), (10.0, 3))
-        place.nobody_left()
 
 
 @test
@@ -197,7 +196,6 @@ def mistakes_are_found_before_anything_starts():
             _, err = place.call("check", "run.yaml", *sets(*overrides), status=2)
             check(words in err, overrides, "gave", err)
             check("run.yaml:" in err or "--set" in err or "environment" in err, "no place in", err)
-        place.nobody_left()
 
 
 @test
@@ -232,13 +230,12 @@ def a_run_is_stopped_and_resumed():
     """Ctrl-C ends it in order; resume asks the environment nothing and goes on."""
     with PythonPlace() as place:
         launcher = place.launch("--folder", "run", *sets("stop.steps=0", "environment.delay=1ms", "actors.count=2"))
-        launcher.await_alive(lambda: (launcher.read("status.json") or {}).get("learner_steps", 0) > 20, "learner steps")
+        launcher.await_alive(lambda: launcher.status().get("learner_steps", 0) > 20, "learner steps")
         actor = launcher.pid("actor-1")
         check(b"replaybus.actor" in pathlib.Path("/proc/%d/cmdline" % actor).read_bytes(), "actor-1 is not Python")
         os.kill(actor, signal.SIGKILL)
         launcher.await_start("actor-1", 2)
-        launcher.signal(signal.SIGINT)
-        launcher.ends(0)
+        launcher.stop()
         before = launcher.read("status.json")["steps"]
         place.nobody_left()
         again = place.start("resume", "run", *sets("stop.steps=%d" % (before + 200), "environment.timeout=1ms"))

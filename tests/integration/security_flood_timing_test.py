@@ -1,7 +1,5 @@
 """A flood of failing handshakes beside an innocent client: its rate, the broker's memory, descriptors and log. Runs alone, since it
-compares rates.
-
-Run by Debian's python3 with RP_BROKER, RP_CTL and RP_SOURCE_DIR in the environment."""
+compares rates."""
 
 import os
 import resource

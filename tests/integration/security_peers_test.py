@@ -1,7 +1,5 @@
 """Who has no key, or the wrong one: refused within a second with a sentence, logged with a bound, and nothing of it reaches
-the broker's core. Replayed handshakes do not disturb who is in.
-
-Run by Debian's python3 with RP_BROKER, RP_CTL and RP_SOURCE_DIR in the environment."""
+the broker's core. Replayed handshakes do not disturb who is in."""
 
 import os
 import shutil

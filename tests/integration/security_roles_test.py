@@ -1,6 +1,4 @@
-"""Every role against every request and ingest: what is allowed, and that docs/OPERATE.md says the same.
-
-Run by Debian's python3 with RP_BROKER, RP_CTL and RP_SOURCE_DIR in the environment."""
+"""Every role against every request and ingest: what is allowed, and that docs/OPERATE.md says the same."""
 
 import os
 import pathlib

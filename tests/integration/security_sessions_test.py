@@ -1,6 +1,4 @@
-"""Sessions that belong to a key, limits of a key, and what happens to the clients of a key that is revoked.
-
-Run by Debian's python3 with RP_BROKER, RP_CTL and RP_SOURCE_DIR in the environment."""
+"""Sessions that belong to a key, limits of a key, and what happens to the clients of a key that is revoked."""
 
 import os
 import pathlib

@@ -98,7 +98,7 @@ class Run:
         return self.login.await_alive(lambda: (self.login.read("slurm.json") or {}).get(key), key + " of slurm.json")
 
     def status(self, key, default=0):
-        return (self.login.read("status.json") or {}).get(key, default)
+        return self.login.status().get(key, default)
 
     def actor_starts(self):
         return self.login.log().count("started process=actor-")

@@ -36,10 +36,8 @@ def check_frame(screen, columns, rows):
 @test
 def test_top():
     with Place() as place, Terminal(place, 120, 40) as terminal:
-        run = place.launch("--folder", "run", *sets("actors.count=8", *ENDLESS))
-        run.await_phase("running")
-        endpoint = eventually(lambda: dict(line.split(" ", 1) for line in (run.folder / "endpoints").read_text().splitlines())
-                              .get("service"), PATIENCE, "the endpoint")
+        run = place.running("--folder", "run", *sets("actors.count=8", *ENDLESS))
+        endpoint = eventually(lambda: run.endpoints().get("service"), PATIENCE, "the endpoint")
         terminal.type("clear; %s -e %s top --interval 200ms; echo status=$?" % (shlex.quote(program("ctl")), endpoint))
         terminal.await_screen(lambda screen: has("q quits", "/s")(screen) and len(sessions(screen)) == 8, "eight sessions")
         check_frame(terminal.screen(), 120, 40)
@@ -83,9 +81,7 @@ def test_top():
         terminal.type("echo typed")
         terminal.await_screen(lambda now: PROMPT + "echo typed" in now, "a shell with echo")
         equal(terminal.tmux("display-message", "-p", "#{cursor_flag} #{wrap_flag} #{alternate_on}").strip(), "1 1 0", "the terminal")
-        run.signal()
-        run.ends()
-        place.nobody_left()
+        run.stop()
 
 
 if not shutil.which("tmux"):

@@ -158,8 +158,7 @@ def a_killed_broker():
 def a_run_says_the_same():
     """Under the launcher the causes reach status.json; a program that takes all processors is named."""
     with Place(CONFIG) as place:
-        launcher = place.launch(*sets(*ENDLESS, "environment.delay=0s", "learners.delay=20ms"))
-        launcher.await_phase("running")
+        launcher = place.running(*sets(*ENDLESS, "environment.delay=0s", "learners.delay=20ms"))
         cause = lambda: (launcher.read("status.json") or {}).get("cause")  # noqa: E731
         launcher.await_alive(lambda: cause() in ("learners", "others"), "actors that wait")
         hogs = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2 * (os.cpu_count() or 2))]

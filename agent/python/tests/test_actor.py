@@ -22,7 +22,6 @@ envs = pytest.importorskip("replaybus.envs", reason="the extension _agent is not
 
 BUILD = pathlib.Path(replaybus.__file__).parents[3]  # build/dev of build/dev/lib/python/replaybus
 ACTOR = os.environ.get("RP_ACTOR", str(BUILD / "replay-actor"))
-LEARNER = os.environ.get("RP_LEARNER", str(BUILD / "replay-learner"))
 needs_programs = pytest.mark.skipif(not os.access(ACTOR, os.X_OK), reason="needs the programs of a build tree")
 
 ONCE = replaybus.Table("replay", sampler="fifo", max_times_sampled=1, max_size=100_000)
@@ -629,50 +628,3 @@ def test_no_leak(broker):
 
 
 # ---- learning
-
-
-@needs_programs
-def test_a_loop_in_python_learns_with_the_c_learner(tmp_path):
-    """CartPole with DQN: the loop and its eight environments here, the learner a process."""
-    limiter = {"kind": "sample_to_insert_ratio", "samples_per_insert": 16, "min_size": 1000, "error_buffer": 2560}
-    config = {"environment": {"name": "CartPole-v1"},
-              "agent": {"algorithm": "dqn", "hidden": [64, 64], "activation": "tanh", "batch": 64, "learning_rate": 1e-3, "tau": 0.01,
-                        "double": True, "huber": 0, "importance_exponent": 0},
-              "adder": {"table": "replay", "n_step": 10, "batch_items": 5, "buffer_items": 20},
-              "actors": {"count": 1, "random_steps": 1000, "epsilon": 0.1, "epsilon_steps": 8000, "pull_every": 16},
-              "learners": {"count": 1, "publish_every": 2}, "stop": {"steps": 60_000},
-              "broker": {"tables": [replaybus.Table("replay", max_size=50_000, limiter=limiter)]}}
-    path = tmp_path / "run.json"
-    path.write_text(json.dumps(config))
-    deadline, best = time.monotonic() + 60, 0.0
-    with replaybus.Server(config["broker"]["tables"]) as server:
-        learner = subprocess.Popen([LEARNER, "-c", str(path), "-e", server.endpoint, "--log-level", "error"])
-        try:
-            with envs.make_vec("CartPole-v1", 8) as env, replaybus.Actor(server.endpoint, path, env=env) as actor, \
-                    envs.make_vec("CartPole-v1", 20) as trial, \
-                    replaybus.Actor(server.endpoint, path, env=trial, greedy=True, insert=False) as judge:
-                observations, _ = env.reset(seed=1)
-                actor.observe_first(observations)
-                while best < 475 and not actor.finished and time.monotonic() < deadline:
-                    for _ in range(250):
-                        observations, *rest, info = env.step(actor.act(observations))
-                        actor.observe(*rest, observations, info)
-                    best = max(best, evaluate(judge, trial))
-        finally:
-            learner.terminate()
-            learner.wait(20)
-    assert best >= 475
-
-
-def evaluate(judge, env):
-    """The mean return of one episode in each environment."""
-    observations, _ = env.reset(seed=100)
-    if judge.steps == 0:
-        judge.observe_first(observations)
-    running, returns = np.ones(env.num_envs, bool), np.zeros(env.num_envs)
-    while running.any():
-        observations, rewards, terminated, truncated, info = env.step(judge.act(observations))
-        judge.observe(rewards, terminated, truncated, observations, info)
-        returns += rewards * running
-        running &= ~(terminated | truncated)
-    return returns.mean()

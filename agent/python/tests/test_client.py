@@ -125,9 +125,10 @@ def test_checkpoint_without_a_folder():
             client.checkpoint()
 
 
-def test_server_keeps_its_data(tmp_path):
+@pytest.mark.parametrize("mode", ["process", "thread"])
+def test_server_keeps_its_data(tmp_path, mode):
     for expected in (0, 1):
-        with replaybus.Server([replaybus.Table("t")], journal=tmp_path) as server, server.client() as client:
+        with replaybus.Server([replaybus.Table("t")], mode=mode, journal=tmp_path) as server, server.client() as client:
             assert client.info()["tables"][0]["size"] == expected
             with client.writer() as writer:
                 writer.append(1.0)
@@ -135,8 +136,9 @@ def test_server_keeps_its_data(tmp_path):
 
 
 def test_server_says_what_is_wrong():
-    with pytest.raises(replaybus.InvalidArgument, match="max_sise"):
-        replaybus.Server([replaybus.Table("t", max_sise=3)])
+    for mode in ("process", "thread"):
+        with pytest.raises(replaybus.InvalidArgument, match="max_sise"):
+            replaybus.Server([replaybus.Table("t", max_sise=3)], mode=mode)
     with pytest.raises(replaybus.InvalidArgument, match="mode"):
         replaybus.Server([replaybus.Table("t")], mode="quantum")
 

@@ -1,17 +1,14 @@
 """The environments of the extension _agent."""
-import gc
 import os
 import pathlib
 import subprocess
 import sys
 import threading
-import tracemalloc
 
 import numpy as np
 import pytest
 
 import replaybus
-from conftest import rss_bytes
 
 envs = pytest.importorskip("replaybus.envs", reason="the extension _agent is not built here")
 
@@ -341,29 +338,6 @@ def test_a_plugin_that_writes_too_much():
     with pytest.raises(replaybus.InvalidArgument, match="writes more than the 4 bytes"):
         env.reset(seed=1)
         env.step(env.action_space.sample())
-
-
-def test_no_leak():
-    env, vector = envs.make("CartPole-v1"), envs.make_vec("CartPole-v1", 8)
-    actions = np.zeros(8, np.int64)
-
-    def work(n):
-        env.reset(seed=1), vector.reset(seed=1)
-        for i in range(n):
-            if True in env.step(i & 1)[2:4]:
-                env.reset()
-            vector.step(actions)
-            envs.make("CartPole-v1") if i % 100 == 0 else None
-
-    work(2000)
-    gc.collect()
-    tracemalloc.start()
-    before, rss = tracemalloc.take_snapshot(), rss_bytes()
-    work(30_000)
-    gc.collect()
-    grown = sum(stat.size_diff for stat in tracemalloc.take_snapshot().compare_to(before, "filename"))
-    tracemalloc.stop()
-    assert grown < 200_000 and rss_bytes() - rss < 20 << 20
 
 
 # ---- the extension

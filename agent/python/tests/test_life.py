@@ -103,31 +103,6 @@ def test_exception_inside_a_block(client):
 # ---- threads
 
 
-def test_threads_share_a_writer_and_a_client(client):
-    writer = client.writer({"x": 0.0})
-    failures = []
-
-    def work(i):
-        try:
-            for t in range(500):
-                writer.append({"x": float(t)})
-                writer.item("replay")
-                if t % 100 == 0:
-                    writer.flush(timeout=20)
-                    client.counter("threads").add(1)
-        except BaseException as error:
-            failures.append(error)
-
-    before = client.counter("threads").value
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
-    [thread.start() for thread in threads]
-    [thread.join(60) for thread in threads]
-    writer.close(10)
-    assert not failures
-    assert client.counter("threads").value == before + 20
-    assert client.info("replay")["tables"][0]["size"] == 2000
-
-
 @pytest.fixture
 def quick_switches():
     """Threads take turns a thousand times as often as usual."""
@@ -327,14 +302,6 @@ def test_the_first_call_waits_no_longer_than_asked():
                 time.sleep(0.01)
         assert client.tables == ["late"]
         client.close()
-
-
-def test_the_clients_own_deadline():
-    client = replaybus.Client("tcp://127.0.0.1:1", timeout=0.1)
-    with pytest.raises(replaybus.Unavailable, match="within 0.1 s"):
-        client.info()
-    with pytest.raises(replaybus.InvalidArgument):
-        replaybus.Client("no endpoint").info(timeout=5)
 
 
 @pytest.mark.parametrize("open_it", [
@@ -664,20 +631,6 @@ def test_fork_while_threads_wait(client):
     sampler.close(), updater.close()
     with pytest.raises(replaybus.DeadlineExceeded):
         writer.close(0)
-
-
-def test_fork_with_a_broker_on_threads():
-    with replaybus.Server([replaybus.Table("replay")], mode="thread") as server:
-        client = server.client(timeout=20)
-        assert client.counter("n").add(1) == 1
-
-        def stop():
-            server.stop()
-            return client.counter("n").add(1)  # the parent's broker goes on
-
-        assert in_child(stop) == 2
-        assert client.counter("n").value == 2
-        client.close()
 
 
 def test_pool(server, client):

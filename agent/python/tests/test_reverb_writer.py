@@ -179,14 +179,6 @@ def test_time_outs(client):
     assert not reader.is_alive()
 
 
-def test_unknown_table(client):
-    writer = client.trajectory_writer(1)
-    writer.append(1.0)
-    with pytest.raises(reverb.ReverbError):
-        writer.create_item("no such table", 1.0, writer.history[-1])
-        writer.flush()
-
-
 def test_an_episode_with_other_columns(client):
     with client.trajectory_writer(3) as writer:
         for step in ({"a": 1.0}, {"a": 2.0, "z": 5.0}, {"z": 7.0}):

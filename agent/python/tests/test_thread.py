@@ -33,13 +33,6 @@ def test_server_in_a_thread():
         replaybus.Client(server.endpoint, timeout=0.1).info()
 
 
-def test_server_in_a_thread_keeps_its_data(tmp_path):
-    for expected in (0, 5):
-        with replaybus.Server([replaybus.Table("t")], mode="thread", journal=tmp_path) as server, server.client() as client:
-            assert client.info()["tables"][0]["size"] == expected
-            write(client, 5)
-
-
 def test_several_servers_and_garbage_collection():
     servers = [replaybus.Server([replaybus.Table("t")], mode="thread") for _ in range(3)]
     for i, server in enumerate(servers):
@@ -51,11 +44,6 @@ def test_several_servers_and_garbage_collection():
     gc.collect()
     with pytest.raises(replaybus.Unavailable):
         replaybus.Client(endpoint, timeout=0.1).info()
-
-
-def test_mistakes_in_a_thread():
-    with pytest.raises(replaybus.InvalidArgument, match="max_sise"):
-        replaybus.Server([replaybus.Table("t", max_sise=3)], mode="thread")
 
 
 def test_signals_stay_pythons():

@@ -9,9 +9,7 @@ from typing import Any, Optional
 
 import numpy as np
 
-from ..adapter.spaces import Action, Mismatch, Observation, Refused, action_of, kind_of, observation_of
-
-LAST = ("final_obs", "final_observation")
+from ..adapter.spaces import LAST_OBSERVATION, Action, Mismatch, Observation, Refused, action_of, kind_of, observation_of, row_of
 
 
 def describe(observation_space: Any, action_space: Any) -> tuple[Observation, Action]:
@@ -44,15 +42,15 @@ class Converter:
             out = np.zeros(self._observation.shape, self._observation.dtype)
             self._write(value, out)
             return out
-        return self._rows([_row(value, i) for i in range(self._n)])
+        return self._rows([row_of(value, i) for i in range(self._n)])
 
     def info(self, info: Optional[dict]) -> Optional[dict]:
         """The last observations of a batch's episodes, as arrays."""
-        name = next((name for name in LAST if info and name in info), None)
+        name = next((name for name in LAST_OBSERVATION if info and name in info), None)
         if self._n is None or name is None:
             return None
         mask = np.asarray(info["_" + name], bool)
-        rows = self._rows([_row(info[name], i) if mask[i] else None for i in range(self._n)])
+        rows = self._rows([row_of(info[name], i) if mask[i] else None for i in range(self._n)])
         return {"final_obs": rows, "_final_obs": mask}
 
     def action(self, value: Any) -> Any:
@@ -71,12 +69,3 @@ class Converter:
             self._observation.write(value, out)
         except Mismatch as error:
             raise ValueError(f"the environment {error}") from None
-
-
-def _row(batch: Any, i: int) -> Any:
-    """Environment i of a batch, which may be a dict or a tuple of batches."""
-    if isinstance(batch, dict):
-        return {name: _row(part, i) for name, part in batch.items()}
-    if isinstance(batch, tuple):
-        return tuple(_row(part, i) for part in batch)
-    return batch[i]

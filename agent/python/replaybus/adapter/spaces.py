@@ -14,6 +14,7 @@ import numpy as np
 MOST_ACTIONS = 4096  # combinations of a MultiDiscrete or MultiBinary action
 MOST_SIZE = 64  # numbers of a continuous action
 MOST_RANK = 8
+LAST_OBSERVATION = ("final_obs", "final_observation")  # in the info of a vector environment: the newer name, and the older one
 KINDS = ("Box", "Discrete", "MultiDiscrete", "MultiBinary", "Dict", "Tuple")
 
 
@@ -43,6 +44,15 @@ def kind_of(space: Any) -> str:
     return type(space).__name__
 
 
+def row_of(batch: Any, i: int) -> Any:
+    """Environment i of a batch of observations, which may be a dict or a tuple of batches."""
+    if isinstance(batch, dict):
+        return {name: row_of(part, i) for name, part in batch.items()}
+    if isinstance(batch, tuple):
+        return tuple(row_of(part, i) for part in batch)
+    return batch[i]
+
+
 # ---- observations
 
 Write = Callable[[Any, np.ndarray], None]
@@ -68,9 +78,7 @@ def _array(value: Any, shape: tuple) -> np.ndarray:
 
 def _write_numbers(shape: tuple) -> Write:
     def write(value: Any, out: np.ndarray) -> None:
-        array = value if type(value) is np.ndarray else np.asarray(value)
-        if array.shape != shape:
-            raise Mismatch(f"returned an observation of shape {array.shape} where its space has {shape}")
+        array = _array(value, shape)
         if array.dtype.kind not in "fiub":
             raise Mismatch(f"returned an observation of type {array.dtype}, which is no number")
         out[...] = array if shape else array.reshape(1)

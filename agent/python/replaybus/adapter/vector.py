@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 
 from .seats import SEED_MASK, Environments, Spec, check_interface, first_observation, time_limit
-from .spaces import Mismatch, Refused, action_of, kind_of, observation_of
+from .spaces import LAST_OBSERVATION, Mismatch, Refused, action_of, kind_of, observation_of, row_of
 
 SAME, NEXT, DISABLED = "SAME_STEP", "NEXT_STEP", "DISABLED"
-LAST_OBSERVATION = ("final_obs", "final_observation")
 
 
 def _mode_of(env: Any) -> str | None:
@@ -21,15 +20,6 @@ def _mode_of(env: Any) -> str | None:
     mode = (getattr(env, "metadata", None) or {}).get("autoreset_mode")
     text = str(getattr(mode, "name", mode)).upper()
     return next((name for name in (SAME, NEXT, DISABLED) if text.endswith(name)), None)
-
-
-def _row(batch: Any, i: int) -> Any:
-    """Environment i of a batch of observations, which may be a dict or a tuple of batches."""
-    if isinstance(batch, dict):
-        return {name: _row(part, i) for name, part in batch.items()}
-    if isinstance(batch, tuple):
-        return tuple(_row(part, i) for part in batch)
-    return batch[i]
 
 
 class VectorSeat:
@@ -117,7 +107,7 @@ class Vector(Environments):
             self._observations = first_observation(self._env.reset(seed=seeds))
         elif self._mode == DISABLED and self._over[i]:
             self._reset_masked(np.arange(len(self.seats)) == i)
-        return _row(self._observations, i)
+        return row_of(self._observations, i)
 
     def _reset_masked(self, mask: np.ndarray) -> None:
         self._observations = first_observation(self._env.reset(options={"reset_mask": mask.copy()}))
@@ -129,6 +119,6 @@ class Vector(Environments):
             for name in LAST_OBSERVATION:
                 if name in self._infos:
                     last = self._infos[name]
-                    return _row(last, i)
+                    return row_of(last, i)
             raise Mismatch(f"ended an episode in environment {i} without {LAST_OBSERVATION[0]} in its infos")
-        return _row(self._observations, i)
+        return row_of(self._observations, i)

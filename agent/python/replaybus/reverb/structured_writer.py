@@ -96,23 +96,12 @@ class _Value:
             raise ValueError(f"the divisor must be 1 or more, not {number}")
         return _Value(lambda state: self._read(state) % number)
 
-    def __eq__(self, number: Any) -> _Test:  # type: ignore[override]
-        return self._compare(operator.eq, number)
+    def _comparison(compare: Callable[[Any, Any], bool]) -> Callable[["_Value", Any], Any]:  # type: ignore[misc]  # of the class body
+        return lambda self, number: self._compare(compare, number)
 
-    def __ne__(self, number: Any) -> _Test:  # type: ignore[override]
-        return self._compare(operator.ne, number)
-
-    def __lt__(self, number: Any) -> _Test:
-        return self._compare(operator.lt, number)
-
-    def __le__(self, number: Any) -> _Test:
-        return self._compare(operator.le, number)
-
-    def __gt__(self, number: Any) -> _Test:
-        return self._compare(operator.gt, number)
-
-    def __ge__(self, number: Any) -> _Test:
-        return self._compare(operator.ge, number)
+    __eq__, __ne__ = _comparison(operator.eq), _comparison(operator.ne)  # type: ignore[assignment]
+    __lt__, __le__ = _comparison(operator.lt), _comparison(operator.le)
+    __gt__, __ge__ = _comparison(operator.gt), _comparison(operator.ge)
 
 
 class Condition:
