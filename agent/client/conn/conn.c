@@ -1467,6 +1467,9 @@ rp_status conn_open(const struct conn_plan *plan, struct conn **out, rp_error *e
 {
     void *context = plan->options->zmq_context;
     int threads = context ? zmq_ctx_get(context, ZMQ_IO_THREADS) : 1;
+    if (!plan->host || !plan->host->ducts) /* before libzmq takes any: it would abort the process */
+        RP_TRY(open_files_check((uint32_t)(CONN_DESCRIPTORS + CONN_PER_IO_THREAD * (threads > 0 ? threads : 0)),
+                                "a client", "two more for each writer or sampler", err));
     struct conn *self = calloc(1, sizeof *self);
     if (!self)
         return err_set(err, RP_NO_MEMORY, "no memory for a client");
@@ -1475,9 +1478,6 @@ rp_status conn_open(const struct conn_plan *plan, struct conn **out, rp_error *e
     rp_status status = RP_OK;
     if (!watched || !self->endpoint || !self->name || !(self->context || conn_is_hosted(self)))
         status = err_set(err, RP_NO_MEMORY, "no memory for a client");
-    if (status == RP_OK && !conn_is_hosted(self))
-        status = open_files_check((uint32_t)(CONN_DESCRIPTORS + CONN_PER_IO_THREAD * (threads > 0 ? threads : 0)),
-                                  "a client", "two more for each writer or sampler", err);
     if (status == RP_OK)
         status = load_key(self, plan, err);
     if (status == RP_OK && !conn_is_hosted(self))
