@@ -68,7 +68,6 @@ static struct adder *open_adder(struct bench_actor *self, const struct run_confi
 static void step_actor(struct bench_actor *self, struct env *env, const struct run_config *config)
 {
     rp_error err = {0};
-    struct actor actor;
     struct environment_loop loop;
     struct actor_options options = {.config = config, .seed = 1};
     options.agent = agent_new(&config->agent, env->ops->name, &env->spec, 1, &err);
@@ -76,8 +75,7 @@ static void step_actor(struct bench_actor *self, struct env *env, const struct r
         load_fail(&self->load, "%s", err.text);
     if (self->part >= PART_ADDER)
         options.adder = open_adder(self, config, &env->spec);
-    actor_init(&actor, &options);
-    environment_loop_init(&loop, env, &actor);
+    environment_loop_init(&loop, env, &options);
     lane_set_state(self->load.lane, LANE_READY);
     for (;;) {
         for (uint32_t i = 0; i < COUNT_EVERY; i++) {

@@ -4,7 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/env/env.h"
 #include "proto/base/error.h"
 #include "proto/base/need.h"
 #include "proto/config/schema.h"
@@ -15,6 +14,18 @@ static const char *env_option(const rp_option *options, uint32_t n_options, cons
         if (strcmp(options[i].name, name) == 0)
             return options[i].value;
     return NULL;
+}
+
+rp_status env_no_such(rp_error *err, rp_status status, const char *what, const char *name, const char *const *names,
+                      uint32_t n, const char *others)
+{
+    const char *near = schema_nearest(name, names, n);
+    if (near)
+        return err_set(err, status, "%s '%s' (did you mean '%s'?)", what, name, near);
+    char list[400] = "";
+    for (uint32_t i = 0, used = 0; i < n && used < sizeof list; i++)
+        used += (uint32_t)snprintf(list + used, sizeof list - used, "%s %s", i ? "," : "", names[i]);
+    return err_set(err, status, "%s '%s'; %s%s", what, name, others, list);
 }
 
 rp_status env_known_options(const char *env, const rp_option *options, uint32_t n_options, const char *const *known,

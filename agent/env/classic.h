@@ -12,6 +12,10 @@
 #include "proto/base/rng.h"
 #include "replay/env.h"
 
+/* Refuses a name: "WHAT 'name' (did you mean 'near'?)", or "WHAT 'name'; OTHERS a, b, c". */
+rp_status env_no_such(rp_error *err, rp_status status, const char *what, const char *name, const char *const *names,
+                      uint32_t n, const char *others);
+
 /* For the create functions of environments. Refuses options that are not in the NULL-terminated list, with "did you mean". */
 rp_status env_known_options(const char *env, const rp_option *options, uint32_t n_options, const char *const *known,
                             rp_error *err);

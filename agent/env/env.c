@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "agent/env/builtin.h"
+#include "agent/env/classic.h"
 #include "proto/base/clock.h"
 #include "proto/base/error.h"
 #include "proto/base/need.h"
@@ -324,18 +325,6 @@ static uint32_t add_names(const rp_env_ops *const *list, const char **names, uin
         if ((*list)->name)
             names[n++] = (*list)->name;
     return n;
-}
-
-rp_status env_no_such(rp_error *err, rp_status status, const char *what, const char *name, const char *const *names,
-                      uint32_t n, const char *others)
-{
-    const char *near = schema_nearest(name, names, n);
-    if (near)
-        return err_set(err, status, "%s '%s' (did you mean '%s'?)", what, name, near);
-    char list[400] = "";
-    for (uint32_t i = 0, used = 0; i < n && used < sizeof list; i++)
-        used += (uint32_t)snprintf(list + used, sizeof list - used, "%s %s", i ? "," : "", names[i]);
-    return err_set(err, status, "%s '%s'; %s%s", what, name, others, list);
 }
 
 static rp_status choose(struct env *self, const struct env_config *config, rp_error *err)

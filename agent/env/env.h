@@ -94,10 +94,6 @@ size_t env_action_bytes(const rp_env_spec *spec);
 /* RP_INVALID_ARGUMENT, with the reason, if a spec (of a plug-in) cannot be used. */
 rp_status env_check_spec(const char *name, const rp_env_spec *spec, rp_error *err);
 
-/* Refuses a name: "WHAT 'name' (did you mean 'near'?)", or "WHAT 'name'; OTHERS a, b, c". */
-rp_status env_no_such(rp_error *err, rp_status status, const char *what, const char *name, const char *const *names,
-                      uint32_t n, const char *others);
-
 /* ---- several environments that one actor steps in turns: copies of a C environment, or the environments that a provider makes.
  * A provider stands for another language: the Python extension has one. */
 

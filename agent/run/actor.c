@@ -213,10 +213,11 @@ static rp_status actor_update(struct actor *self, rp_error *err)
 
 /* ---- the environment loop ---- */
 
-void environment_loop_init(struct environment_loop *self, struct env *env, struct actor *actor)
+void environment_loop_init(struct environment_loop *self, struct env *env, const struct actor_options *options)
 {
     *self = (struct environment_loop){
-        .env = env, .actor = actor, .observation = env_observation_new(env), .next = env_observation_new(env)};
+        .env = env, .observation = env_observation_new(env), .next = env_observation_new(env)};
+    actor_init(&self->actor, options);
 }
 
 void environment_loop_fini(struct environment_loop *self)
@@ -233,14 +234,14 @@ static rp_status begin_episode(struct environment_loop *self, rp_error *err)
     env_reset(self->env, self->observation);
     RP_TRY(env_failure(self->env, err));
     RP_TRY(env_observation_check(self->env, self->observation, err));
-    return actor_observe_first(self->actor, self->observation, err);
+    return actor_observe_first(&self->actor, self->observation, err);
 }
 
 /* Takes a step with self->choice and self->action. */
 static rp_status take_step(struct environment_loop *self, bool *ended, rp_error *err)
 {
     rp_env_result result;
-    rp_client *client = actor_client(self->actor);
+    rp_client *client = actor_client(&self->actor);
     *ended = false;
     int64_t traced = rp_trace_begin(client);
     env_step(self->env, self->action, self->next, &result);
@@ -250,8 +251,8 @@ static rp_status take_step(struct environment_loop *self, bool *ended, rp_error 
     if (!isfinite(result.reward))
         return err_set(err, RP_INVALID_ARGUMENT, "environment '%s': the reward of step %lu of the episode is %g",
                        self->env->ops->name, (unsigned long)self->env->steps, (double)result.reward);
-    RP_TRY(actor_observe(self->actor, &self->choice, &result, self->next, err));
-    RP_TRY(actor_update(self->actor, err));
+    RP_TRY(actor_observe(&self->actor, &self->choice, &result, self->next, err));
+    RP_TRY(actor_update(&self->actor, err));
 
     void *swap = self->observation;
     self->observation = self->next;
@@ -271,7 +272,7 @@ rp_status environment_loop_step(struct environment_loop *self, bool *ended, rp_e
     *ended = false;
     if (!self->running)
         RP_TRY(begin_episode(self, err));
-    self->action = actor_select(self->actor, self->observation, &self->choice);
+    self->action = actor_select(&self->actor, self->observation, &self->choice);
     env_announce(self->env, self->action);
     return take_step(self, ended, err);
 }
@@ -281,7 +282,7 @@ rp_status environment_loop_episodes(struct environment_loop *self, uint64_t n, d
     double sum = 0.0;
     for (uint64_t i = 0; i < n;) {
         bool ended;
-        if (actor_stopped(self->actor))
+        if (actor_stopped(&self->actor))
             return err_set(err, RP_CANCELLED, "stopped after %llu of %llu episodes", (unsigned long long)i,
                            (unsigned long long)n);
         RP_TRY(environment_loop_step(self, &ended, err));
@@ -324,14 +325,14 @@ static rp_status gather(struct environment_round *self, uint32_t n, uint64_t tot
     for (uint32_t i = 0; i < n; i++) {
         struct environment_loop *loop = &self->loops[i];
         loop->action = NULL;
-        loop->actor->total = total + i;
+        loop->actor.total = total + i;
         if (!loop->running && env_resets_within_round(loop->env))
             continue;
         if (!loop->running)
             RP_TRY(begin_episode(loop, err));
         memcpy(self->observations + *n_choosing * bytes, loop->observation, bytes);
         self->choosing[*n_choosing] = loop;
-        self->actors[(*n_choosing)++] = loop->actor;
+        self->actors[(*n_choosing)++] = &loop->actor;
     }
     return RP_OK;
 }
@@ -343,7 +344,7 @@ static void choose(struct environment_round *self, uint32_t n)
     for (uint32_t i = 0; i < n; i++) {
         struct environment_loop *loop = self->choosing[i];
         loop->choice = self->choices[i];
-        loop->action = actor_action(loop->actor, &loop->choice);
+        loop->action = actor_action(&loop->actor, &loop->choice);
         env_announce(loop->env, loop->action);
     }
 }

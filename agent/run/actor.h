@@ -73,8 +73,8 @@ struct episode {
 };
 
 struct environment_loop {
-    struct env *env;     /* borrowed */
-    struct actor *actor; /* borrowed */
+    struct env *env; /* borrowed */
+    struct actor actor;
     void *observation, *next;
     bool running;               /* inside an episode */
     struct agent_choice choice; /* of the step that comes next */
@@ -82,7 +82,7 @@ struct environment_loop {
     struct episode episode;
 };
 
-void environment_loop_init(struct environment_loop *self, struct env *env, struct actor *actor);
+void environment_loop_init(struct environment_loop *self, struct env *env, const struct actor_options *options);
 void environment_loop_fini(struct environment_loop *self);
 /* Takes one step. *ended: the episode is over, and self->episode describes it. */
 rp_status environment_loop_step(struct environment_loop *self, bool *ended, rp_error *err);

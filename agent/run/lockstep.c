@@ -87,11 +87,9 @@ static rp_status lockstep_check(const struct run_config *config, double batch, r
 /* An actor, or the evaluator, with its environment. */
 struct player {
     struct env_group envs; /* one */
-    struct adder *adder;   /* NULL: of the evaluator */
     struct agent *agent;   /* its own copy of the policy, as in a process of its own */
     struct variables variables;
-    struct actor actor;
-    struct environment_loop loop;
+    struct environment_loop loop; /* with an adder, but for the evaluator */
 };
 
 struct lockstep {
@@ -197,34 +195,33 @@ static rp_status open_player(struct lockstep *self, struct player *player, int i
                               worker_seed(config, "parameters", 0), err);
     if (!player->agent)
         return (rp_status)err->status;
+    struct adder *adder = NULL;
     if (index >= 0) {
         char name[32];
         snprintf(name, sizeof name, "actor-%d", index);
-        player->adder = actor_adder(config, player->agent, self->client, name, LOCKSTEP_CALL_MS, err);
-        if (!player->adder)
+        adder = actor_adder(config, player->agent, self->client, name, LOCKSTEP_CALL_MS, err);
+        if (!adder)
             return (rp_status)err->status;
     }
     variables_init(&player->variables, self->client, player->agent);
     struct actor_options options = {.config = config,
                                     .agent = player->agent,
-                                    .adder = player->adder,
+                                    .adder = adder,
                                     .variables = index < 0 || config->actors.weights[0] ? NULL : &player->variables,
                                     .index = number,
                                     .environments = (uint32_t)config->actors.environments,
                                     .seed = worker_seed(config, part, number),
                                     .greedy = index < 0 || config->actors.greedy,
                                     .stop = self->options->stop};
-    actor_init(&player->actor, &options);
-    environment_loop_init(&player->loop, env, &player->actor);
+    environment_loop_init(&player->loop, env, &options);
     return RP_OK;
 }
 
 static void close_player(struct player *player)
 {
+    adder_destroy(&player->loop.actor.options.adder, 1000, NULL);
     environment_loop_fini(&player->loop);
     variables_fini(&player->variables);
-    if (player->adder)
-        adder_destroy(&player->adder, 1000, NULL);
     agent_destroy(&player->agent);
     env_group_close(&player->envs);
 }
@@ -329,7 +326,7 @@ static struct lockstep_report report_of(const struct lockstep *self, double eval
                                   .stopped = lockstep_stopped(self)};
     for (uint32_t i = 0; i < self->n_players; i++) {
         struct adder_stats stats;
-        adder_get_stats(self->players[i].adder, &stats);
+        adder_get_stats(self->players[i].loop.actor.options.adder, &stats);
         out.inserted += stats.items;
     }
     return out;
@@ -381,13 +378,13 @@ static rp_status act(struct lockstep *self, rp_error *err)
     for (uint32_t i = 0; i < self->n_players && !steps_taken(self); i++) {
         struct player *player = &self->players[i];
         bool ended;
-        player->actor.total = self->steps;
+        player->loop.actor.total = self->steps;
         RP_TRY(environment_loop_step(&player->loop, &ended, err));
         self->steps++;
         self->now_ns += NS_PER_US;
         if (ended)
             self->recent[self->episodes++ % RECENT] = player->loop.episode.value;
-        RP_TRY(adder_flush(player->adder, 0, LOCKSTEP_CALL_MS,
+        RP_TRY(adder_flush(player->loop.actor.options.adder, 0, LOCKSTEP_CALL_MS,
                            err)); /* before the next actor: items of two writers may arrive in any order */
     }
     return RP_OK;

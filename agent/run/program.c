@@ -31,7 +31,7 @@ static int take_episodes(const struct cli *cli, const struct cli_option *option,
 }
 
 #define AT(field) CLI_AT(struct program, field)
-static const struct cli_option options[] = {
+static const struct cli_option command_line[] = {
     {"config", 'c', "FILE", "the run (docs/CONFIG.md; configs/learning/ has examples)", ALL, CLI_TEXT, AT(config)},
     {"set", 0, "KEY=VALUE", "override a key of FILE: agent.batch=64; may be repeated", ALL, CLI_OVERRIDE,
      AT(overrides)},
@@ -71,8 +71,8 @@ static void print_help(const void *target);
 static struct cli cli_of(const struct program *self)
 {
     return (struct cli){.program = self->name,
-                        .options = options,
-                        .n = sizeof options / sizeof options[0],
+                        .options = command_line,
+                        .n = sizeof command_line / sizeof command_line[0],
                         .who = self->kind,
                         .width = 28,
                         .help = print_help};

@@ -217,61 +217,50 @@ static bool csv_open(struct log_csv *self)
     return ok;
 }
 
-/* Writes the table with `more` new columns at the end. in is NULL if there are no rows yet. */
-static void write_wide(const struct log_csv *self, FILE *in, FILE *out, uint32_t more)
+static void put_header(const struct log_csv *self, FILE *out)
 {
-    char *line = NULL;
-    size_t room = 0;
-    ssize_t n;
     fputs(fixed, out);
     for (uint32_t i = 0; i < self->n_columns; i++)
         fprintf(out, ",%s", self->columns[i]);
     fputc('\n', out);
-    bool header = true;
-    while (in && (n = getline(&line, &room, in)) > 0 && line[n - 1] == '\n') {
-        if (!header) {
-            fwrite(line, 1, (size_t)n - 1, out);
-            for (uint32_t i = 0; i < more; i++)
-                fputc(',', out);
-            fputc('\n', out);
-        }
-        header = false;
-    }
-    free(line);
 }
 
-static bool write_table(const struct log_csv *self, const char *path, uint32_t more)
+struct widening {
+    const struct log_csv *csv;
+    uint32_t more; /* new columns at the end */
+};
+
+static bool widen_line(void *ctx, FILE *to, const char *line, size_t i)
 {
-    FILE *in = fopen(self->path, "re");
-    FILE *out = in ? fopen(path, "we") : NULL;
-    bool ok = out != NULL;
-    if (ok) {
-        write_wide(self, self->file.size > 0 ? in : NULL, out, more);
-        ok = !ferror(in) && fflush(out) == 0 && !ferror(out);
-        /* Rows that are on the disk must not be lost to a new header, so the new file is synced. Without rows there
-         * is nothing to lose, and a slow disk must not delay the first report. */
-        ok = ok && (self->file.size == 0 || fsync(fileno(out)) == 0);
+    const struct widening *self = ctx;
+    if (i == 0) {
+        put_header(self->csv, to);
+        return !ferror(to);
     }
+    fwrite(line, 1, strcspn(line, "\n"), to);
+    for (uint32_t k = 0; k < self->more; k++)
+        fputc(',', to);
+    fputc('\n', to);
+    return !ferror(to);
+}
+
+/* Gives the file a header with the columns in memory, the last `more` of them new. Rows that are on the disk must not be lost to
+ * a new header, so the new file is synced. */
+static bool replace_header(struct log_csv *self, uint32_t more)
+{
+    struct widening widening = {.csv = self, .more = more};
+    if (self->file.size > 0)
+        return thin_rewrite(self->path, widen_line, &widening, true) && file_open(&self->file, self->path, false);
+    char *header = NULL;
+    size_t size;
+    FILE *out = open_memstream(&header, &size);
+    put_header(self, out);
+    fclose(out);
+    bool ok = file_append(&self->file, header, size);
     int error = errno;
-    if (in)
-        fclose(in);
-    if (out)
-        fclose(out);
+    free(header);
     errno = error;
     return ok;
-}
-
-/* Replaces the file by one that has the columns in memory, the last `more` of them new. */
-static bool replace_file(struct log_csv *self, uint32_t more)
-{
-    char *temporary = need_print("%s.tmp", self->path);
-    bool ok = write_table(self, temporary, more) && rename(temporary, self->path) == 0;
-    int error = errno;
-    if (!ok)
-        unlink(temporary);
-    free(temporary);
-    errno = error;
-    return ok && file_open(&self->file, self->path, false);
 }
 
 /* Makes sure that every scalar has a column. On failure the columns are as they were, or the file is closed. */
@@ -283,7 +272,7 @@ static bool widen(struct log_csv *self, const struct agent_scalar *scalars, uint
             add_column(self, scalars[i].name);
     if (self->n_columns == before && self->file.size > 0)
         return true;
-    if (replace_file(self, self->n_columns - before))
+    if (replace_header(self, self->n_columns - before))
         return true;
     while (self->n_columns > before)
         free(self->columns[--self->n_columns]);

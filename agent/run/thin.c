@@ -43,9 +43,10 @@ static double number_of(const char *line, const char *key)
     return at && end != at + strlen(key) ? value : NAN;
 }
 
-static bool take_fact(void *ctx, const char *line, size_t i)
+static bool take_fact(void *ctx, FILE *to, const char *line, size_t i)
 {
     struct facts *self = ctx;
+    (void)to;
     if (i == self->room) {
         self->room = self->room ? 2 * self->room : 4096;
         self->list = need_resize(self->list, self->room, sizeof *self->list);
@@ -64,16 +65,36 @@ static bool take_fact(void *ctx, const char *line, size_t i)
 }
 
 /* Calls take for each line of the file. False: take refused one, or the file cannot be read. */
-static bool each_line(FILE *file, bool (*take)(void *ctx, const char *line, size_t i), void *ctx)
+static bool each_line(FILE *from, FILE *to, bool (*take)(void *ctx, FILE *to, const char *line, size_t i), void *ctx)
 {
     char *line = NULL;
     size_t room = 0;
     bool ok = true;
-    rewind(file);
-    for (size_t i = 0; ok && getline(&line, &room, file) > 0; i++)
-        ok = take(ctx, line, i);
+    for (size_t i = 0; ok && getline(&line, &room, from) > 0; i++)
+        ok = take(ctx, to, line, i);
     free(line);
-    return ok && !ferror(file);
+    return ok && !ferror(from);
+}
+
+bool thin_rewrite(const char *path, bool (*write)(void *ctx, FILE *to, const char *line, size_t i), void *ctx,
+                  bool sync)
+{
+    char *temporary = need_print("%s.tmp", path);
+    FILE *from = fopen(path, "re"), *to = from ? fopen(temporary, "we") : NULL;
+    bool ok = to && each_line(from, to, write, ctx) && fflush(to) == 0 && (!sync || fsync(fileno(to)) == 0);
+    int error = errno;
+    if (from)
+        fclose(from);
+    if (to)
+        fclose(to);
+    errno = error;
+    ok = ok && rename(temporary, path) == 0;
+    error = errno;
+    if (to && !ok)
+        unlink(temporary);
+    free(temporary);
+    errno = error;
+    return ok;
 }
 
 /* ---- what stays ---- */
@@ -148,44 +169,34 @@ static void decide(struct facts *self)
 
 struct copy {
     const struct facts *facts;
-    FILE *to;
     uint64_t lines;
 };
 
 /* Lines that were added since the first pass stay. */
-static bool take_copy(void *ctx, const char *line, size_t i)
+static bool copy_line(void *ctx, FILE *to, const char *line, size_t i)
 {
     struct copy *self = ctx;
     if (i < self->facts->n && !self->facts->list[i].keep)
         return true;
     self->lines++;
-    return fputs(line, self->to) >= 0;
+    return fputs(line, to) >= 0;
 }
 
 bool thin_file(struct thin *self, const char *path, const char *key)
 {
-    char *temporary = need_print("%s.tmp", path);
     struct facts facts = {.key = key};
+    struct copy copy = {.facts = &facts};
     self->added = 0; /* after a failure, too: the next try comes when the file has grown again */
     FILE *from = fopen(path, "re");
-    struct copy copy = {.facts = &facts, .to = from ? fopen(temporary, "we") : NULL};
-    bool ok = from && copy.to && each_line(from, take_fact, &facts);
-    if (ok)
-        decide(&facts);
-    ok = ok && each_line(from, take_copy, &copy) && fflush(copy.to) == 0;
-    int error = errno;
+    bool ok = from && each_line(from, NULL, take_fact, &facts);
     if (from)
         fclose(from);
-    if (copy.to && fclose(copy.to) != 0)
-        ok = false;
-    ok = ok && rename(temporary, path) == 0;
+    if (ok)
+        decide(&facts);
+    ok = ok && thin_rewrite(path, copy_line, &copy, false);
     if (ok)
         self->kept = copy.lines;
-    else
-        unlink(temporary);
     free(facts.list);
-    free(temporary);
-    errno = error;
     return ok;
 }
 

@@ -181,17 +181,10 @@ static rp_status worker_unless_stopped(const struct worker *self, rp_status stat
 /* Scalars of a report beside the shares of idle time. */
 #define ACTOR_SCALARS 7
 
-/* What one environment of the actor needs; its stream of items is its own. */
-struct player {
-    struct adder *adder;
-    struct actor actor;
-};
-
 struct actor_work {
     struct worker worker;
     struct variables variables;
-    struct player *players;
-    struct environment_loop *loops; /* one for each player */
+    struct environment_loop *loops; /* each with an adder of its own */
     uint32_t n;
     struct environment_round round;
     struct claim claim;
@@ -214,20 +207,20 @@ static void on_episode(void *ctx, const struct episode *episode)
     self->value_count++;
 }
 
-/* Sums over the players. */
-static void sum_players(const struct actor_work *self, uint64_t *steps, struct adder_stats *sum, struct idle *idle)
+/* Sums over the environments. */
+static void sum_loops(const struct actor_work *self, uint64_t *steps, struct adder_stats *sum, struct idle *idle)
 {
     *steps = 0;
     *sum = (struct adder_stats){0};
     *idle = (struct idle){0};
     for (uint32_t i = 0; i < self->n; i++) {
         struct adder_stats stats;
-        adder_get_stats(self->players[i].adder, &stats);
+        adder_get_stats(self->loops[i].actor.options.adder, &stats);
         sum->items += stats.items;
         sum->rejected += stats.rejected;
-        *steps += self->players[i].actor.steps;
+        *steps += self->loops[i].actor.steps;
         for (int cause = 0; cause < IDLE_CAUSES; cause++)
-            idle->ns[cause] += self->players[i].actor.idle.ns[cause];
+            idle->ns[cause] += self->loops[i].actor.idle.ns[cause];
     }
 }
 
@@ -239,7 +232,7 @@ static void actor_report(struct actor_work *self)
     uint64_t steps;
     struct adder_stats sum;
     struct idle idle;
-    sum_players(self, &steps, &sum, &idle);
+    sum_loops(self, &steps, &sum, &idle);
     struct agent_scalar scalars[ACTOR_SCALARS + IDLE_CAUSES + 1] = {
         {"actor_steps", (double)steps},
         {"steps_per_second", (double)(steps - self->reported_steps) / seconds},
@@ -258,11 +251,11 @@ static void actor_report(struct actor_work *self)
     self->value_count = self->length_sum = 0;
 }
 
-/* The players share their parameters: the first of them pulls. */
+/* The loops share their parameters: the first of them pulls. */
 static void tell_policy(struct actor_work *self)
 {
     for (uint32_t i = 0; self->policy != self->variables.steps && i < self->n; i++)
-        adder_set_policy(self->players[i].adder, self->variables.steps);
+        adder_set_policy(self->loops[i].actor.options.adder, self->variables.steps);
     self->policy = self->variables.steps;
 }
 
@@ -292,7 +285,7 @@ static rp_status worker_begin(struct actor_work *self, rp_error *err)
     self->reported_ns = clock_ns();
     rp_status status = weights[0] ? variables_load(&self->variables, weights, err)
                                   : variables_wait(&self->variables, self->worker.options->stop, err);
-    self->players[0].actor.idle.ns[IDLE_PARAMETERS] += (uint64_t)(clock_ns() - self->reported_ns);
+    self->loops[0].actor.idle.ns[IDLE_PARAMETERS] += (uint64_t)(clock_ns() - self->reported_ns);
     tell_policy(self);
     return status;
 }
@@ -310,7 +303,7 @@ static rp_status worker_act(struct actor_work *self, rp_error *err)
     while (!worker_stopped(&self->worker) && !worker_out_of_time(&self->worker)) {
         uint64_t n = 0, total = 0;
         RP_TRY(claim_next(&self->claim, part_of(self), &n, &total, err));
-        self->players[0].actor.idle.ns[IDLE_COUNTERS] = self->claim.wait_ns;
+        self->loops[0].actor.idle.ns[IDLE_COUNTERS] = self->claim.wait_ns;
         if (n == 0 && self->owed == 0)
             break;
         if (n > 0)
@@ -323,28 +316,26 @@ static rp_status worker_act(struct actor_work *self, rp_error *err)
     return RP_OK;
 }
 
-static rp_status worker_open_player(struct actor_work *self, uint32_t i, rp_error *err)
+static rp_status open_loop(struct actor_work *self, uint32_t i, rp_error *err)
 {
     const struct worker_options *options = self->worker.options;
     const struct run_config *config = options->config;
-    struct player *player = &self->players[i];
     uint32_t index = options->index * self->n + i;
     char name[48];
     snprintf(name, sizeof name, i ? "%s.%u" : "%s", self->worker.name, i);
-    player->adder = actor_adder(config, self->worker.agent, self->worker.client, name, CONNECT_MS, err);
-    if (!player->adder)
+    struct adder *adder = actor_adder(config, self->worker.agent, self->worker.client, name, CONNECT_MS, err);
+    if (!adder)
         return (rp_status)err->status;
     const struct actor_options actor = {.config = config,
                                         .agent = self->worker.agent,
-                                        .adder = player->adder,
+                                        .adder = adder,
                                         .variables = i > 0 || config->actors.weights[0] ? NULL : &self->variables,
                                         .index = index,
                                         .environments = self->n,
                                         .seed = worker_seed(config, "actor", index),
                                         .greedy = config->actors.greedy,
                                         .stop = options->stop};
-    actor_init(&player->actor, &actor);
-    environment_loop_init(&self->loops[i], &self->worker.envs.envs[i], &player->actor);
+    environment_loop_init(&self->loops[i], &self->worker.envs.envs[i], &actor);
     return RP_OK;
 }
 
@@ -354,13 +345,12 @@ static rp_status actor_open(struct actor_work *self, const struct worker_options
     RP_TRY(worker_open(&self->worker, options, "actor", err));
     struct worker *worker = &self->worker;
     self->n = worker->envs.n;
-    self->players = need_alloc(self->n * sizeof *self->players);
     self->loops = need_alloc(self->n * sizeof *self->loops);
     variables_init(&self->variables, worker->client, worker->agent);
     if (!config->actors.weights[0])
         RP_TRY(variables_subscribe(&self->variables, err));
     for (uint32_t i = 0; i < self->n; i++)
-        RP_TRY(worker_open_player(self, i, err));
+        RP_TRY(open_loop(self, i, err));
     environment_round_init(&self->round, self->loops, self->n);
     self->round.ended = on_episode;
     self->round.ctx = self;
@@ -377,21 +367,18 @@ static rp_status actor_open(struct actor_work *self, const struct worker_options
 }
 
 /* Waits until the items are confirmed. Returns the first error. */
-static rp_status close_players(struct actor_work *self, rp_status status, rp_error *err)
+static rp_status close_loops(struct actor_work *self, rp_status status, rp_error *err)
 {
     int64_t most_ms = worker_stopped(&self->worker) ? STOPPED_MS : WORKER_CALL_MS;
     int64_t end_ns = clock_ns() + most_ms * NS_PER_MS;
-    for (uint32_t i = 0; self->players && i < self->n; i++) {
-        environment_loop_fini(&self->loops[i]);
-        if (!self->players[i].adder)
-            continue;
+    for (uint32_t i = 0; self->loops && i < self->n; i++) {
         int64_t left_ms = (end_ns - clock_ns()) / NS_PER_MS;
         rp_status closing =
-            adder_destroy(&self->players[i].adder, left_ms > 0 ? left_ms : 0, status == RP_OK ? err : NULL);
+            adder_destroy(&self->loops[i].actor.options.adder, left_ms > 0 ? left_ms : 0, status == RP_OK ? err : NULL);
+        environment_loop_fini(&self->loops[i]);
         status = status == RP_OK ? worker_unless_stopped(&self->worker, closing) : status;
     }
     environment_round_fini(&self->round);
-    free(self->players);
     free(self->loops);
     return status;
 }
@@ -405,7 +392,7 @@ rp_status worker_actor(const struct worker_options *options, rp_error *err)
         claim_fini(&self.claim);
         actor_report(&self);
     }
-    status = close_players(&self, worker_unless_stopped(&self.worker, status), err);
+    status = close_loops(&self, worker_unless_stopped(&self.worker, status), err);
     variables_fini(&self.variables);
     worker_close(&self.worker);
     return status;
@@ -528,7 +515,7 @@ static rp_status run_episode(struct environment_loop *loop, const struct worker 
         RP_TRY(environment_loop_step(loop, &ended, err));
         /* The action was chosen for the older of the two observations. */
         if (show)
-            show_step(spec, &loop->episode, &loop->actor->choice, loop->episode.value - before, loop->next, stdout);
+            show_step(spec, &loop->episode, &loop->actor.choice, loop->episode.value - before, loop->next, stdout);
     }
     if (show)
         show_end(&loop->episode, stdout);
@@ -590,7 +577,6 @@ static rp_status measure_file(struct worker *worker, struct variables *variables
 struct evaluator_work {
     struct worker worker;
     struct variables variables;
-    struct actor actor;
     struct environment_loop loop;
     struct best_file best;
 };
@@ -722,8 +708,7 @@ static rp_status evaluator_open(struct evaluator_work *self, const struct worker
                                      .seed = worker_seed(options->config, "evaluator", options->index),
                                      .greedy = true,
                                      .stop = options->stop};
-    actor_init(&self->actor, &of);
-    environment_loop_init(&self->loop, &worker->envs.envs[0], &self->actor);
+    environment_loop_init(&self->loop, &worker->envs.envs[0], &of);
     return RP_OK;
 }
 

@@ -504,12 +504,10 @@ static void loop_finds_out(const char *name, const char *text)
     struct env env;
     open_or_fail(&env, &(struct env_config){.name = (char *)name, .plugin = plugin_path("env_bad")});
     struct agent agent = {.ops = &ops, .spec = env.spec};
-    struct actor actor;
     struct environment_loop loop;
     rp_error err = {0};
     bool ended;
-    actor_init(&actor, &(struct actor_options){.config = &run, .agent = &agent, .greedy = true});
-    environment_loop_init(&loop, &env, &actor);
+    environment_loop_init(&loop, &env, &(struct actor_options){.config = &run, .agent = &agent, .greedy = true});
     assert_int_equal(environment_loop_step(&loop, &ended, &err), RP_INVALID_ARGUMENT);
     assert_string_equal(err.text, text);
     environment_loop_fini(&loop);

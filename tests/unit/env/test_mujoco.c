@@ -1,9 +1,8 @@
-/* The environments on MuJoCo: golden traces, invariants of their physics, independence of episodes and instances. */
+/* The environments on MuJoCo: invariants of their physics, ends of episodes, options. Their golden traces are in
+ * test_env_golden.c; what every built-in environment must keep to is in test_env_classic.c. */
 #include "agent/env/mujoco.h"
 
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -72,91 +71,6 @@ static void check_near(double value, double expected, double tolerance, const ch
 {
     if (!(fabs(value - expected) <= tolerance * (1 + fabs(expected))))
         fail_msg("%s is %.9g and not %.9g", what, value, expected);
-}
-
-/* ---- golden traces ---- */
-
-/* The numbers of a line up to the end or a bar; *at moves behind them. */
-static uint32_t read_numbers(char **at, double *out, uint32_t max)
-{
-    uint32_t n = 0;
-    for (;;) {
-        *at += strspn(*at, " ");
-        if (**at == '|') {
-            ++*at;
-            return n;
-        }
-        char *end;
-        double value = strtod(*at, &end);
-        if (end == *at)
-            return n;
-        assert_true(n < max);
-        out[n++] = value;
-        *at = end;
-    }
-}
-
-static void check_observation(const struct subject *self, const double *expected, uint32_t n, double tolerance,
-                              int line)
-{
-    assert_int_equal(n, self->spec.observation_shape[0]);
-    for (uint32_t i = 0; i < n; i++) {
-        char what[80];
-        snprintf(what, sizeof what, "%s, line %d: observation[%u]", self->ops->name, line, i);
-        check_near((double)self->observation[i], expected[i], tolerance, what);
-    }
-}
-
-static void golden_step(struct subject *self, char *at, double tolerance, int line)
-{
-    double numbers[MAX_OBSERVATION], end[2];
-    float action[RP_ENV_MAX_ACTION];
-    assert_int_equal(read_numbers(&at, numbers, MAX_OBSERVATION), self->spec.action_size);
-    for (uint32_t i = 0; i < self->spec.action_size; i++)
-        action[i] = (float)numbers[i];
-    subject_step(self, action);
-    uint32_t n = read_numbers(&at, numbers, MAX_OBSERVATION);
-    check_observation(self, numbers, n, tolerance, line);
-    assert_int_equal(read_numbers(&at, end, 2), 2);
-    check_near((double)self->result.reward, end[0], tolerance, "reward");
-    assert_int_equal(self->result.terminal, end[1] != 0);
-}
-
-static void check_golden(const rp_env_ops *ops)
-{
-    const char *root = getenv("RP_SOURCE_DIR");
-    char path[4096], text[4096];
-    snprintf(path, sizeof path, "%s/tests/golden/env/%s.txt", root ? root : ".", ops->name);
-    FILE *file = fopen(path, "r");
-    if (!file)
-        fail_msg("cannot open %s", path);
-    struct subject subject;
-    subject_open(&subject, ops);
-    double numbers[MAX_OBSERVATION], tolerance = 0;
-    int line = 0, steps = 0;
-    while (fgets(text, sizeof text, file)) {
-        char *space = strchr(text, ' '), *at = space ? space + 1 : text;
-        line++;
-        if (strncmp(text, "tolerance ", 10) == 0) {
-            assert_int_equal(read_numbers(&at, &tolerance, 1), 1);
-        } else if (strncmp(text, "state ", 6) == 0) {
-            subject_set(&subject, numbers, read_numbers(&at, numbers, MAX_OBSERVATION));
-        } else if (strncmp(text, "start ", 6) == 0) {
-            check_observation(&subject, numbers, read_numbers(&at, numbers, MAX_OBSERVATION), tolerance, line);
-        } else if (strncmp(text, "step ", 5) == 0) {
-            golden_step(&subject, at, tolerance, line);
-            steps++;
-        }
-    }
-    fclose(file);
-    subject_close(&subject);
-    assert_true(steps > 100);
-}
-
-TEST(golden_traces)
-{
-    check_golden(&env_inverted_pendulum);
-    check_golden(&env_cartpole_swingup);
 }
 
 /* ---- physics ---- */
@@ -333,44 +247,6 @@ TEST(spec)
     }
 }
 
-/* A digest of everything that n steps show. */
-static double walk(struct subject *self, uint64_t seed, int n)
-{
-    struct rng rng;
-    rng_seed(&rng, seed);
-    self->ops->seed(self->self, seed);
-    subject_reset(self);
-    double sum = 0;
-    for (int i = 0; i < n; i++) {
-        float action[RP_ENV_MAX_ACTION];
-        random_action(&self->spec, &rng, true, action);
-        subject_step(self, action);
-        for (uint32_t j = 0; j < self->spec.observation_shape[0]; j++)
-            sum = sum * 0.99 + (double)self->observation[j] * (j + 1);
-        sum += (double)self->result.reward;
-        if (self->result.terminal || self->result.truncated)
-            subject_reset(self);
-    }
-    return sum;
-}
-
-/* Equal seeds give equal bits, whatever an instance did before. */
-TEST(a_seed_decides_all)
-{
-    for (size_t e = 0; e < N_ALL; e++) {
-        struct subject a, b;
-        subject_open(&a, all[e]);
-        subject_open(&b, all[e]);
-        double first = walk(&a, 1, 300), other = walk(&a, 2, 333);
-        assert_true(first != other);
-        assert_true(walk(&b, 2, 333) == other);
-        assert_true(walk(&b, 1, 300) == first);
-        assert_true(walk(&a, 1, 300) == first);
-        subject_close(&a);
-        subject_close(&b);
-    }
-}
-
 /* On the ground from the first step on, where the solver of contacts begins with what it found last: here the solution of
  * the very same step. */
 TEST(contacts_do_not_remember)
@@ -392,60 +268,6 @@ TEST(contacts_do_not_remember)
     }
     assert_true(subject_data(&subject)->ncon > 0);
     subject_close(&subject);
-}
-
-TEST(first_reset_is_of_seed_zero)
-{
-    for (size_t e = 0; e < N_ALL; e++) {
-        struct subject a, b;
-        subject_open(&a, all[e]);
-        subject_open(&b, all[e]);
-        subject_reset(&a);
-        b.ops->seed(b.self, 0);
-        subject_reset(&b);
-        assert_memory_equal(a.observation, b.observation, sizeof a.observation);
-        subject_reset(&b);
-        assert_memory_not_equal(a.observation, b.observation, sizeof a.observation);
-        subject_close(&a);
-        subject_close(&b);
-    }
-}
-
-TEST(instances_are_independent)
-{
-    for (size_t e = 0; e < N_ALL; e++) {
-        struct subject alone, a, b;
-        subject_open(&alone, all[e]);
-        subject_open(&a, all[e]);
-        subject_open(&b, all[e]);
-        struct rng rng;
-        rng_seed(&rng, 9);
-        alone.ops->seed(alone.self, 4);
-        a.ops->seed(a.self, 4);
-        b.ops->seed(b.self, 5);
-        subject_reset(&alone);
-        subject_reset(&a);
-        subject_reset(&b);
-        for (int i = 0; i < 200; i++) {
-            float action[RP_ENV_MAX_ACTION], other[RP_ENV_MAX_ACTION];
-            random_action(&a.spec, &rng, false, action);
-            random_action(&b.spec, &rng, true, other);
-            subject_step(&alone, action);
-            subject_step(&a, action);
-            subject_step(&b, other);
-            assert_memory_equal(alone.observation, a.observation, sizeof a.observation);
-            assert_true(alone.result.reward == a.result.reward);
-            if (b.result.terminal)
-                subject_reset(&b);
-            if (a.result.terminal) {
-                subject_reset(&a);
-                subject_reset(&alone);
-            }
-        }
-        subject_close(&alone);
-        subject_close(&a);
-        subject_close(&b);
-    }
 }
 
 TEST(the_end_of_an_episode)
@@ -525,15 +347,4 @@ TEST(frame_skip)
         assert_int_equal(err.status, RP_INVALID_ARGUMENT);
         assert_non_null(strstr(err.text, "frame_sk"));
     }
-}
-
-TEST(wrong_states_are_refused)
-{
-    struct subject subject;
-    subject_open(&subject, &env_inverted_pendulum);
-    static const double start[] = {0, 0, 0, 0, 0}, bad[] = {0, NAN, 0, 0};
-    assert_int_equal(subject.ops->set_state(subject.self, start, 3, subject.observation), RP_INVALID_ARGUMENT);
-    assert_int_equal(subject.ops->set_state(subject.self, start, 5, subject.observation), RP_INVALID_ARGUMENT);
-    assert_int_equal(subject.ops->set_state(subject.self, bad, 4, subject.observation), RP_INVALID_ARGUMENT);
-    subject_close(&subject);
 }
