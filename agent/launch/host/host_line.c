@@ -280,7 +280,7 @@ bool host_writer_empty(const struct host_writer *self)
     return self->end == self->start;
 }
 
-void host_writer_bytes(struct host_writer *self, const void *bytes, size_t size)
+static void add_bytes(struct host_writer *self, const void *bytes, size_t size)
 {
     size_t used = self->end - self->start;
     if (self->broken || size == 0)
@@ -314,10 +314,10 @@ bool host_writer_put_data(struct host_writer *self, struct json_object *line, co
     const char *text = json_object_to_json_string_length(line, style, &length);
     bool fits = MARK_SIZE + length + 1 <= HOST_LINE_MOST;
     if (fits) {
-        host_writer_bytes(self, MARK, MARK_SIZE);
-        host_writer_bytes(self, text, length);
-        host_writer_bytes(self, "\n", 1);
-        host_writer_bytes(self, bytes, size);
+        add_bytes(self, MARK, MARK_SIZE);
+        add_bytes(self, text, length);
+        add_bytes(self, "\n", 1);
+        add_bytes(self, bytes, size);
     }
     json_object_put(line);
     return fits && !self->broken;

@@ -95,8 +95,6 @@ bool host_writer_empty(const struct host_writer *self);
 bool host_writer_put(struct host_writer *self, struct json_object *line);
 /* The same for a line and the bytes that follow it, at most HOST_DATA_MOST. */
 bool host_writer_put_data(struct host_writer *self, struct json_object *line, const void *bytes, size_t size);
-/* Queues bytes as they are, between lines. */
-void host_writer_bytes(struct host_writer *self, const void *bytes, size_t size);
 /* Writes what the other side takes now. */
 void host_writer_flush(struct host_writer *self);
 

@@ -521,36 +521,30 @@ bool plan_fits(const struct plan_input *input, const struct plan_choice *choice)
 
 /* ---- waits ---- */
 
-static struct idle_shares waits_of(const struct plan_choice *choice, const struct plan_input *input)
+struct idle_shares plan_waits(const struct plan_choice *choice, const struct plan_input *input)
 {
-    const struct plan_run *run = plan_run_of(input, choice->actors, choice->learners, choice->shards);
-    return run ? run->waits : (struct idle_shares){{0}, {0}};
+    const struct plan_run *run = input ? plan_run_of(input, choice->actors, choice->learners, choice->shards) : NULL;
+    struct idle_shares waits = run ? run->waits : (struct idle_shares){{0}, {0}};
+    waits.actor[IDLE_CREDIT] = choice->actor_idle;
+    waits.learner[IDLE_SAMPLE] = choice->learner_idle;
+    return waits;
 }
 
-/* The share for which the limiter holds a side back, and all other waits. */
-static double all_waits(double held, const double shares[IDLE_CAUSES], enum idle_cause cause)
+/* The sum of all waits; NAN if it is not known for how long the limiter holds the side back. */
+static double all_waits(const double shares[IDLE_CAUSES], enum idle_cause held)
 {
-    double sum = held;
+    double sum = 0;
     for (int i = 0; i < IDLE_CAUSES; i++)
-        if (i != (int)cause && isfinite(shares[i]))
-            sum += shares[i];
-    return isfinite(held) ? fmin(1, sum) : NAN;
+        sum += isfinite(shares[i]) ? shares[i] : 0;
+    return isfinite(shares[held]) ? fmin(1, sum) : NAN;
 }
 
 double plan_actor_idle(const struct plan_choice *choice, const struct plan_input *input)
 {
-    return input ? all_waits(choice->actor_idle, waits_of(choice, input).actor, IDLE_CREDIT) : choice->actor_idle;
+    return all_waits(plan_waits(choice, input).actor, IDLE_CREDIT);
 }
 
 double plan_learner_idle(const struct plan_choice *choice, const struct plan_input *input)
 {
-    return input ? all_waits(choice->learner_idle, waits_of(choice, input).learner, IDLE_SAMPLE) : choice->learner_idle;
-}
-
-struct idle_shares plan_waits(const struct plan_choice *choice, const struct plan_input *input)
-{
-    struct idle_shares waits = waits_of(choice, input);
-    waits.actor[IDLE_CREDIT] = choice->actor_idle;
-    waits.learner[IDLE_SAMPLE] = choice->learner_idle;
-    return waits;
+    return all_waits(plan_waits(choice, input).learner, IDLE_SAMPLE);
 }

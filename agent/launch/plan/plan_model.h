@@ -157,8 +157,7 @@ uint32_t plan_shards(const struct plan_input *input);
 bool plan_fits(const struct plan_input *input, const struct plan_choice *choice);
 
 /* Idle shares of a choice with all waits, as a sum and by cause. The model knows how long the limiter holds a side back; other waits
- * (for gradients of other learners, for confirmations, for counters) are those of the pair's own run. input may be NULL for the
- * first two. */
+ * (for gradients of other learners, for confirmations, for counters) are those of the pair's own run. input may be NULL. */
 double plan_actor_idle(const struct plan_choice *choice, const struct plan_input *input);
 double plan_learner_idle(const struct plan_choice *choice, const struct plan_input *input);
 struct idle_shares plan_waits(const struct plan_choice *choice, const struct plan_input *input);

@@ -335,7 +335,7 @@ rp_status trial_await(struct trial *self, bool (*test)(struct trial *, void *), 
     int64_t end = clock_ns() + limit_ns;
     for (;;) {
         RP_TRY(trial_look(self, err));
-        if (test(self, context))
+        if (test && test(self, context))
             return RP_OK;
         if (clock_ns() >= end)
             return RP_DEADLINE_EXCEEDED;
@@ -343,16 +343,9 @@ rp_status trial_await(struct trial *self, bool (*test)(struct trial *, void *), 
     }
 }
 
-static bool never(struct trial *self, void *context)
-{
-    (void)self;
-    (void)context;
-    return false;
-}
-
 rp_status trial_wait(struct trial *self, int64_t ns, rp_error *err)
 {
-    rp_status status = trial_await(self, never, NULL, ns, err);
+    rp_status status = trial_await(self, NULL, NULL, ns, err);
     return status == RP_DEADLINE_EXCEEDED ? RP_OK : status;
 }
 

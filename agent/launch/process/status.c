@@ -355,7 +355,7 @@ static void add_head(struct text *out, const struct status_family *status_family
         text_add(out, "# UNIT replay_run_%s %s\n", status_family->name, status_family->unit);
 }
 
-static double value_of(const struct status_family *status_family, const void *record)
+static double status_value_of(const struct status_family *status_family, const void *record)
 {
     const void *at = (const char *)record + status_family->row.offset;
     enum json_kind kind = status_family->row.kind;
@@ -389,7 +389,7 @@ static void add_group(struct text *out, const struct status_group *status_group,
         add_head(out, &status_group->families[f]);
         for (uint32_t i = 0; i < status_group->n; i++) {
             const char *record = (const char *)status_group->records + i * status_group->size;
-            double value = value_of(&status_group->families[f], record);
+            double value = status_value_of(&status_group->families[f], record);
             struct text labels = {0};
             text_add(&labels, "%s,", run);
             add_label(&labels, status_group->label, record + status_group->name);
@@ -413,7 +413,7 @@ void status_metrics(struct text *out, const struct status *status)
     struct text run = {0};
     add_label(&run, "run", status->name);
     for (size_t i = 0; i < sizeof of_run / sizeof *of_run; i++) {
-        double value = value_of(&of_run[i], status);
+        double value = status_value_of(&of_run[i], status);
         if (!isfinite(value))
             continue;
         add_head(out, &of_run[i]);
