@@ -32,34 +32,6 @@ static enum screen_mode screen_mode(const struct launch *launch)
 
 /* ---- what all have in common ---- */
 
-/* From here on child processes may run. */
-static int go(struct prepared *self, const struct launch *launch, const char *command,
-              const struct folder_state *before, bool auto_actors)
-{
-    rp_error err = {0};
-    struct screen *screen = screen_new(screen_mode(launch));
-    const struct run_options options = {.config = &self->config,
-                                        .programs = self->programs,
-                                        .folder = self->folder,
-                                        .here = self->here,
-                                        .cwd = self->cwd,
-                                        .command = command,
-                                        .plan = self->planned ? &self->plan : NULL,
-                                        .plan_input = self->planned ? &self->input : NULL,
-                                        .keys = &self->keys,
-                                        .before = before,
-                                        .hosts = self->hosts,
-                                        .guard = &self->guard,
-                                        .interrupts = &self->interrupts,
-                                        .limit = self->limit,
-                                        .screen = &screen,
-                                        .print_report = !launch->json_lines,
-                                        .auto_actors = auto_actors && !launch->no_resize};
-    enum run_outcome outcome = run_do(&options, &err);
-    screen_destroy(&screen);
-    return outcome == RUN_FAILED ? EXIT_FAILED : self->interrupts.asked > 1 ? FORCED : EXIT_FINE;
-}
-
 /* With fixed counts nothing is measured, but cached curves are compared with the counts. */
 static rp_status size_up(struct prepared *self, const struct launch *launch, rp_error *err)
 {
@@ -208,25 +180,18 @@ static rp_status verb_run_check_ends(const struct launch *launch, const struct r
                                      const struct folder_state *state, rp_error *err)
 {
     const struct stop_section *stop = &config->stop;
-    double limit_s = (double)stop->time_ns * 1e-9;
-    if (stop->steps > 0 && (uint64_t)stop->steps < state->steps && sets_key(launch, "stop.steps="))
-        return err_set(err, RP_INVALID_ARGUMENT,
-                       "stop.steps is %lld, but %llu environment steps were taken already: name a larger number, or 0 "
-                       "for none",
-                       (long long)stop->steps, (unsigned long long)state->steps);
-    if (stop->learner_steps > 0 && (uint64_t)stop->learner_steps < state->learner_steps &&
-        sets_key(launch, "stop.learner_steps="))
-        return err_set(
-            err, RP_INVALID_ARGUMENT,
-            "stop.learner_steps is %lld, but %llu learner steps were made already: name a larger number, or 0 "
-            "for none",
-            (long long)stop->learner_steps, (unsigned long long)state->learner_steps);
-    if (stop->time_ns > 0 && limit_s <= state->elapsed_s && sets_key(launch, "stop.time="))
-        return err_set(
-            err, RP_INVALID_ARGUMENT,
-            "stop.time is %.6g s, but the run has taken %.0f s already, in all its legs: name a longer time, "
-            "or 0s for none",
-            limit_s, state->elapsed_s);
+    const struct {
+        const char *key, *what;
+        double limit, now;
+    } ends[] = {
+        {"stop.steps=", "environment steps were taken", (double)stop->steps, (double)state->steps},
+        {"stop.learner_steps=", "learner steps were made", (double)stop->learner_steps, (double)state->learner_steps},
+        {"stop.time=", "s have passed in all its legs", (double)stop->time_ns * 1e-9, state->elapsed_s},
+    };
+    for (size_t i = 0; i < sizeof ends / sizeof ends[0]; i++)
+        if (ends[i].limit > 0 && ends[i].limit < ends[i].now && sets_key(launch, ends[i].key))
+            return err_set(err, RP_INVALID_ARGUMENT, "%.*s is %.12g, but %.0f %s already: name more, or 0 for none",
+                           (int)strlen(ends[i].key) - 1, ends[i].key, ends[i].limit, ends[i].now, ends[i].what);
     return RP_OK;
 }
 
@@ -263,7 +228,6 @@ static int go_on(struct prepared *self, struct launch *launch, struct folder_sta
 {
     rp_error err = {0};
     bool verbose = !launch->quiet && !launch->json_lines;
-    bool auto_actors = state->auto_actors;
     run_folder_point_latest(self->config.launch.runs, self->folder);
     log_line(LEVEL_INFO, "A0401", begins ? "a run begins" : "a run is resumed", "folder=%s steps=%llu", self->folder,
              (unsigned long long)state->steps);
@@ -280,7 +244,27 @@ static int go_on(struct prepared *self, struct launch *launch, struct folder_sta
         printf("resumes after %llu environment steps and %llu learner steps; %s\n", (unsigned long long)state->steps,
                (unsigned long long)state->learner_steps, tables_of(&self->config));
     fflush(stdout);
-    return go(self, launch, state->command[0] ? state->command : launch->command, begins ? NULL : state, auto_actors);
+    struct screen *screen = screen_new(screen_mode(launch));
+    const struct run_options options = {.config = &self->config,
+                                        .programs = self->programs,
+                                        .folder = self->folder,
+                                        .here = self->here,
+                                        .cwd = self->cwd,
+                                        .command = state->command[0] ? state->command : launch->command,
+                                        .plan = self->planned ? &self->plan : NULL,
+                                        .plan_input = self->planned ? &self->input : NULL,
+                                        .keys = &self->keys,
+                                        .before = begins ? NULL : state,
+                                        .hosts = self->hosts,
+                                        .guard = &self->guard,
+                                        .interrupts = &self->interrupts,
+                                        .limit = self->limit,
+                                        .screen = &screen,
+                                        .print_report = !launch->json_lines,
+                                        .auto_actors = state->auto_actors && !launch->no_resize};
+    enum run_outcome outcome = run_do(&options, &err);
+    screen_destroy(&screen);
+    return outcome == RUN_FAILED ? EXIT_FAILED : self->interrupts.asked > 1 ? FORCED : EXIT_FINE;
 }
 
 /* Goes on with a run whose file and state were read. */
