@@ -360,14 +360,6 @@ static void add_number(const ProtobufCFieldDescriptor *field, enum figure_fold h
     }
 }
 
-/* A message that only one side has is not added: `into` stays as the first shard has it, and gets a copy of what it lacks. */
-static bool add_message(ProtobufCMessage **into, const ProtobufCMessage *from)
-{
-    if (*into && from)
-        return gather_add(*into, from);
-    return *into || !from || (*into = unpack_clone(from)) != NULL;
-}
-
 static bool add_fields(ProtobufCMessage *into, const ProtobufCMessage *from)
 {
     bool ok = true;
@@ -378,9 +370,14 @@ static bool add_fields(ProtobufCMessage *into, const ProtobufCMessage *from)
         const char *there = (const char *)from + field->offset;
         if (field->label == PROTOBUF_C_LABEL_REPEATED)
             ok = add_repeated(field, (char *)into, (const char *)from);
-        else if (field->type == PROTOBUF_C_TYPE_MESSAGE)
-            ok = add_message((ProtobufCMessage **)(void *)at, *(ProtobufCMessage *const *)(const void *)there);
-        else if (row)
+        else if (field->type == PROTOBUF_C_TYPE_MESSAGE) {
+            ProtobufCMessage **own = (ProtobufCMessage **)(void *)at;
+            const ProtobufCMessage *more = *(ProtobufCMessage *const *)(const void *)there;
+            if (*own && more)
+                ok = gather_add(*own, more);
+            else if (more) /* what only one side has is not added */
+                ok = (*own = unpack_clone(more)) != NULL;
+        } else if (row)
             add_number(field, row->fold, at, there);
     }
     return ok;

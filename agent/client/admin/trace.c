@@ -92,19 +92,6 @@ static void read_process(struct chart *self, uint32_t process)
     }
 }
 
-static rp_status read_spans(struct chart *self, rp_error *err)
-{
-    size_t bytes = 0;
-    for (uint32_t i = 0; i < self->n_processes; i++)
-        bytes += zmq_msg_size(self->processes[i].frame);
-    self->events = malloc((bytes / sizeof(struct trace_span) + 1) * sizeof *self->events);
-    if (!self->events)
-        return err_set(err, RP_NO_MEMORY, "no memory for a trace of %zu bytes", bytes);
-    for (uint32_t i = 0; i < self->n_processes; i++)
-        read_process(self, i);
-    return RP_OK;
-}
-
 /* ---- shards ---- */
 
 /* Returns how far the first shard's clock is before that of another, by the client that knows both best. False: no client took part at
@@ -182,7 +169,15 @@ static rp_status read_answers(struct chart *self, const struct gather_answers *a
                 add_processes(self, answers, i, clients == 0);
     for (uint32_t i = 0; i < answers->n && !self->missing; i++)
         self->missing = answers->of[i].trace ? NULL : answers->of[i].problem;
-    return read_spans(self, err);
+    size_t bytes = 0;
+    for (uint32_t i = 0; i < self->n_processes; i++)
+        bytes += zmq_msg_size(self->processes[i].frame);
+    self->events = malloc((bytes / sizeof(struct trace_span) + 1) * sizeof *self->events);
+    if (!self->events)
+        return err_set(err, RP_NO_MEMORY, "no memory for a trace of %zu bytes", bytes);
+    for (uint32_t i = 0; i < self->n_processes; i++)
+        read_process(self, i);
+    return RP_OK;
 }
 
 /* ---- rows ---- */
@@ -295,12 +290,6 @@ static int by_link(const void *left, const void *right)
     return (int)way;
 }
 
-static bool are_linked(const struct chart_event *a, const struct chart_event *b)
-{
-    return a->span.link != TRACE_ALONE && a->span.link == b->span.link && a->shard == b->shard &&
-           a->span.who == b->span.who && a->span.id == b->span.id;
-}
-
 /* Joins each message's end at a client with the first at the broker. False: no memory. */
 static bool draw_arrows(struct chart *self)
 {
@@ -313,7 +302,10 @@ static bool draw_arrows(struct chart *self)
     qsort(sorted, self->n, sizeof(*sorted), by_link);
     for (uint32_t i = 1; i < self->n; i++) {
         struct chart_event *client = sorted[i - 1], *broker = sorted[i];
-        if (!client->broker && broker->broker && client->row && broker->row && are_linked(client, broker))
+        const struct trace_span *a = &client->span, *b = &broker->span;
+        bool linked = a->link != TRACE_ALONE && a->link == b->link && client->shard == broker->shard &&
+                      a->who == b->who && a->id == b->id;
+        if (!client->broker && broker->broker && client->row && broker->row && linked)
             client->arrow = broker->arrow = ++arrow;
     }
     free(sorted);

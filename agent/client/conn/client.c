@@ -144,16 +144,6 @@ static rp_status await(rp_client *self, const struct client_plan *plan, bool nam
                    conn_endpoint(self->conns[0]), seconds, up, self->n);
 }
 
-/* Returns the number of the shard that a connection is for; CONN_SHARD_UNKNOWN: of none. */
-static uint32_t number_of(const struct conn *conn, const struct conn_hello *hello)
-{
-    uint32_t shard = conn_shard(conn);
-    for (uint32_t i = 0; shard == CONN_SHARD_UNKNOWN && i < hello->n_shards; i++)
-        if (strcmp(hello->says->shards[i], conn_endpoint(conn)) == 0)
-            shard = i;
-    return shard;
-}
-
 /* Returns RP_OK if two connections lead to one broker, as far as they have heard. */
 static rp_status check_same(struct conn *a, struct conn *b, rp_error *err)
 {
@@ -180,7 +170,10 @@ static rp_status sort_named(rp_client *self, const struct conn_hello *hello, rp_
     rp_status status = RP_OK;
     pthread_mutex_lock(&self->shards.mutex);
     for (uint32_t i = 0; i < n_named; i++) {
-        uint32_t shard = number_of(named[i], hello);
+        uint32_t shard = conn_shard(named[i]);
+        for (uint32_t k = 0; shard == CONN_SHARD_UNKNOWN && k < hello->n_shards; k++)
+            if (strcmp(hello->says->shards[k], conn_endpoint(named[i])) == 0)
+                shard = k;
         if (shard != CONN_SHARD_UNKNOWN && sorted[shard] && status == RP_OK)
             status = check_same(sorted[shard], named[i], err);
         if (shard == CONN_SHARD_UNKNOWN || sorted[shard])

@@ -324,20 +324,6 @@ static bool send_untracked(struct conn *self, const struct conn_message *message
     return true;
 }
 
-static void expire(struct conn *self, struct conn_request *request)
-{
-    char text[sizeof request->reply->text];
-    if (request->cancelled) {
-        request_end(request, RP_CANCELLED, "cancelled by the caller");
-    } else if (self->link != LINK_UP) {
-        conn_describe(self, text, sizeof text);
-        request_end(request, RP_UNAVAILABLE, "%s", text);
-    } else {
-        request_end(request, RP_DEADLINE_EXCEEDED, "%s has not answered within %lld ms",
-                    conn_title(self, text, sizeof text), (long long)request->timeout_ms);
-    }
-}
-
 static int64_t expire_requests(struct conn *self, int64_t now_ns)
 {
     int64_t next = INT64_MAX;
@@ -347,8 +333,17 @@ static int64_t expire_requests(struct conn *self, int64_t now_ns)
             next = request->deadline_ns < next ? request->deadline_ns : next;
             continue;
         }
+        char text[sizeof request->reply->text];
         requests_take(&self->pending, request->id);
-        expire(self, request);
+        if (request->cancelled) {
+            request_end(request, RP_CANCELLED, "cancelled by the caller");
+        } else if (self->link != LINK_UP) {
+            conn_describe(self, text, sizeof text);
+            request_end(request, RP_UNAVAILABLE, "%s", text);
+        } else {
+            request_end(request, RP_DEADLINE_EXCEEDED, "%s has not answered within %lld ms",
+                        conn_title(self, text, sizeof text), (long long)request->timeout_ms);
+        }
         after = self->pending.list.first; /* a reply function may have sent a request */
         next = INT64_MAX;
     }
@@ -813,21 +808,6 @@ static bool next_event(struct conn *self, uint16_t *event, uint32_t *value)
     return found;
 }
 
-/* A handshake failed: tries another key of the broker at once, or gives up for a while and says why. */
-static void link_no_handshake(struct conn *self, uint16_t event, uint32_t value, int64_t now_ns)
-{
-    rp_error refusal = {0};
-    if (!handshake_failed(&self->handshake, self->endpoint, event, value, &refusal)) {
-        link_fail(self, "the broker has another key", now_ns);
-        self->link_time = now_ns + self->backoff_min_ns;
-        return;
-    }
-    if (refusal.status == RP_PERMISSION_DENIED)
-        link_refused(self, &refusal, now_ns);
-    else
-        link_fail(self, refusal.text, now_ns);
-}
-
 static void link_watch(struct conn *self, int64_t now_ns)
 {
     uint16_t event, failed = 0;
@@ -847,10 +827,18 @@ static void link_watch(struct conn *self, int64_t now_ns)
             failed_value = value;
         }
     }
-    if (failed)
-        link_no_handshake(self, failed, failed_value, now_ns);
-    else if (why)
-        link_fail(self, why, now_ns);
+    rp_error refusal = {0};
+    if (!failed) {
+        if (why)
+            link_fail(self, why, now_ns);
+    } else if (!handshake_failed(&self->handshake, self->endpoint, failed, failed_value, &refusal)) {
+        link_fail(self, "the broker has another key", now_ns); /* the next one is tried at once */
+        self->link_time = now_ns + self->backoff_min_ns;
+    } else if (refusal.status == RP_PERMISSION_DENIED) {
+        link_refused(self, &refusal, now_ns);
+    } else {
+        link_fail(self, refusal.text, now_ns);
+    }
 }
 
 void conn_reset(struct conn *self, const char *why)
@@ -951,19 +939,6 @@ static void take_submitted(struct conn *self, int64_t now_ns)
     take_commands(self, commands);
 }
 
-static void take_notice(struct conn *self, const struct conn_reply *reply)
-{
-    if (reply->view.body != REPLAY__REPLY__BODY_CREDIT)
-        return;
-    ProtobufCMessage *credit;
-    if (unpack(&replay__credit__descriptor, reply->view.data, reply->view.size, &credit) != RP_OK)
-        return; /* no memory: the next heartbeat brings the same numbers */
-    for (struct conn_part *part = self->parts; part; part = part->next)
-        if (part->ops->notice)
-            part->ops->notice(part, (const Replay__Credit *)credit);
-    unpack_free(credit);
-}
-
 /* Takes out the request that this status ends. NULL: there is none, or the request stays and is retried with its id. So the
  * items picked for a sample are not lost: a broker that shuts down sends them when it is back, and a broker that believed
  * the connection lost sends them at once. */
@@ -992,8 +967,14 @@ static void take_reply(struct conn *self, struct conn_reply *reply)
         const struct conn_request *request = requests_find(&self->pending, id);
         trace_told(self, &reply->view, request ? request->traced_ns : 0);
     }
-    if (id == 0) {
-        take_notice(self, reply);
+    if (id == 0) {                       /* a notice */
+        ProtobufCMessage *credit = NULL; /* without memory the next heartbeat brings the same numbers */
+        if (reply->view.body == REPLAY__REPLY__BODY_CREDIT)
+            unpack(&replay__credit__descriptor, reply->view.data, reply->view.size, &credit);
+        for (struct conn_part *part = self->parts; part && credit; part = part->next)
+            if (part->ops->notice)
+                part->ops->notice(part, (const Replay__Credit *)credit);
+        unpack_free(credit);
     } else if (id == self->hello_id) {
         link_answer(self, reply);
     } else {

@@ -686,22 +686,17 @@ static bool pass_on(struct rp_subscriber *self, const struct subscribe_shard *sh
     return passed;
 }
 
-/* True if a version is to be dropped: two shards may have asked, and bring the same, or the second one an older one. Lock held. */
-static bool is_known(struct rp_subscriber *self, struct subscribe_shard *shard, uint64_t version)
+/* Lock held. */
+static void keep(struct rp_subscriber *self, struct subscribe_shard *shard, rp_params *params)
 {
+    uint64_t version = params->slot.version;
     bool older = self->n_shards > 1 && version < self->newest;
     shard->behind = older ? version : 0;
     shard->other = shard->other && older;
     if (self->n_shards > 1 && version == self->newest)
         self->have = version;
-    return older || version == self->have;
-}
-
-/* Lock held. */
-static void keep(struct rp_subscriber *self, struct subscribe_shard *shard, rp_params *params)
-{
-    uint64_t version = params->slot.version;
-    if (is_known(self, shard, version)) {
+    if (older ||
+        version == self->have) { /* two shards were asked, and bring the same, or the second one an older version */
         rp_params_release(&params);
         return;
     }

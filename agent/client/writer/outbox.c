@@ -165,13 +165,6 @@ static uint64_t item_end(const struct queued_item *item)
     return (uint64_t)item->offset + item->length;
 }
 
-static void item_ref(const struct queued_item *item)
-{
-    uint64_t left = item_end(item);
-    for (struct step_chunk *chunk = item->chunk; chunk; chunk = step_chunk_after(chunk, &left))
-        chunk->refs++;
-}
-
 static void item_unref(struct outbox *self, const struct queued_item *item)
 {
     uint64_t left = item_end(item);
@@ -703,7 +696,9 @@ bool outbox_take(struct outbox *self)
             if (table->tail - table->resolved == table->capacity && !table_grow(table))
                 return false;
             *outbox_item(table, table->tail++) = slot->item;
-            item_ref(&slot->item);
+            uint64_t left = item_end(&slot->item);
+            for (struct step_chunk *chunk = slot->item.chunk; chunk; chunk = step_chunk_after(chunk, &left))
+                chunk->refs++;
             self->mark = slot->item.mark;
         }
         if (slot->evicted)
@@ -717,23 +712,19 @@ bool outbox_take(struct outbox *self)
 /* How far ahead the chunks of items that are resolved are fetched. */
 #define PREFETCH_ITEMS 8u
 
-/* Resolves the oldest unresolved item. */
-static void resolve_one(struct outbox *self, struct outbox_table *table)
-{
-    step_chunk_prefetch(outbox_item(table, table->resolved + PREFETCH_ITEMS)->chunk);
-    struct queued_item *item = outbox_item(table, table->resolved++);
-    struct message *message = item->message;
-    if (--message->items == 0)
-        atomic_fetch_add(&self->handoff->done_bytes, message->chunk_bytes);
-    outbox_unlive(self, message);
-    item_unref(self, item);
-}
-
+/* Resolves the oldest unresolved items, up to this index. */
 static void resolve_to(struct outbox *self, struct outbox_table *table, uint64_t index)
 {
     uint64_t n = 0;
-    for (; table->resolved < index && table->resolved < table->sent; n++)
-        resolve_one(self, table);
+    for (; table->resolved < index && table->resolved < table->sent; n++) {
+        step_chunk_prefetch(outbox_item(table, table->resolved + PREFETCH_ITEMS)->chunk);
+        struct queued_item *item = outbox_item(table, table->resolved++);
+        struct message *message = item->message;
+        if (--message->items == 0)
+            atomic_fetch_add(&self->handoff->done_bytes, message->chunk_bytes);
+        outbox_unlive(self, message);
+        item_unref(self, item);
+    }
     if (n > 0)
         atomic_fetch_add(&self->handoff->resolved, n);
 }

@@ -397,18 +397,6 @@ static rp_status report_rejections(struct shard *const *shards, uint32_t n_shard
     return err_set(err, (rp_status)first.status, "%" PRIu64 " items were not accepted, the first: %s", n, first.text);
 }
 
-/* Writes what holds a flush up: a broker that is away, or what the shard that it waited for says. */
-static void explain_flush(struct shard *const *shards, uint32_t n, struct shard *at, char *out, size_t size)
-{
-    for (uint32_t i = 0; i < n; i++)
-        if (shard_unconfirmed(shards[i]) > 0 && !conn_is_up(shards[i]->conn)) {
-            explain(shards[i], out, size);
-            return;
-        }
-    int used = n > 1 ? snprintf(out, size, "shard %u: ", conn_shard(at->conn)) : 0;
-    explain(at, out + used, size - (size_t)used);
-}
-
 static rp_status shards_flush(struct shard *const *shards, uint32_t n, const struct shard_flush *flush, rp_error *err)
 {
     for (uint32_t i = 0; i < n; i++) {
@@ -422,7 +410,14 @@ static rp_status shards_flush(struct shard *const *shards, uint32_t n, const str
     if (conn_is_stopped())
         return conn_stopped(err);
     char why[450];
-    explain_flush(shards, n, at, why, sizeof why);
+    int used = n > 1 ? snprintf(why, sizeof why, "shard %u: ", conn_shard(at->conn)) : 0;
+    for (uint32_t i = 0; i < n; i++)
+        if (shard_unconfirmed(shards[i]) > 0 && !conn_is_up(shards[i]->conn)) {
+            at = shards[i]; /* a broker that is away says more than one that is slow */
+            used = 0;
+            break;
+        }
+    explain(at, why + used, sizeof why - (size_t)used);
     return err_set(err, RP_DEADLINE_EXCEEDED, "%" PRIu64 " items are unconfirmed after %g s: %s",
                    unconfirmed(shards, n), (double)flush->timeout_ms / 1e3, why);
 }
@@ -466,17 +461,6 @@ static rp_status need_chunks(struct shard *self, struct step_chunk *first, uint6
     return RP_OK;
 }
 
-/* Encodes those of the chunks that are complete. */
-static rp_status encode_chunks(struct shard *self, struct step_chunk *first, uint64_t steps, bool *complete,
-                               rp_error *err)
-{
-    for (struct step_chunk *chunk = first; chunk; chunk = step_chunk_after(chunk, &steps)) {
-        RP_TRY(need_chunk(self, chunk, err));
-        *complete = chunk != self->stream.open;
-    }
-    return RP_OK;
-}
-
 /* Returns the slices as an item of this shard; table is an index. */
 static struct item_slices shard_slices(const struct shard *self, uint32_t table, const rp_slice *slices, uint32_t n)
 {
@@ -497,7 +481,11 @@ static rp_status make_item(struct shard *self, struct item_layout *layout, const
                                .length = span->length};
     bool complete = true;
     RP_TRY(need_chunks(self, chunk, (uint64_t)item.offset + item.length, err));
-    RP_TRY(encode_chunks(self, chunk, (uint64_t)item.offset + item.length, &complete, err));
+    uint64_t steps = (uint64_t)item.offset + item.length;
+    for (; chunk; chunk = step_chunk_after(chunk, &steps)) { /* those that are complete are encoded */
+        RP_TRY(need_chunk(self, chunk, err));
+        complete = chunk != self->stream.open;
+    }
     if (shard_keys_left(self) == 0)
         return err_set(err, RP_RESOURCE_EXHAUSTED,
                        "all %" PRIu64 " keys of the writer's session are used up: flush, and try again",
