@@ -774,6 +774,7 @@ def a_consumer_that_never_reads(world):
         actor.item(layout, actor.chunk([os.urandom(1000000)], 1), 0, 1)
         actor.oldest_chunk = actor.next_chunk
         check(actor.send() and actor.flush(), "not resolved")
+    actor.bye()  # its items stay
     memory, dropped = world.memory(), world.info().server.replies_dropped
     context = zmq.Context()
     sleepers = []
@@ -810,7 +811,6 @@ def a_consumer_that_never_reads(world):
     for s in sleepers:
         s.close()
     context.term()
-    actor.bye()
 
 
 @attack
