@@ -546,7 +546,7 @@ static bool put(struct spill *self, struct chunk *chunk, uint32_t *looks)
 static void look_at(struct spill *self, struct chunk *chunk, uint32_t *looks)
 {
     ++*looks;
-    if (chunk->kind != CHUNK_SPLIT)
+    if (!chunk_is_split(chunk))
         return;
     if (self->moving && disk_number(chunk->at) == self->moving && move_chunk(self, chunk))
         *looks += chunk->bytes / PUT_PER_LOOK;

@@ -1,6 +1,6 @@
 /* Spilling: tables that are larger than memory. Cold chunks lie in segments and are read back when they are sampled.
  *
- * With storage.memory set, a chunk's data is an object of its own (CHUNK_SPLIT), which can be freed while the chunk's
+ * With storage.memory set, a chunk's data is an object of its own, which can be freed while the chunk's
  * head stays. A clock hand passes over the items and frees the data of chunks that were neither inserted nor sampled
  * since its last visit, once the data is written to a segment. A sample that needs data from disk is parked while the
  * fetcher (a czmq actor) reads it, and is then answered as usual. Clients see a slower sample and nothing else.

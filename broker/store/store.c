@@ -3,11 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Follows the block tables of a kept chunk, 16-byte aligned. */
-struct chunk_kept {
-    zmq_msg_t message;
-};
-
 /* Follows the block tables of a split chunk, 8-byte aligned. */
 struct chunk_split {
     void *data; /* an object of the slab, a block, or a zmq_msg_t */
@@ -16,12 +11,6 @@ struct chunk_split {
 static size_t table_bytes(uint32_t columns)
 {
     return (size_t)columns * 5;
-}
-
-static struct chunk_kept *kept(struct chunk *chunk)
-{
-    uintptr_t at = (uintptr_t)(chunk_block_codecs(chunk) + chunk->columns);
-    return (struct chunk_kept *)((at + 15) & ~(uintptr_t)15);
 }
 
 static struct chunk_split *split(struct chunk *chunk)
@@ -47,34 +36,19 @@ void store_fini(struct store *self)
 
 const uint8_t *chunk_data(struct chunk *chunk)
 {
-    if (chunk->kind == CHUNK_KEPT)
-        return zmq_msg_data(&kept(chunk)->message);
-    if (chunk->kind == CHUNK_SPLIT)
-        return chunk->where == CHUNK_IN_MESSAGE ? zmq_msg_data(split(chunk)->data) : split(chunk)->data;
-    return chunk_block_codecs(chunk) + chunk->columns;
+    if (!chunk_is_split(chunk))
+        return chunk_block_codecs(chunk) + chunk->columns;
+    return chunk->where == CHUNK_IN_MESSAGE ? zmq_msg_data(split(chunk)->data) : split(chunk)->data;
 }
 
 zmq_msg_t *chunk_message(struct chunk *chunk)
 {
-    if (chunk->kind == CHUNK_KEPT)
-        return &kept(chunk)->message;
-    return chunk->kind == CHUNK_SPLIT && chunk->where == CHUNK_IN_MESSAGE ? split(chunk)->data : NULL;
+    return chunk->where == CHUNK_IN_MESSAGE ? split(chunk)->data : NULL;
 }
 
-static struct chunk *store_alloc(struct store *self, size_t size, enum chunk_kind *kind)
+static struct chunk *head_new(struct store *self, uint32_t columns, uint32_t bytes, uint64_t raw_bytes, size_t size)
 {
-    if (size <= SLAB_MAX_BYTES) {
-        if (*kind == CHUNK_HEAP)
-            *kind = CHUNK_SLAB;
-        return slab_alloc(self->slabs, size);
-    }
-    return malloc(size);
-}
-
-static struct chunk *head_new(struct store *self, uint32_t columns, uint32_t bytes, uint64_t raw_bytes, size_t size,
-                              enum chunk_kind kind)
-{
-    struct chunk *chunk = store_alloc(self, size, &kind);
+    struct chunk *chunk = slab_alloc(self->slabs, size);
     if (!chunk)
         return NULL;
     memset(chunk, 0, sizeof *chunk);
@@ -82,7 +56,6 @@ static struct chunk *head_new(struct store *self, uint32_t columns, uint32_t byt
     chunk->columns = (uint8_t)columns;
     chunk->bytes = bytes;
     chunk->raw_bytes = raw_bytes < UINT32_MAX ? (uint32_t)raw_bytes : UINT32_MAX;
-    chunk->kind = (uint8_t)kind & 3;
     self->chunks++;
     self->bytes += bytes;
     self->raw_bytes += chunk->raw_bytes;
@@ -99,7 +72,7 @@ static size_t split_size(uint32_t columns)
 static void split_here(struct store *self, struct chunk *chunk, void *data, enum chunk_where where)
 {
     split(chunk)->data = data;
-    chunk->where = (uint8_t)where & 3;
+    chunk->where = (uint8_t)where & 7;
     chunk->hot = 1;
     self->split_bytes += chunk->bytes;
     if (where != CHUNK_IN_SLAB)
@@ -140,7 +113,7 @@ static struct chunk *split_add(struct store *self, uint32_t columns, const void 
     zmq_msg_t *object = keep ? malloc(sizeof *object) : split_copy(self, data, bytes, &where);
     if (!object)
         return NULL;
-    struct chunk *chunk = head_new(self, columns, bytes, raw_bytes, split_size(columns), CHUNK_SPLIT);
+    struct chunk *chunk = head_new(self, columns, bytes, raw_bytes, split_size(columns));
     if (!chunk) {
         if (where == CHUNK_IN_SLAB)
             slab_free(self->slabs, object);
@@ -158,7 +131,7 @@ static struct chunk *split_add(struct store *self, uint32_t columns, const void 
 
 struct chunk *store_add_absent(struct store *self, uint32_t columns, uint32_t bytes, uint64_t raw_bytes, uint64_t at)
 {
-    struct chunk *chunk = head_new(self, columns, bytes, raw_bytes, split_size(columns), CHUNK_SPLIT);
+    struct chunk *chunk = head_new(self, columns, bytes, raw_bytes, split_size(columns));
     if (!chunk)
         return NULL;
     split(chunk)->data = NULL;
@@ -212,23 +185,11 @@ bool store_put_back(struct store *self, struct chunk *chunk, void *data)
 struct chunk *store_add(struct store *self, uint32_t columns, const void *data, uint32_t bytes, uint64_t raw_bytes,
                         zmq_msg_t *message)
 {
-    if (self->split && bytes >= STORE_SPLIT_BYTES)
+    if (bytes >= (self->split ? STORE_SPLIT_BYTES : STORE_OWN_BYTES))
         return split_add(self, columns, data, bytes, raw_bytes, message);
-    enum chunk_kind kind = message && bytes >= STORE_KEEP_BYTES ? CHUNK_KEPT : CHUNK_HEAP;
-    size_t head = sizeof(struct chunk) + table_bytes(columns);
-    size_t size = kind == CHUNK_KEPT ? head + 16 + sizeof(struct chunk_kept) : head + bytes;
-    struct chunk *chunk = head_new(self, columns, bytes, raw_bytes, size, kind);
-    if (!chunk)
-        return NULL;
-    if (kind == CHUNK_KEPT) {
-        zmq_msg_init(&kept(chunk)->message);
-        zmq_msg_move(&kept(chunk)->message, message);
-        self->outside += bytes;
-    } else {
+    struct chunk *chunk = head_new(self, columns, bytes, raw_bytes, sizeof *chunk + table_bytes(columns) + bytes);
+    if (chunk)
         memcpy(chunk_block_codecs(chunk) + columns, data, bytes);
-        if (chunk->kind == CHUNK_HEAP)
-            self->outside += size;
-    }
     return chunk;
 }
 
@@ -239,29 +200,13 @@ static void store_free(struct store *self, struct chunk *chunk)
     self->chunks--;
     self->bytes -= chunk->bytes;
     self->raw_bytes -= chunk->raw_bytes;
-    size_t size = sizeof *chunk + table_bytes(chunk->columns) + chunk->bytes;
-    switch (chunk->kind) {
-    case CHUNK_KEPT:
-        zmq_msg_close(&kept(chunk)->message);
-        self->outside -= chunk->bytes;
-        slab_free(self->slabs, chunk);
-        break;
-    case CHUNK_HEAP:
-        self->outside -= size;
-        free(chunk);
-        break;
-    case CHUNK_SPLIT:
-        if (chunk->where == CHUNK_ON_DISK) {
-            self->spilled_chunks--;
-            self->spilled_bytes -= chunk->bytes;
-        } else {
-            split_drop(self, chunk);
-        }
-        slab_free(self->slabs, chunk);
-        break;
-    default:
-        slab_free(self->slabs, chunk);
+    if (chunk->where == CHUNK_ON_DISK) {
+        self->spilled_chunks--;
+        self->spilled_bytes -= chunk->bytes;
+    } else if (chunk_is_split(chunk)) {
+        split_drop(self, chunk);
     }
+    slab_free(self->slabs, chunk);
 }
 
 void store_release(struct store *self, struct chunk *chunk)

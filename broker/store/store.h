@@ -3,11 +3,9 @@
  * This room owns chunks (slab.h and reserve.h give them memory) and layouts (layout.h). It may use the loop and the
  * wire format, and knows nothing of tables, sessions or files: whoever puts chunks on disk sets `freed`.
  *
- * A small chunk is one object of the slab heap: header, block table, data. A large chunk keeps the received message as its
- * storage: sampling it copies no byte. Chunks are held by the session that sent them (until it says that no later item will
- * refer to them), by items, by waiting items, and by picks of waiting samplers.
- *
- * If cold data may go to disk (split), the data of a chunk is an object of its own: the header stays in memory. */
+ * A small chunk is one object of the slab heap: header, block table, data. The data of a larger one is an object of its own, so that
+ * it can be elsewhere: in the message in which it came, which is sent without a copy, or on disk. Chunks are held by the session that
+ * sent them (until it says that no later item will refer to them), by items, by waiting items, and by picks of waiting samplers. */
 #ifndef BROKER_STORE_H
 #define BROKER_STORE_H
 
@@ -22,16 +20,15 @@
  * keep such a frame would pin the whole buffer. */
 #define STORE_KEEP_BYTES 32768u
 
-/* Data smaller than this is not worth an object of its own: it stays in memory with its header. */
+/* Data of at least this size is an object of its own. If cold data may go to disk, so is all that is worth it. */
+#define STORE_OWN_BYTES 4096u
 #define STORE_SPLIT_BYTES 64u
 
 /* Free places in slabs that never count: a few slabs of each size. */
 #define STORE_FREE_BYTES (4u << 20)
 
-/* CHUNK_SPLIT: the data is an object of its own, and may be on disk only. */
-enum chunk_kind { CHUNK_SLAB, CHUNK_HEAP, CHUNK_KEPT, CHUNK_SPLIT };
-/* Where the data of a split chunk is. */
-enum chunk_where { CHUNK_ON_DISK, CHUNK_IN_SLAB, CHUNK_IN_HEAP, CHUNK_IN_MESSAGE };
+/* Where the data of a chunk is: with its head, or (the chunk is split) in an object of its own, or on disk only. */
+enum chunk_where { CHUNK_WITH_HEAD, CHUNK_ON_DISK, CHUNK_IN_SLAB, CHUNK_IN_HEAP, CHUNK_IN_MESSAGE };
 
 /* Items of a second, third ... table that use the chunk. */
 struct chunk_share {
@@ -40,8 +37,7 @@ struct chunk_share {
     uint32_t refs;
 };
 
-/* Followed by uint32_t block_size[columns], uint8_t block_codec[columns], then the data (or a struct
- * chunk_kept, or a struct chunk_split). */
+/* Followed by uint32_t block_size[columns], uint8_t block_codec[columns], then the data, or a struct chunk_split. */
 struct chunk {
     uint32_t refs;      /* all holders */
     uint32_t home_refs; /* items of the table `home` */
@@ -53,9 +49,8 @@ struct chunk {
     uint32_t episode;
     uint16_t home;
     uint8_t columns;
-    uint8_t kind : 2;
+    uint8_t where : 3;  /* enum chunk_where */
     uint8_t absent : 1; /* some block has no data */
-    uint8_t where : 2;  /* enum chunk_where, of a split chunk */
     uint8_t hot : 1;    /* used since the hand of the spill room last came by */
     uint8_t seen : 1;   /* in which of two rounds the hand found it hot */
     uint8_t needed : 1; /* a parked waiter needs the data, or the data is being read: it must stay */
@@ -74,7 +69,7 @@ struct store {
     uint64_t outside;     /* memory outside the slabs: kept messages, large copies, the chunk lists of items */
     uint64_t overhead;    /* memory of what grows with items besides chunks: slots, keys, sessions, kept replies */
     bool sparing;         /* memory_limit is small: no memory is touched ahead of its use */
-    bool split;           /* data may go to disk: new chunks are split chunks */
+    bool split;           /* data may go to disk: all chunks that are worth it are split */
     uint64_t split_bytes; /* data of split chunks that is in memory */
     uint64_t spilled_chunks, spilled_bytes; /* chunks whose data is on disk only */
 };
@@ -97,7 +92,11 @@ static inline uint8_t *chunk_block_codecs(struct chunk *chunk)
 }
 static inline bool chunk_is_here(const struct chunk *chunk)
 {
-    return chunk->kind != CHUNK_SPLIT || chunk->where != CHUNK_ON_DISK;
+    return chunk->where != CHUNK_ON_DISK;
+}
+static inline bool chunk_is_split(const struct chunk *chunk)
+{
+    return chunk->where != CHUNK_WITH_HEAD;
 }
 /* NULL: the data is on disk only. */
 const uint8_t *chunk_data(struct chunk *chunk);

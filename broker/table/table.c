@@ -131,7 +131,7 @@ static bool table_evict_sparse(struct table *self)
         return false;
     for (uint32_t i = 0; i < SPARSE_PICKS; i++) {
         const struct chunk *chunk = span_chunks(&self->in.items[slots[i]].span)[0];
-        uint32_t fill = chunk->kind == CHUNK_SLAB ? slab_fill(chunk) : UINT32_MAX;
+        uint32_t fill = !chunk_is_split(chunk) ? slab_fill(chunk) : UINT32_MAX;
         best = fill < least ? i : best;
         least = fill < least ? fill : least;
     }

@@ -8,7 +8,7 @@ from typing import Callable
 
 import replaybus
 
-from . import acting, learning, loops
+from . import acting, feeding, learning, loops
 from .report import Row, show
 
 SMALL_BATCHES, FRAME_BATCHES, LEARNER_RUNS = 100, 6, 3
@@ -102,13 +102,17 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--quick", action="store_true", help="a smoke run of a few seconds; its figures mean little")
     parser.add_argument("--check", action="store_true", help="exit status 1 if a goal is missed")
+    feeding.add_arguments(parser)
     arguments = parser.parse_args()
     if arguments.repeat < 1:
         parser.error("--repeat: at least 1 round is needed")
     rounds = 1 if arguments.quick else arguments.repeat
     replaybus.log_level("off")
-    rows = _rows(_measure(rounds)) + acting.rows(acting.measure(rounds))
-    rows.append(_learner_row(0 if arguments.quick else min(rounds, LEARNER_RUNS)))
+    if arguments.feed:
+        rows, rounds = feeding.rows(arguments), 1
+    else:
+        rows = _rows(_measure(rounds)) + acting.rows(acting.measure(rounds))
+        rows.append(_learner_row(0 if arguments.quick else min(rounds, LEARNER_RUNS)))
     show(rows, rounds, arguments.quick, arguments.json)
     return 1 if arguments.check and any(row.met is False for row in rows) else 0
 

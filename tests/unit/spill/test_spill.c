@@ -160,8 +160,8 @@ TEST(split_chunks_lose_their_data_and_get_it_back)
             assert_memory_equal(chunk_data(chunk), data, sizes[i]);
             assert_int_equal(chunk_message(chunk) != NULL, as_message && sizes[i] >= STORE_KEEP_BYTES);
             uint64_t before = store_memory(&store);
-            assert_int_equal(chunk->kind == CHUNK_SPLIT, sizes[i] >= STORE_SPLIT_BYTES);
-            if (chunk->kind == CHUNK_SPLIT) {
+            assert_int_equal(chunk_is_split(chunk), sizes[i] >= STORE_SPLIT_BYTES);
+            if (chunk_is_split(chunk)) {
                 assert_int_equal(store.split_bytes, sizes[i]);
                 store_let_go(&store, chunk);
                 assert_false(chunk_is_here(chunk));

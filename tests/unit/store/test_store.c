@@ -99,7 +99,7 @@ TEST(tables_enter_and_leave_a_chunk)
 
 /* ---- how chunks travel ---- */
 
-static void check_frames(uint32_t bytes, bool own, enum chunk_kind kind, uint32_t packed)
+static void check_frames(uint32_t bytes, bool own, enum chunk_where where, uint32_t packed)
 {
     struct embed embed;
     embed_start(&embed, "  - {name: t, max_size: 10, sampler: {kind: fifo}, limiter: {kind: none}}\n", NULL);
@@ -109,7 +109,7 @@ static void check_frames(uint32_t bytes, bool own, enum chunk_kind kind, uint32_
     testpeer_insert_large(peer, "t", 7, bytes, own);
     embed_settle(&embed);
     const struct item *item = &embed_table(&embed, "t")->in.items[0];
-    assert_int_equal(item->span.one->kind, kind);
+    assert_int_equal(item->span.one->where, where);
     struct testpeer_answer *answer = testpeer_sampled(peer, "t", 1);
     assert_int_equal(answer->reply->sample->packed, packed);
     assert_int_equal(answer->n_payload, 1);
@@ -120,20 +120,21 @@ static void check_frames(uint32_t bytes, bool own, enum chunk_kind kind, uint32_
         assert_int_equal(data[i], (uint8_t)(7 + i * 7));
     /* inproc hands the frame over as it is: the same bytes in memory, none of them touched. */
     const void *stored = chunk_data(item->span.one);
-    assert_int_equal(zmq_msg_data(&answer->payload[0]) == stored, packed == 0 && kind == CHUNK_KEPT);
+    assert_int_equal(zmq_msg_data(&answer->payload[0]) == stored, packed == 0 && where == CHUNK_IN_MESSAGE);
     free(data);
     embed_stop(&embed);
 }
 
 TEST(large_chunks_are_sent_without_a_copy)
 {
-    check_frames(1000, false, CHUNK_SLAB, 1);
-    check_frames(20000, true, CHUNK_HEAP, 1);
-    check_frames(STORE_KEEP_BYTES, true, CHUNK_KEPT, 1);
-    check_frames(128u << 10, true, CHUNK_KEPT, 1);
-    check_frames((128u << 10) + 1, true, CHUNK_KEPT, 0);
-    check_frames(1u << 20, true, CHUNK_KEPT, 0);
-    check_frames(1u << 20, false, CHUNK_HEAP, 0); /* packed on the way in: copied */
+    check_frames(STORE_OWN_BYTES - 1, true, CHUNK_WITH_HEAD, 1);
+    check_frames(STORE_OWN_BYTES, true, CHUNK_IN_SLAB, 1);
+    check_frames(20000, true, CHUNK_IN_HEAP, 1);
+    check_frames(STORE_KEEP_BYTES, true, CHUNK_IN_MESSAGE, 1);
+    check_frames(128u << 10, true, CHUNK_IN_MESSAGE, 1);
+    check_frames((128u << 10) + 1, true, CHUNK_IN_MESSAGE, 0);
+    check_frames(1u << 20, true, CHUNK_IN_MESSAGE, 0);
+    check_frames(1u << 20, false, CHUNK_IN_HEAP, 0); /* packed on the way in: copied */
 }
 
 /* A batch of small and large chunks: small ones share a frame, each large one has its own. */
