@@ -1,5 +1,5 @@
-/* The harness of replay-bench. A command describes what it compares; the harness starts a broker and load generators (children.c, load_*.c),
- * measures them in turn with plain libzmq that moves the same frames (raw.c) or with another broker (run.c), and prints the figures
+/* The harness of replay-bench. A command describes what it compares; the harness starts a broker and load generators (load.c),
+ * measures them in turn with plain libzmq that moves the same frames (raw.c) or with another broker, and prints the figures
  * (report.c). The program itself makes no zmq context, so that it can fork. */
 #ifndef BENCH_BENCH_H
 #define BENCH_BENCH_H
@@ -20,7 +20,7 @@
 /* Items from this size on are "large": senders walk a store as large as the table, and a message has one item. */
 #define LARGE_BYTES 4096u
 
-enum work { WORK_INSERT, WORK_SAMPLE, WORK_UPDATE, WORK_BOTH, WORK_LIBRARY, WORK_IDLE };
+enum work { WORK_INSERT, WORK_SAMPLE, WORK_UPDATE, WORK_BOTH };
 
 struct options {
     bool json, quick, all, library, ipc, help;
@@ -46,15 +46,13 @@ struct options {
     const char *table_extra;
     const char *service; /* endpoint of the broker; NULL: any */
     const char *limiter; /* of the table; NULL: min_size 1 */
-    const char *session; /* the broker's settings for sessions; NULL: sessions outlive any pause */
 };
 
 /* The commands. Each prints its figures; false: an error was printed. */
 typedef bool bench_command(struct options *options);
 bench_command command_insert, command_sample, command_update, command_mixed, command_clients,
     command_curve; /* compare.c */
-bench_command command_journal, command_idle, command_http;
-bench_command command_checkpoint, command_shards, command_agent, command_env, command_tree;
+bench_command command_journal, command_checkpoint, command_shards, command_agent;
 
 /* ---- what processes report, in shared memory: each writes its own lane ---- */
 
@@ -94,13 +92,12 @@ static inline int lane_get_state(struct lane *self)
     return atomic_load_explicit(&self->state, memory_order_acquire);
 }
 
-/* ---- processes, folders and keys (children.c) ---- */
+/* ---- processes, folders and keys (run.c) ---- */
 
 /* Makes a folder for sockets and files, and the shared lanes. False: an error was printed. */
 bool children_init(void);
 /* Ends all children and removes the folder. */
 void children_fini(void);
-const char *children_dir(void);
 /* Returns a new lane, all zero. */
 struct lane *children_lane(void);
 
@@ -110,39 +107,22 @@ pid_t child_start(void (*job)(void *ctx), void *ctx);
 /* Starts a broker with a table `replay` of this many items, and writes its endpoint to service. -1: an error was
  * printed. */
 pid_t child_start_broker(const struct options *options, uint64_t items, char *service, size_t size);
-/* Returns the port at which the broker that was started last serves HTTP; 0: it does not. */
-uint16_t child_http_port(void);
 /* Ends one process and waits for it. */
 void child_end(pid_t pid);
 void child_pause(pid_t pid);
-void child_go(pid_t pid);
 /* Sleeps, and checks the children meanwhile. False: a child has ended by itself, or an interrupt came. */
 bool children_wait(double seconds);
 /* Waits for a state of a lane. False: an error was printed. */
 bool children_await(struct lane *lane, enum lane_state state, double seconds);
 
-/* CPU seconds used so far; resident bytes. 0 if the child is gone. */
-double child_cpu(pid_t pid);
-/* The same for its first thread alone: in the broker, the thread that owns all state. */
-double child_first_thread_cpu(pid_t pid);
-uint64_t child_resident(pid_t pid);
 double children_now(void);
 /* CPU seconds of the calling thread. */
 double thread_seconds(void);
 
-/* Plain files, with which the broker's files are compared. Makes a folder for a broker's files: in `parent`, or in the folder of the run. False: an error was printed. */
+/* Makes a folder for a broker's files: in `parent`, or in the folder of the run. False: an error was printed. */
 bool files_folder(const char *parent, char *out, size_t size);
 /* Removes the folder with the plain files in it. */
 void files_remove(const char *folder);
-/* Bytes of all files in the folder. */
-uint64_t files_bytes(const char *folder);
-/* Seconds to write a file of this many bytes of random data in blocks of 1 MiB, with fsync; the file is removed.
- * Negative: failed. */
-double files_write(const char *folder, uint64_t bytes);
-/* Seconds to read all files of the folder in blocks of 1 MiB. */
-double files_read(const char *folder);
-/* Asks the kernel to drop the cached pages, so that the next reader waits for the disk. */
-void files_forget(const char *folder);
 
 /* CURVE on all sockets of a run: the broker's, those of its clients, and those of libzmq alone. The keys are made once, before
  * any process starts, and both sides use the same. Until curve_init nothing is encrypted. */
@@ -151,7 +131,6 @@ bool curve_init(void);
 void curve_fini(void);
 /* Returns the folder of the broker's keys; NULL: nothing is encrypted. */
 const char *curve_folder(void);
-
 /* Before zmq_bind and zmq_connect. */
 void curve_serve(void *socket);
 void curve_connect(void *socket);
@@ -189,9 +168,9 @@ void raw_server(struct raw_job *job);
 void raw_client(struct raw_job *job);
 
 /* ---- load generators: each function is the life of a process that runs until it is ended, or leaves a sentence in its lane.
- * "Thin" ones (load_insert.c, load_sample.c) encode their frames before the measurement, patch numbers and keys into them, respect the
+ * "Thin" ones encode their frames before the measurement, patch numbers and keys into them, respect the
  * credits, and look at no more of a reply than its status, since the raw side does not decode either. The others use libreplay
- * (load_library.c). ---- */
+ * ---- */
 
 #define LOAD_TABLE "replay"
 
@@ -206,36 +185,20 @@ struct load {
 };
 
 void load_insert(void *load);
-void load_sample(void *load);
-void load_update(void *load);
-/* Samples, and changes the priorities of the sampled items. */
-void load_sample_update(void *load);
-void load_library_insert(void *load);
-void load_library_sample(void *load);
-void load_library_update(void *load);
-void load_library_sample_update(void *load);
-/* Writers that write once and then only keep their sessions. */
-void load_library_idle(void *load);
+/* Returns the load generator for this work. */
+typedef void load_job(void *load);
+load_job *load_job_of(enum work work, bool library);
 
 /* For the files of load generators: leaves the sentence in the lane and ends the process. */
 void load_fail(struct load *self, const char *format, ...) RP_PRINTF(2, 3) __attribute__((noreturn));
-/* Begins a request of a client of its own. */
-Replay__Request load_request(uint64_t id);
-/* Encodes a request; id_at says where its id stands. The caller frees the frame. */
-uint8_t *load_encode(const Replay__Request *request, size_t *size, size_t *id_at);
-/* Sends a request and waits for the reply; free it with replay__reply__free_unpacked. */
-Replay__Reply *load_ask(struct load *self, void *socket, const Replay__Request *request);
-/* Opens a DEALER. */
-void *load_dealer(struct load *self, void *context, uint32_t connections);
-
 /* ---- a run: parties (a server with its load generators) that are measured in turn. All processes of a party are paused while
  * another party is measured (run.c) ---- */
 
 /* Enough for 32 shards, with two actors each and one learner. */
 #define MOST_MEMBERS 128u
 
-/* Load generators of a party: writers, samplers and updaters ("askers"), and those who only look. A bit each. */
-enum group { GROUP_WRITE = 1, GROUP_ASK = 2, GROUP_WATCH = 4 };
+/* Load generators of a party: writers, samplers and updaters ("askers"), and further ones of a command. A bit each. */
+enum group { GROUP_WRITE = 1, GROUP_ASK = 2, GROUP_OTHERS = 4 };
 
 struct member {
     pid_t pid;
@@ -309,9 +272,10 @@ struct row {
 struct spread spread_of(const double *values, uint32_t n);
 struct spread spread_ratio(const double *ours, const double *theirs, uint32_t n);
 
-/* Measures two phases in turn and prints the row: what writers did in the first against the second, or what askers did. False: an
- * error was printed. */
-bool report_pair(const struct options *options, struct row row, const struct phase phases[2], bool askers);
+/* If all was started, measures two phases in turn and prints the row: what writers did in the first against the second, or what askers
+ * did. Ends both parties. False: an error was printed. */
+bool report_pair(bool started, const struct options *options, struct row row, const struct phase phases[2],
+                 bool askers);
 
 /* client: "" for measurements inside this process. */
 void report_begin(const struct options *options, const char *command, const char *client);

@@ -122,7 +122,7 @@ static void live(void *ctx)
 /* The group of a part's process. */
 static unsigned group_of(int part)
 {
-    return GROUP_WATCH << (1 + part);
+    return GROUP_OTHERS << part;
 }
 
 static bool add_actor(const struct options *options, struct party *party, enum part part)

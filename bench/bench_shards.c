@@ -101,10 +101,8 @@ static void set_join(struct set *self)
     *all = self->shards[0];
     for (uint32_t i = 1; i < self->n; i++) {
         const struct party *shard = &self->shards[i];
-        all->members[all->n_members++] = (struct member){.pid = shard->server,
-                                                         .lane = children_lane(),
-                                                         .groups = GROUP_WRITE | GROUP_ASK | GROUP_WATCH,
-                                                         .server = true};
+        all->members[all->n_members++] = (struct member){
+            .pid = shard->server, .lane = children_lane(), .groups = GROUP_WRITE | GROUP_ASK, .server = true};
         for (uint32_t k = 0; k < shard->n_members; k++)
             all->members[all->n_members++] = shard->members[k];
     }
@@ -155,10 +153,7 @@ static bool compare(const struct options *options, const struct comparison *row)
     const struct phase phases[] = {{&several.all, groups, false}, {&one.all, groups, false}};
     struct row shown = {.what = row->what, .other = "one shard", .memory_per_item = NAN};
     shown.goal = row->learner && goal_of(options->shards) > 1 ? GOAL_LEARNER : goal_of(options->shards);
-    ok = ok && report_pair(options, shown, phases, row->work != WORK_INSERT);
-    run_end(&several.all);
-    run_end(&one.all);
-    return ok;
+    return report_pair(ok, options, shown, phases, row->work != WORK_INSERT);
 }
 
 /* How a load is skewed: half of the actors at one shard, or items there with so much more mass. */

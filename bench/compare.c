@@ -1,9 +1,7 @@
 /* The commands that compare two parties by rates: the broker with libzmq, or with itself in another state. */
-#include <arpa/inet.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include "bench/bench.h"
@@ -20,8 +18,6 @@
 #define GOAL_MIXED 0.7
 #define GOAL_MIXED_SIDE (1.0 / 3)
 #define GOAL_JOURNAL 0.95
-#define GOAL_IDLE 0.8
-#define GOAL_HTTP 0.98
 
 static const char *const work_names[] = {"insert", "sample", "update", "sample and update"};
 
@@ -63,10 +59,7 @@ static bool compare(const struct options *given, enum work work)
     }
     unsigned groups = work == WORK_INSERT ? GROUP_WRITE : GROUP_ASK;
     const struct phase phases[] = {{&ours, groups, false}, {&theirs, groups, work == WORK_INSERT && !options.against}};
-    ok = ok && report_pair(&options, row, phases, work != WORK_INSERT);
-    run_end(&ours);
-    run_end(&theirs);
-    return ok;
+    return report_pair(ok, &options, row, phases, work != WORK_INSERT);
 }
 
 /* A row of a command: what differs from the options that were given; 0: nothing. */
@@ -220,9 +213,7 @@ static bool compare_journal(const struct options *given, const struct journaling
     snprintf(what, sizeof what, "insert, fsync %s, %s", setting->fsync, setting->what);
     struct row row = {.what = what, .other = "no journal", .goal = setting->goal};
     row.memory_per_item = with.memory_per_item;
-    ok = ok && report_pair(&options, row, phases, false);
-    run_end(&with);
-    run_end(&without);
+    ok = report_pair(ok, &options, row, phases, false);
     files_remove(folder);
     return ok;
 }
@@ -241,136 +232,4 @@ bool command_journal(struct options *options)
     for (uint32_t i = 0; ok && i < (options->quick ? 1 : 4); i++)
         ok = compare_journal(options, &settings[i]);
     return ok;
-}
-
-/* ---- a fast writer beside many sessions that hold credit and do not use it, next to the same writer alone. All of them are
- * libreplay's: a thin writer cannot begin with a window that holds less than its message ---- */
-
-#define IDLE_SESSIONS 1000u
-/* Time that the idle sessions have to give their credit up. */
-#define WITHIN_SECONDS 2.0
-
-bool command_idle(struct options *options)
-{
-    static struct party beside, alone;
-    uint32_t sessions = options->clients ? options->clients : IDLE_SESSIONS;
-    options->clients = options->processes = 1;
-    options->session = "expiry: 30s"; /* heartbeats of 1 s, in which credit is given up */
-    options_settle(options);
-    options->warm_seconds = options->quick ? 0.3 : WITHIN_SECONDS;
-    options->seconds = options->quick ? 0.5 : options->seconds;
-    struct options idle = *options;
-    idle.clients = sessions;
-    bool ok = run_broker(options, options->items, &alone) && run_add_load(options, &alone, WORK_LIBRARY) &&
-              run_broker(options, options->items, &beside) && run_add_load(&idle, &beside, WORK_IDLE) &&
-              run_add_load(options, &beside, WORK_LIBRARY);
-    const struct phase phases[] = {{&beside, GROUP_WRITE | GROUP_WATCH, false}, {&alone, GROUP_WRITE, false}};
-    char what[80];
-    snprintf(what, sizeof what, "insert, beside %u idle sessions", sessions);
-    struct row row = {.what = what, .other = "alone", .goal = GOAL_IDLE};
-    row.memory_per_item = beside.memory_per_item;
-    ok = ok && report_pair(options, row, phases, false);
-    run_end(&beside);
-    run_end(&alone);
-    return ok;
-}
-
-/* ---- Prometheus scrapes the broker and two pages poll it, against the same broker with nobody looking ---- */
-
-#define SCRAPES_PER_SECOND 5u
-#define PAGES 2u
-#define POLLS_PER_SECOND 2u
-
-/* What is asked for, and how often. */
-static const struct {
-    const char *path;
-    uint32_t per_second;
-} questions[] = {{"/metrics", SCRAPES_PER_SECOND},
-                 {"/api/info", PAGES *POLLS_PER_SECOND},
-                 {"/api/tables", PAGES *POLLS_PER_SECOND},
-                 {"/api/sessions", PAGES *POLLS_PER_SECOND},
-                 {"/api/why", PAGES *POLLS_PER_SECOND},
-                 {"/api/state", PAGES}, /* the broker's own page, as its files ask */
-                 {"/api/writers", PAGES}};
-#define N_QUESTIONS (sizeof questions / sizeof questions[0])
-
-struct watch {
-    struct lane *lane;
-    uint16_t port;
-};
-
-/* Asks once. False: there was no answer, or it is not what was asked for. */
-static bool ask(uint16_t port, const char *path)
-{
-    struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons(port)};
-    char text[16384];
-    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
-    int size = snprintf(text, sizeof text, "GET %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", path);
-    bool ok = fd >= 0 && connect(fd, (struct sockaddr *)&at, sizeof at) == 0 && write(fd, text, (size_t)size) == size;
-    ssize_t n = ok ? read(fd, text, sizeof text) : -1;
-    ok = n > 12 && memcmp(text, "HTTP/1.1 200", 12) == 0;
-    while (n > 0)
-        n = read(fd, text, sizeof text);
-    if (fd >= 0)
-        close(fd);
-    return ok;
-}
-
-/* The life of a process: everybody who looks. */
-static void look(void *ctx)
-{
-    const struct watch *self = ctx;
-    double due[N_QUESTIONS] = {0};
-    lane_set_state(self->lane, LANE_READY);
-    for (;;) {
-        double now = children_now(), next = now + 1;
-        for (size_t i = 0; i < N_QUESTIONS; i++) {
-            if (now >= due[i] && !ask(self->port, questions[i].path)) {
-                snprintf(self->lane->text, sizeof self->lane->text, "no answer to %s", questions[i].path);
-                lane_set_state(self->lane, LANE_FAILED);
-                exit(1);
-            }
-            if (now >= due[i]) /* after a pause it goes on from now */
-                due[i] = (now - due[i] > 1 ? now : due[i]) + 1.0 / questions[i].per_second;
-            next = due[i] < next ? due[i] : next;
-        }
-        double pause = next - children_now();
-        if (pause > 0)
-            usleep((useconds_t)(pause * 1e6));
-    }
-}
-
-static bool add_watch(struct party *party)
-{
-    struct watch watch = {.lane = children_lane(), .port = child_http_port()};
-    struct member *member = &party->members[party->n_members++];
-    *member = (struct member){.lane = watch.lane, .groups = GROUP_WATCH};
-    if (watch.port == 0) {
-        fputs("replay-bench: the broker serves no HTTP\n", stderr);
-        return false;
-    }
-    member->pid = child_start(look, &watch);
-    return member->pid > 0 && children_await(member->lane, LANE_READY, 10);
-}
-
-static bool compare_watched(const struct options *options, enum work work, const char *what)
-{
-    static struct party party;
-    unsigned groups = work == WORK_INSERT ? GROUP_WRITE : GROUP_ASK;
-    bool ok = run_broker(options, options->items, &party) && run_add_load(options, &party, work) && add_watch(&party);
-    const struct phase phases[] = {{&party, groups | GROUP_WATCH, false}, {&party, groups, false}};
-    struct row row = {.what = what, .other = "nobody looks", .goal = GOAL_HTTP};
-    row.memory_per_item = party.memory_per_item;
-    ok = ok && report_pair(options, row, phases, work != WORK_INSERT);
-    run_end(&party);
-    return ok;
-}
-
-bool command_http(struct options *options)
-{
-    options->extra = "http: 127.0.0.1:0\n";
-    options_settle(options);
-    return compare_watched(options, WORK_INSERT, "insert, scraped and watched") &&
-           compare_watched(options, WORK_SAMPLE, "sample, scraped and watched");
 }

@@ -1,25 +1,24 @@
-/* replay-demo: a broker, two synthetic actors and one learner, each in a process of its own, and a line of live rates
- * per second. It is what a user sees first, and an example of the library: actor() and learner() below are complete. */
-#include <errno.h>
-#include <libgen.h>
-#include <limits.h>
+/* replay-demo: a broker, two synthetic actors and one learner, each on a thread of its own, and a line of live rates per second. It is
+ * an example of the library: actor() and learner() below are complete. */
 #include <math.h>
+#include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "replay/replay.h"
+#include "replay/server.h"
 
 #define ACTORS 2
 #define BATCH 256
 
 static volatile sig_atomic_t stopping;
+static atomic_bool acted; /* the actors have ended: their last items may have waited for samples */
+static const char *endpoint;
 
 static void on_signal(int number)
 {
@@ -33,7 +32,7 @@ static void fail(const char *what, const rp_error *err)
     exit(1);
 }
 
-static rp_client *connect_as(const char *endpoint, const char *name)
+static rp_client *connect_as(const char *name)
 {
     rp_error err = {0};
     rp_client_options options = {.struct_size = sizeof options, .name = name};
@@ -56,11 +55,10 @@ static void environment_step(float state[4], int32_t action)
     state[3] += 0.02f * angular;
 }
 
-static int actor(const char *endpoint, int index)
+static void *actor(void *ctx)
 {
-    char name[32];
-    snprintf(name, sizeof name, "actor-%d", index);
-    rp_client *client = connect_as(endpoint, name);
+    const char *name = ctx;
+    rp_client *client = connect_as(name);
     const rp_column columns[] = {
         {.name = "observation", .dtype = RP_DTYPE_FLOAT32, .codec = RP_CODEC_AUTO, .rank = 1, .shape = {4}},
         {.name = "action", .dtype = RP_DTYPE_INT32, .codec = RP_CODEC_AUTO},
@@ -82,7 +80,7 @@ static int actor(const char *endpoint, int index)
     rp_writer *writer = rp_writer_new(client, columns, 3, &options, 10000, &err);
     if (!writer)
         fail(name, &err);
-    unsigned seed = (unsigned)index + 1;
+    unsigned seed = (unsigned)name[strlen(name) - 1];
     while (!stopping) {
         float state[4] = {0}, reward = 1.0f;
         for (int step = 0; !stopping && fabsf(state[2]) < 0.2095f && step < 500; step++) {
@@ -96,14 +94,15 @@ static int actor(const char *endpoint, int index)
         }
         rp_writer_end_episode(writer, RP_END_GO, 1000, &err);
     }
-    rp_status status = rp_writer_destroy(&writer, 30000, &err);
+    if (rp_writer_destroy(&writer, 30000, &err) != RP_OK)
+        fail(name, &err);
     rp_client_destroy(&client);
-    return status == RP_OK ? 0 : 1;
+    return NULL;
 }
 
-static int learner(const char *endpoint)
+static void *learner(void *name)
 {
-    rp_client *client = connect_as(endpoint, "learner");
+    rp_client *client = connect_as(name);
     rp_error err = {0};
     rp_sampler_options options = {.struct_size = sizeof options};
     options.batch_size = BATCH;
@@ -111,9 +110,9 @@ static int learner(const char *endpoint)
     rp_sampler *sampler = rp_sampler_new(client, "replay", &options, &err);
     rp_updater *updater = sampler ? rp_updater_new(client, "replay", NULL, &err) : NULL;
     if (!updater)
-        fail("learner", &err);
+        fail(name, &err);
     uint64_t batches = 0;
-    while (!stopping) {
+    while (!acted) {
         rp_batch *batch;
         if (rp_sampler_next(sampler, &batch, 1000, &err) != RP_OK)
             continue;
@@ -132,31 +131,10 @@ static int learner(const char *endpoint)
     rp_updater_destroy(&updater, 1000, &err);
     rp_sampler_destroy(&sampler);
     rp_client_destroy(&client);
-    return 0;
-}
-
-/* ---- processes ---- */
-
-static pid_t start(int (*run)(const char *, int), const char *endpoint, int index)
-{
-    pid_t parent = getpid(), child = fork();
-    if (child != 0)
-        return child;
-    prctl(PR_SET_PDEATHSIG, SIGTERM);
-    if (getppid() != parent)
-        _exit(1);
-    signal(SIGINT, SIG_IGN); /* the parent says when to stop */
-    exit(run(endpoint, index));
-}
-
-static int run_learner(const char *endpoint, int index)
-{
-    (void)index;
-    return learner(endpoint);
+    return NULL;
 }
 
 static const char demo_config[] = "service: tcp://127.0.0.1:0\ningest: tcp://127.0.0.1:0\nevents: tcp://127.0.0.1:0\n"
-                                  "log: {level: warn}\n"
                                   "tables:\n"
                                   "  - name: replay\n"
                                   "    max_size: 200000\n"
@@ -164,41 +142,6 @@ static const char demo_config[] = "service: tcp://127.0.0.1:0\ningest: tcp://127
                                   "    remover: {kind: fifo}\n"
                                   "    limiter: {kind: sample_to_insert_ratio, samples_per_insert: 4, min_size: 1000, "
                                   "error_buffer: 8000}\n";
-
-static int run_broker(const char *folder, int index)
-{
-    (void)index;
-    char program[PATH_MAX], config[PATH_MAX], endpoints[PATH_MAX], self[PATH_MAX] = "";
-    const char *given = getenv("RP_BROKER");
-    ssize_t size = readlink("/proc/self/exe", self, sizeof self - 1);
-    snprintf(program, sizeof program, "%s/replay-broker", size > 0 ? dirname(self) : ".");
-    snprintf(config, sizeof config, "%s/broker.yaml", folder);
-    snprintf(endpoints, sizeof endpoints, "%s/endpoints", folder);
-    FILE *out = freopen("/dev/null", "w", stdout);
-    (void)out;
-    execl(given ? given : program, "replay-broker", "-c", config, "--endpoints-file", endpoints, (char *)NULL);
-    fprintf(stderr, "replay-demo: cannot run %s: %s\n", given ? given : program, strerror(errno));
-    return 1;
-}
-
-/* Waits until the broker has written its endpoints. */
-static bool read_endpoint(const char *folder, pid_t broker, char *endpoint)
-{
-    char path[PATH_MAX];
-    snprintf(path, sizeof path, "%s/endpoints", folder);
-    for (int i = 0; i < 1000; i++) {
-        FILE *file = fopen(path, "r");
-        bool found = file && fscanf(file, "service %255s", endpoint) == 1;
-        if (file)
-            fclose(file);
-        if (found)
-            return true;
-        if (waitpid(broker, NULL, WNOHANG) == broker)
-            return false;
-        nanosleep(&(struct timespec){0, 10000000}, NULL);
-    }
-    return false;
-}
 
 /* Prints one line per second. */
 static void show(rp_client *client, double seconds)
@@ -240,20 +183,6 @@ static void show(rp_client *client, double seconds)
     }
 }
 
-static int finish(pid_t *children, int n)
-{
-    int status, failed = 0;
-    /* Actors first: their last items may wait for samples. Then the learner, and last the broker. */
-    for (int k = 1; k <= n; k++) {
-        int i = k % n;
-        kill(children[i], SIGTERM);
-        waitpid(children[i], &status, 0);
-        if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
-            failed++;
-    }
-    return failed;
-}
-
 static const char usage[] =
     "Usage: replay-demo [SECONDS]\n"
     "\n"
@@ -290,39 +219,29 @@ int main(int argc, char **argv)
     struct sigaction action = {.sa_handler = on_signal};
     sigaction(SIGTERM, &action, NULL);
     sigaction(SIGINT, &action, NULL);
-    char folder[] = "/tmp/replay-demo-XXXXXX", path[PATH_MAX], endpoint[256];
-    if (!mkdtemp(folder)) {
-        perror("replay-demo: no folder for the configuration");
-        return 1;
-    }
-    snprintf(path, sizeof path, "%s/broker.yaml", folder);
-    FILE *file = fopen(path, "w");
-    if (!file || fputs(demo_config, file) < 0 || fclose(file) != 0) {
-        perror("replay-demo: no configuration");
-        return 1;
-    }
-    pid_t children[2 + ACTORS];
-    int n = 0;
-    children[n++] = start(run_broker, folder, 0);
-    if (!read_endpoint(folder, children[0], endpoint)) {
-        fprintf(stderr, "replay-demo: the broker did not start\n");
-        return 1;
-    }
+    rp_error err = {0};
+    rp_server *server = rp_server_start(demo_config, NULL, &err);
+    if (!server)
+        fail("broker", &err);
+    endpoint = rp_server_endpoint(server);
     printf("broker at %s; %d actors, 1 learner; try: replay-ctl -e %s top\n\n", endpoint, ACTORS, endpoint);
     fflush(stdout);
-    for (int i = 0; i < ACTORS; i++)
-        children[n++] = start(actor, endpoint, i);
-    children[n++] = start(run_learner, endpoint, 0);
-    rp_client *client = connect_as(endpoint, "demo");
+    static char names[][16] = {"actor-1", "actor-2", "learner"};
+    pthread_t threads[1 + ACTORS];
+    for (int i = 0; i <= ACTORS; i++)
+        if (pthread_create(&threads[i], NULL, i < ACTORS ? actor : learner, names[i]) != 0) {
+            fputs("replay-demo: no thread\n", stderr);
+            return 1;
+        }
+    rp_client *client = connect_as("demo");
     show(client, seconds);
     rp_client_destroy(&client);
-    int failed = finish(children, n);
-    static const char *const names[] = {"broker.yaml", "endpoints"};
-    for (int i = 0; i < 2; i++) {
-        snprintf(path, sizeof path, "%s/%s", folder, names[i]);
-        unlink(path);
+    stopping = 1;
+    for (int i = 0; i <= ACTORS; i++) {
+        acted = i == ACTORS;
+        pthread_join(threads[i], NULL);
     }
-    rmdir(folder);
-    printf("\n%s\n", failed ? "a process failed" : "done: every process ended well, nothing accepted was lost");
-    return failed ? 1 : 0;
+    rp_server_stop(&server);
+    printf("\ndone: every actor and the learner ended well, nothing accepted was lost\n");
+    return 0;
 }

@@ -67,7 +67,7 @@ static int take_frames(const struct cli *cli, const struct cli_option *option, c
 }
 
 /* Who has an option: every command that starts a broker (1), those inside one process, or only some. */
-enum { WHO_RUN = 1, WHO_SHARDS = 2, WHO_ENV = 4, WHO_TREE = 8 };
+enum { WHO_RUN = 1, WHO_SHARDS = 2 };
 
 #define AT(field) CLI_AT(struct options, field)
 #define REAL(field, from, to) CLI_TAKE, AT(field), from, to, .take = take_real
@@ -77,9 +77,9 @@ static const struct cli_option rows[] = {
     {"json", 0, NULL, "print one JSON object", ~0u, CLI_SWITCH, AT(json)},
     {"repeat", 0, "N", "measure each side N times, in turn (default 5); medians are shown", ~0u,
      WHOLE(repeats, 1, MOST_REPEATS)},
-    {"seconds", 0, "S", "length of one measurement (default 1)", WHO_RUN | WHO_ENV, REAL(seconds, 0.05, 600)},
+    {"seconds", 0, "S", "length of one measurement (default 1)", WHO_RUN, REAL(seconds, 0.05, 600)},
     {"size", 0, "BYTES", "of an item (default 400)", 1, WHOLE(size, 4, 16e6)},
-    {"items", 0, "N", "in the table, which is filled first (default 1M, or as many as make 1 GB)", WHO_RUN | WHO_TREE,
+    {"items", 0, "N", "in the table, which is filled first (default 1M, or as many as make 1 GB)", WHO_RUN,
      WHOLE(items, 1000, 1e8)},
     {"per-message", 0, "N", "items in an ingest message (default 50; 1 from 4 kB on)", 1, WHOLE(per_message, 1, 1000)},
     {"batch", 0, "N", "items in a sample or update request (default 256; less from 4 kB on)", 1, WHOLE(batch, 1, 4096)},
@@ -88,7 +88,7 @@ static const struct cli_option rows[] = {
     {"processes", 0, "N", "that they are spread over (default: up to 4)", 1, WHOLE(processes, 1, 32)},
     {"io-threads", 0, "N", "of the broker and of the raw server (default 1)", 1, WHOLE(io_threads, 1, 16)},
     {"shards", 0, "N", "brokers that are one (default 4)", WHO_SHARDS, WHOLE(shards, 2, 32)},
-    {"only", 0, "TEXT", "rows whose name contains TEXT", WHO_SHARDS | WHO_ENV, CLI_TEXT, AT(only)},
+    {"only", 0, "TEXT", "rows whose name contains TEXT", WHO_SHARDS, CLI_TEXT, AT(only)},
     {"rate", 0, "N", "items/s that writers offer (default: as many as they can; journal: 500k)", 1, REAL(rate, 1, 1e9)},
     {"dir", 0, "FOLDER", "where checkpoint and journal write (default: $TMPDIR or /tmp)", 1, CLI_TEXT, AT(dir)},
     {"transport", 0, "NAME", "tcp (loopback, default) or ipc", 1, CHOICE(ipc, "tcp ipc")},
@@ -139,17 +139,6 @@ static const struct command commands[] = {
     {"journal", command_journal, WHO_RUN, NULL,
      "inserts/s with the journal against without, at 500k items/s offered and at most",
      "Counts: --rate, --repeat, --seconds, --items, --size, --dir, --quick.\n"},
-    {"idle", command_idle, WHO_RUN, "library",
-     "inserts/s of a writer beside 1,000 sessions that are idle against alone",
-     "The others have written, so that they hold credit, and are silent then. The writer counts 2 s after it starts "
-     "to\n"
-     "write. Counts: --clients (the idle ones), --repeat, --seconds, --items, --size, --quick.\n"},
-    {"http", command_http, WHO_RUN, NULL,
-     "inserts and samples of a broker that is scraped and watched against nobody looking",
-     "5 scrapes of /metrics a second, and two pages that poll /api. One broker; those who look are "
-     "paused "
-     "in\n"
-     "turn. Counts: --repeat, --seconds, --items, --size, --quick.\n"},
     {"shards", command_shards, WHO_RUN | WHO_SHARDS, NULL,
      "several brokers that are one against one broker, and what must hold over them",
      "Inserts, samples and updates of --shards brokers against one, by thin clients (as many as shards, each at one of "
@@ -163,12 +152,6 @@ static const struct command commands[] = {
      "steps/s of an actor on CartPole-v1, and a DQN learner's step against bare CBLAS",
      "The actor alone, with its network, and with the adder that writes into a broker. The options that count are\n"
      "--json, --repeat, --seconds, --items, --transport, --io-threads and --quick.\n"},
-    {"tree", command_tree, WHO_TREE, "", "time to change and to pick priorities, inside one process",
-     "Three structures do the same work in turn: a binary tree over float32 as most replay buffers have it, the sum "
-     "tree,\n"
-     "and the prioritized selector around it. --items N takes one size instead of 10^4 to 10^7.\n"},
-    {"env", command_env, WHO_ENV, "", "steps/s of each built-in environment, inside one process",
-     "With random actions, resets included, over the thread's CPU time. --only NAME takes one of them.\n"},
 };
 
 static bool options_read(struct options *self, const struct command *command, int argc, char **argv)
@@ -206,8 +189,7 @@ static int help(FILE *out)
           out);
     for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++)
         fprintf(out, "  %-10s %s\n", commands[i].name, commands[i].summary);
-    fputs("  python     the Python package against the C library, in one run\n"
-          "\n"
+    fputs("\n"
           "'replay-bench COMMAND --help' has the options. bench/README.md says what the figures mean.\n"
           "Exit status: 0 measured (also when a goal was missed), 1 could not measure, 2 wrong command line.\n",
           out);
@@ -236,52 +218,6 @@ static int run(const struct command *command, int argc, char **argv)
     return ok ? 0 : 1;
 }
 
-/* ---- python: starts the module replaybus_bench of the Python tree that the build makes beside this program ---- */
-
-#define MAX_ARGUMENTS 32
-
-/* Writes the path of the Python tree. Returns whether the bench is in it. */
-static bool find_tree(char *path, size_t size)
-{
-    static const char tree[] = "lib/python";
-    ssize_t n = readlink("/proc/self/exe", path, size - 1);
-    path[n > 0 ? n : 0] = '\0';
-    char *slash = strrchr(path, '/');
-    size_t at = slash ? (size_t)(slash + 1 - path) : 0;
-    char file[PATH_MAX + 64];
-    if (at + sizeof tree > size)
-        return false;
-    memcpy(path + at, tree, sizeof tree);
-    snprintf(file, sizeof file, "%s/replaybus_bench/__main__.py", path);
-    return access(file, R_OK) == 0;
-}
-
-static int run_python(int argc, char **argv)
-{
-    char tree[PATH_MAX];
-    if (!find_tree(tree, sizeof tree)) {
-        fprintf(stderr,
-                "replay-bench python: there is no %s/replaybus_bench: run ./dev bench python in the source tree\n",
-                tree);
-        return 1;
-    }
-    if (argc > MAX_ARGUMENTS) {
-        fprintf(stderr, "replay-bench python: at most %d arguments are possible\n", MAX_ARGUMENTS);
-        return 2;
-    }
-    const char *given = getenv("RP_PYTHON");
-    const char *python = given && given[0]                       ? given
-                         : access("/usr/bin/python3", X_OK) == 0 ? "/usr/bin/python3"
-                                                                 : "python3";
-    char *line[MAX_ARGUMENTS + 4] = {(char *)(uintptr_t)python, "-m", "replaybus_bench"};
-    for (int i = 1; i < argc; i++)
-        line[i + 2] = argv[i];
-    if (setenv("PYTHONPATH", tree, 1) == 0)
-        execvp(python, line);
-    fprintf(stderr, "replay-bench python: %s cannot be started: %s\n", python, strerror(errno));
-    return 1;
-}
-
 int main(int argc, char **argv)
 {
     if (argc < 2)
@@ -292,8 +228,6 @@ int main(int argc, char **argv)
         printf("replay-bench %s\n", rp_version());
         return 0;
     }
-    if (strcmp(argv[1], "python") == 0)
-        return run_python(argc - 1, argv + 1);
     for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++)
         if (strcmp(argv[1], commands[i].name) == 0)
             return run(&commands[i], argc - 1, argv + 1);

@@ -1,12 +1,419 @@
+/* The harness: processes and their files, parties that are measured in turn, and figures as text or as JSON. */
 #include "bench/bench.h"
 
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
 #include <math.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
 
+#include "agent/launch/process/spawn.h"
+#include "broker/broker.h"
+#include "proto/base/endpoint.h"
 #include "proto/base/rng.h"
+#include "proto/keys/allow.h"
+
+#define MOST_LANES 256u
+#define MOST_PROCESSES 256u
+
+static struct {
+    char dir[64];
+    struct lane *lanes;
+    uint32_t n_lanes, n_brokers, n_pids;
+    pid_t pids[MOST_PROCESSES];
+} all;
+
+static volatile sig_atomic_t interrupted;
+
+static void on_interrupt(int number)
+{
+    (void)number;
+    interrupted = 1;
+}
+
+double children_now(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
+double thread_seconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
+static const char *children_dir(void)
+{
+    return all.dir;
+}
+
+/* ---- folders ---- */
+
+bool files_folder(const char *parent, char *out, size_t size)
+{
+    snprintf(out, size, "%s/disk-XXXXXX", parent ? parent : children_dir());
+    if (mkdtemp(out))
+        return true;
+    fprintf(stderr, "replay-bench: cannot make a folder like %s: %s\n", out, strerror(errno));
+    return false;
+}
+
+void files_remove(const char *folder)
+{
+    DIR *dir = opendir(folder);
+    for (const struct dirent *entry; dir && (entry = readdir(dir));)
+        unlinkat(dirfd(dir), entry->d_name, 0);
+    if (dir)
+        closedir(dir);
+    rmdir(folder);
+}
+
+/* ---- keys ---- */
+
+static struct {
+    char folder[128]; /* empty: off */
+    struct key broker, client;
+} keys;
+
+/* The key files of the broker's folder, and the client's for libreplay. */
+static rp_status write_files(rp_error *err)
+{
+    char path[256];
+    struct allowed_key allowed = {.name = "bench", .roles = KEY_ANY, .quota = {-1, -1, -1, -1, -1}};
+    memcpy(allowed.public_key, keys.client.public_key, KEY_BYTES);
+    snprintf(path, sizeof path, "%s/%s", keys.folder, ALLOW_BROKER_KEY);
+    rp_status status = key_write(path, &keys.broker, true, err);
+    if (status == RP_OK)
+        status = allow_add(keys.folder, &allowed, err);
+    snprintf(path, sizeof path, "%s/bench.key", keys.folder);
+    if (status == RP_OK)
+        status = key_write(path, &keys.client, true, err);
+    setenv(KEY_FILE_VARIABLE, path, 1);
+    return status;
+}
+
+bool curve_init(void)
+{
+    rp_error err = {0};
+    if (!files_folder(NULL, keys.folder, sizeof keys.folder))
+        return false;
+    rp_status status = key_make(&keys.broker, "broker", &err);
+    if (status == RP_OK)
+        status = key_make(&keys.client, "bench", &err);
+    if (status == RP_OK) {
+        key_add_broker(&keys.client, keys.broker.public_key);
+        status = write_files(&err);
+    }
+    if (status != RP_OK)
+        fprintf(stderr, "replay-bench: %s\n", err.text);
+    return status == RP_OK;
+}
+
+void curve_fini(void)
+{
+    if (keys.folder[0])
+        files_remove(keys.folder);
+    key_wipe(&keys.broker);
+    key_wipe(&keys.client);
+    keys.folder[0] = '\0';
+}
+
+const char *curve_folder(void)
+{
+    return keys.folder[0] ? keys.folder : NULL;
+}
+
+void curve_serve(void *socket)
+{
+    int one = 1;
+    if (!keys.folder[0] || !socket)
+        return;
+    zmq_setsockopt(socket, ZMQ_CURVE_SERVER, &one, sizeof one);
+    zmq_setsockopt(socket, ZMQ_CURVE_SECRETKEY, keys.broker.secret_key, KEY_BYTES);
+}
+
+void curve_connect(void *socket)
+{
+    if (!keys.folder[0] || !socket)
+        return;
+    zmq_setsockopt(socket, ZMQ_CURVE_SERVERKEY, keys.broker.public_key, KEY_BYTES);
+    zmq_setsockopt(socket, ZMQ_CURVE_PUBLICKEY, keys.client.public_key, KEY_BYTES);
+    zmq_setsockopt(socket, ZMQ_CURVE_SECRETKEY, keys.client.secret_key, KEY_BYTES);
+}
+
+/* ---- processes ---- */
+
+bool children_init(void)
+{
+    const char *parent = getenv("TMPDIR");
+    snprintf(all.dir, sizeof all.dir, "%.40s/replay-bench-XXXXXX", parent && parent[0] ? parent : "/tmp");
+    all.lanes = mmap(NULL, MOST_LANES * sizeof *all.lanes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (all.lanes == MAP_FAILED || !mkdtemp(all.dir)) {
+        fprintf(stderr, "replay-bench: cannot make a folder like %s: %s\n", all.dir, strerror(errno));
+        return false;
+    }
+    struct sigaction action = {.sa_handler = on_interrupt};
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+    return true;
+}
+
+void children_fini(void)
+{
+    while (all.n_pids)
+        child_end(all.pids[all.n_pids - 1]);
+    files_remove(all.dir);
+}
+
+struct lane *children_lane(void)
+{
+    struct lane *lane = &all.lanes[all.n_lanes++ % MOST_LANES];
+    memset(lane, 0, sizeof *lane);
+    return lane;
+}
+
+/* Forks. In the parent: the new pid, which is remembered. In the child: 0. */
+static pid_t start(void)
+{
+    fflush(NULL);
+    pid_t parent = getpid();
+    pid_t pid = all.n_pids < MOST_PROCESSES ? fork() : -1;
+    if (pid < 0)
+        fprintf(stderr, "replay-bench: cannot start a process: %s\n", strerror(errno));
+    if (pid > 0)
+        all.pids[all.n_pids++] = pid;
+    if (pid == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        if (getppid() != parent)
+            _exit(1);
+        signal(SIGINT, SIG_IGN);
+        signal(SIGTERM, SIG_DFL);
+    }
+    return pid;
+}
+
+pid_t child_start(void (*job)(void *ctx), void *ctx)
+{
+    pid_t pid = start();
+    if (pid == 0) {
+        broker_memory_settings();
+        job(ctx);
+        _exit(0);
+    }
+    return pid;
+}
+
+static void find_broker(char *path, size_t size)
+{
+    const char *given = getenv("RP_BROKER");
+    if (given && given[0]) {
+        snprintf(path, size, "%s", given);
+        return;
+    }
+    ssize_t n = readlink("/proc/self/exe", path, size - 1);
+    path[n > 0 ? n : 0] = '\0';
+    char *slash = strrchr(path, '/');
+    size_t at = slash ? (size_t)(slash + 1 - path) : 0;
+    snprintf(path + at, size - at, "replay-broker");
+}
+
+static bool write_config(const struct options *options, uint64_t items, const char *path)
+{
+    FILE *file = fopen(path, "w");
+    if (!file)
+        return false;
+    static const char *const names[] = {"service", "ingest", "events"};
+    for (uint32_t i = 0; i < 3; i++) {
+        if (i == 0 && options->service)
+            fprintf(file, "service: %s\n", options->service);
+        else if (options->ipc)
+            fprintf(file, "%s: ipc://%s/%s%u\n", names[i], all.dir, names[i], all.n_brokers);
+        else
+            fprintf(file, "%s: tcp://127.0.0.1:0\n", names[i]);
+    }
+    if (curve_folder())
+        fprintf(file, "security: {mode: curve, keys: %s}\n", curve_folder());
+    /* Sessions outlive the pauses between measurements. */
+    fprintf(file,
+            "io_threads: %u\n"
+            "memory_limit: %lluMiB\n"
+            "peer_backlog_bytes: 8GiB\n"
+            "session: {expiry: 3600s}\n"
+            "log: {level: warn}\n"
+            "tables:\n"
+            "  - name: replay\n"
+            "    max_size: %llu\n"
+            "    sampler: {kind: prioritized, options: {exponent: 0.6}}\n"
+            "    remover: {kind: fifo}\n"
+            "    limiter: {%s}\n",
+            options->io_threads, (unsigned long long)4096 + ((unsigned long long)items * (options->size + 256) >> 19),
+            (unsigned long long)items, options->limiter ? options->limiter : "kind: min_size, min_size: 1");
+    fprintf(file, "%s%s", options->table_extra ? options->table_extra : "", options->extra ? options->extra : "");
+    return fclose(file) == 0;
+}
+
+static bool read_service(const char *path, char *service, size_t size)
+{
+    char *found = NULL;
+    bool ok = endpoints_from_file(path, &found, NULL) == RP_OK && strcspn(found, ",") < size;
+    if (ok)
+        snprintf(service, size, "%.*s", (int)strcspn(found, ","), found);
+    free(found);
+    return ok;
+}
+
+pid_t child_start_broker(const struct options *options, uint64_t items, char *service, size_t size)
+{
+    char program[4096], config[128], endpoints[128];
+    find_broker(program, sizeof program);
+    snprintf(config, sizeof config, "%s/broker%u.yaml", all.dir, all.n_brokers);
+    snprintf(endpoints, sizeof endpoints, "%s/endpoints%u", all.dir, all.n_brokers);
+    if (!write_config(options, items, config)) {
+        fprintf(stderr, "replay-bench: cannot write %s: %s\n", config, strerror(errno));
+        return -1;
+    }
+    all.n_brokers++;
+    const char *const argv[] = {program, "-c", config, "--endpoints-file", endpoints, NULL};
+    const struct spawn spawn = {
+        .argv = argv, .in = SPAWN_KEEP, .out = SPAWN_NULL, .err = SPAWN_KEEP, .dies_with_us = true};
+    int error = EAGAIN;
+    pid_t pid = all.n_pids < MOST_PROCESSES ? spawn_start(&spawn, &error) : -1;
+    if (pid < 0)
+        fprintf(stderr, "replay-bench: cannot run %s: %s\n", program, strerror(error));
+    else
+        all.pids[all.n_pids++] = pid;
+    double end = children_now() + 20;
+    while (pid > 0 && !read_service(endpoints, service, size))
+        if (!children_wait(0.005) || children_now() > end) {
+            fprintf(stderr, "replay-bench: the broker %s did not start\n", program);
+            return -1;
+        }
+    return pid;
+}
+
+static void forget(pid_t pid)
+{
+    for (uint32_t i = 0; i < all.n_pids; i++)
+        if (all.pids[i] == pid)
+            all.pids[i--] = all.pids[--all.n_pids];
+}
+
+void child_end(pid_t pid)
+{
+    if (pid <= 0)
+        return;
+    kill(pid, SIGKILL);
+    waitpid(pid, NULL, 0);
+    forget(pid);
+}
+
+void child_pause(pid_t pid)
+{
+    kill(pid, SIGSTOP);
+}
+
+static void child_go(pid_t pid)
+{
+    kill(pid, SIGCONT);
+}
+
+/* A process that ends by itself with status 0 has done its work; any other end is a failure. */
+static bool look_after(void)
+{
+    for (uint32_t i = 0; i < all.n_pids; i++) {
+        int status = 0;
+        if (waitpid(all.pids[i], &status, WNOHANG) != all.pids[i])
+            continue;
+        forget(all.pids[i--]);
+        if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
+            continue;
+        for (uint32_t n = 0; n < MOST_LANES; n++)
+            if (lane_get_state(&all.lanes[n]) == LANE_FAILED)
+                fprintf(stderr, "replay-bench: %s\n", all.lanes[n].text);
+        if (WIFSIGNALED(status))
+            fprintf(stderr, "replay-bench: a process was ended by signal %d\n", WTERMSIG(status));
+        return false;
+    }
+    return !interrupted;
+}
+
+bool children_wait(double seconds)
+{
+    double end = children_now() + seconds;
+    for (;;) {
+        double left = end - children_now();
+        if (left <= 0)
+            return true;
+        struct timespec pause = {0, (long)((left < 0.1 ? left : 0.1) * 1e9)};
+        nanosleep(&pause, NULL);
+        if (!look_after())
+            return false;
+    }
+}
+
+bool children_await(struct lane *lane, enum lane_state state, double seconds)
+{
+    double end = children_now() + seconds;
+    while (lane_get_state(lane) != (int)state) {
+        if (!children_wait(0.002))
+            return false;
+        if (children_now() > end) {
+            fprintf(stderr, "replay-bench: a process took more than %g s to start or to fill the table\n", seconds);
+            return false;
+        }
+    }
+    return true;
+}
+
+static double child_cpu(pid_t pid)
+{
+    clockid_t id;
+    struct timespec used;
+    if (clock_getcpuclockid(pid, &id) != 0 || clock_gettime(id, &used) != 0)
+        return 0;
+    return (double)used.tv_sec + (double)used.tv_nsec * 1e-9;
+}
+
+static double child_first_thread_cpu(pid_t pid)
+{
+    char path[64];
+    unsigned long long used_ns = 0;
+    snprintf(path, sizeof path, "/proc/%ld/task/%ld/schedstat", (long)pid, (long)pid);
+    FILE *file = fopen(path, "r");
+    if (file && fscanf(file, "%llu", &used_ns) != 1)
+        used_ns = 0;
+    if (file)
+        fclose(file);
+    return (double)used_ns * 1e-9;
+}
+
+static uint64_t child_resident(pid_t pid)
+{
+    char path[64], line[256];
+    unsigned long long kilobytes = 0;
+    snprintf(path, sizeof path, "/proc/%ld/status", (long)pid);
+    FILE *file = fopen(path, "r");
+    while (file && fgets(line, sizeof line, file))
+        if (sscanf(line, "VmRSS: %llu", &kilobytes) == 1)
+            break;
+    if (file)
+        fclose(file);
+    return (uint64_t)kilobytes * 1024;
+}
+
+/* ---- a run ---- */
 
 #define WARM_STORE_BYTES (4u << 20)
 #define COLD_STORE_BYTES (1000u << 20)
@@ -129,12 +536,6 @@ static uint32_t share_of(const struct options *options, uint32_t i)
 static bool add_member(const struct options *options, struct party *party, enum work work, uint32_t connections,
                        bool library)
 {
-    static void (*const jobs[][2])(void *) = {[WORK_INSERT] = {load_insert, load_library_insert},
-                                              [WORK_SAMPLE] = {load_sample, load_library_sample},
-                                              [WORK_UPDATE] = {load_update, load_library_update},
-                                              [WORK_BOTH] = {load_sample_update, load_library_sample_update},
-                                              [WORK_LIBRARY] = {load_library_insert, load_library_insert},
-                                              [WORK_IDLE] = {load_library_idle, load_library_idle}};
     struct load *load = new_load(options, party);
     if (!load)
         return false;
@@ -145,10 +546,8 @@ static bool add_member(const struct options *options, struct party *party, enum 
     }
     struct member *member = &party->members[party->n_members++];
     member->lane = load->lane;
-    member->groups = work == WORK_IDLE                             ? GROUP_WATCH
-                     : work == WORK_INSERT || work == WORK_LIBRARY ? GROUP_WRITE
-                                                                   : GROUP_ASK;
-    member->pid = child_start(jobs[work][library], load);
+    member->groups = work == WORK_INSERT ? GROUP_WRITE : GROUP_ASK;
+    member->pid = child_start(load_job_of(work, library), load);
     bool ok = member->pid > 0 && children_await(member->lane, LANE_READY, 60);
     free(load);
     if (ok)
@@ -306,4 +705,189 @@ void run_end(struct party *party)
     for (uint32_t i = 0; i < party->n_members; i++)
         child_end(party->members[i].pid);
     child_end(party->server);
+    *party = (struct party){0};
+}
+
+/* ---- figures ---- */
+
+static int compare(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+struct spread spread_of(const double *values, uint32_t n)
+{
+    double sorted[MOST_REPEATS];
+    if (n == 0)
+        return (struct spread){0, 0, 0};
+    memcpy(sorted, values, n * sizeof *sorted);
+    qsort(sorted, n, sizeof *sorted, compare);
+    double median = n % 2 ? sorted[n / 2] : (sorted[n / 2 - 1] + sorted[n / 2]) / 2;
+    return (struct spread){median, sorted[0], sorted[n - 1]};
+}
+
+struct spread spread_ratio(const double *ours, const double *theirs, uint32_t n)
+{
+    double ratios[MOST_REPEATS];
+    for (uint32_t i = 0; i < n; i++)
+        ratios[i] = theirs[i] > 0 ? ours[i] / theirs[i] : 0;
+    return spread_of(ratios, n);
+}
+
+static uint32_t n_rows;
+
+void report_begin(const struct options *options, const char *command, const char *client)
+{
+    n_rows = 0;
+    if (options->json)
+        printf("{\"command\": \"%s\", \"transport\": \"%s\", \"io_threads\": %u, \"client\": \"%s\", \"repeats\": %u, "
+               "\"seconds\": %g, \"quick\": %s, \"rows\": [",
+               command, options->ipc ? "ipc" : "tcp", options->io_threads, client, options->repeats, options->seconds,
+               options->quick ? "true" : "false");
+    else if (client[0])
+        printf("%s, %s client, %s, %u I/O thread%s; medians of %u x %g s, each side in turn\n", command, client,
+               options->ipc ? "ipc" : "tcp", options->io_threads, options->io_threads == 1 ? "" : "s", options->repeats,
+               options->seconds);
+    else
+        printf("%s, CPU time of one thread; medians of %u\n", command, options->repeats);
+    fflush(stdout);
+}
+
+static void json_spread(const char *name, const struct spread *spread)
+{
+    printf(", \"%s\": {\"median\": %.6g, \"min\": %.6g, \"max\": %.6g}", name, spread->median, spread->least,
+           spread->most);
+}
+
+/* CPU time of server and clients together for one item. */
+static double cpu_ns(const struct row *row, int side)
+{
+    double rate = side ? row->theirs.median : row->ours.median;
+    return rate > 0 ? (row->server_cpu[side] + row->client_cpu[side]) / rate * 1e9 : 0;
+}
+
+static void row_json(const struct options *options, const struct row *row)
+{
+    printf("%s\n  {\"what\": \"%s\", \"against\": \"%s\", \"size\": %llu, \"items\": %llu, \"per_message\": %u, "
+           "\"batch\": "
+           "%u, \"in_flight\": %u, \"clients\": %u, \"processes\": %u, \"frames\": \"%s\"",
+           n_rows ? "," : "", row->what, row->other, (unsigned long long)options->size,
+           (unsigned long long)options->items, options->per_message, options->batch, options->in_flight,
+           options->clients, options->processes, options->lend ? "lent" : "copied");
+    json_spread("items_per_s", &row->ours);
+    json_spread("reference_items_per_s", &row->theirs);
+    json_spread("ratio_spread", &row->ratio);
+    printf(", \"ratio\": %.4g", row->ratio.median);
+    if (row->goal > 0)
+        printf(", \"goal\": %g, \"met\": %s", row->goal, row->ratio.median >= row->goal ? "true" : "false");
+    printf(
+        ", \"broker_cores\": %.3g, \"client_cores\": %.3g, \"reference_server_cores\": %.3g, "
+        "\"reference_client_cores\": %.3g, \"core_thread_ns_per_item\": %.4g, "
+        "\"reference_core_thread_ns_per_item\": %.4g, \"cpu_ns_per_item\": %.4g, \"reference_cpu_ns_per_item\": %.4g",
+        row->server_cpu[0], row->client_cpu[0], row->server_cpu[1], row->client_cpu[1], row->thread_ns[0],
+        row->thread_ns[1], cpu_ns(row, 0), cpu_ns(row, 1));
+    if (!isnan(row->memory_per_item))
+        printf(", \"memory_per_item_beyond_payload\": %.4g", row->memory_per_item);
+    printf("}");
+}
+
+static void text_side(const char *name, const struct row *row, int side, uint64_t size)
+{
+    const struct spread *rate = side ? &row->theirs : &row->ours;
+    printf("  %-8s %11.0f items/s  (%.0f to %.0f)  %6.2f GB/s\n", name, rate->median, rate->least, rate->most,
+           rate->median * (double)size * 1e-9);
+    printf("  %-8s %11.2f cores in the server, %.2f in clients; ns an item: %.0f in all, %.0f in the server's first "
+           "thread\n",
+           "", row->server_cpu[side], row->client_cpu[side], cpu_ns(row, side), row->thread_ns[side]);
+}
+
+static void row_text(const struct options *options, const struct row *row)
+{
+    printf("\n%s: %llu B items, %llu in the table, %u to a message, batch %u, %u connection%s in %u process%s, frames "
+           "%s\n",
+           row->what, (unsigned long long)options->size, (unsigned long long)options->items, options->per_message,
+           options->batch, options->clients, options->clients == 1 ? "" : "s", options->processes,
+           options->processes == 1 ? "" : "es", options->lend ? "lent" : "copied");
+    text_side("broker", row, 0, options->size);
+    text_side(row->other, row, 1, options->size);
+    printf("  ratio    %11.2f  (%.2f to %.2f)", row->ratio.median, row->ratio.least, row->ratio.most);
+    if (row->goal > 0)
+        printf("   goal >= %.2f: %s", row->goal, row->ratio.median >= row->goal ? "met" : "missed");
+    printf("\n");
+    if (!isnan(row->memory_per_item))
+        printf("  memory   %11.0f B for each item beyond its payload%s\n", row->memory_per_item,
+               options->size == 400 && options->items >= 100000 ? "   goal <= 160" : "");
+}
+
+static void report_row(const struct options *options, const struct row *row)
+{
+    if (options->json)
+        row_json(options, row);
+    else
+        row_text(options, row);
+    n_rows++;
+    fflush(stdout);
+}
+
+static void row_fill(struct row *row, const struct figures *figures, bool group)
+{
+    const struct figures *ours = &figures[0], *theirs = &figures[1];
+    row->ours = spread_of(ours->rate[group], ours->n);
+    row->theirs = spread_of(theirs->rate[group], theirs->n);
+    row->ratio = spread_ratio(ours->rate[group], theirs->rate[group], ours->n);
+    for (int i = 0; i < 2; i++) {
+        row->server_cpu[i] = spread_of(figures[i].server_cpu, figures[i].n).median;
+        row->thread_ns[i] = spread_of(figures[i].thread_ns, figures[i].n).median;
+        row->client_cpu[i] = spread_of(figures[i].client_cpu, figures[i].n).median;
+    }
+}
+
+bool report_pair(bool started, const struct options *options, struct row row, const struct phase phases[2], bool askers)
+{
+    static struct figures figures[2];
+    bool ok = started && run_phases(options, phases, 2, figures);
+    if (ok) {
+        row_fill(&row, figures, askers);
+        report_row(options, &row);
+    }
+    run_end(phases[0].party);
+    if (phases[1].party != phases[0].party)
+        run_end(phases[1].party);
+    return ok;
+}
+
+static void print_value(const struct options *options, const char *name, double value, double goal, bool at_most,
+                        const char *unit)
+{
+    bool met = at_most ? value <= goal : value >= goal;
+    if (options->json) {
+        /* Names may be indented for readers of the text. */
+        printf("%s\n  {\"what\": \"%s\", \"%s\": %.6g", n_rows++ ? "," : "", name + strspn(name, " "),
+               strcmp(unit, "ratio") == 0 ? "ratio" : "value", value);
+        if (goal > 0)
+            printf(", \"goal\": %g, \"met\": %s", goal, met ? "true" : "false");
+        printf(", \"unit\": \"%s\"}", unit);
+        return;
+    }
+    printf("  %-44s %12.6g %s", name, value, unit);
+    if (goal > 0)
+        printf("   goal %s %.3g: %s", at_most ? "<=" : ">=", goal, met ? "met" : "missed");
+    printf("\n");
+}
+
+void report_value(const struct options *options, const char *name, double value, double goal, const char *unit)
+{
+    print_value(options, name, value, goal, false, unit);
+}
+
+void report_cost(const struct options *options, const char *name, double value, double goal, const char *unit)
+{
+    print_value(options, name, value, goal, true, unit);
+}
+
+void report_end(const struct options *options)
+{
+    if (options->json)
+        printf("\n]}\n");
 }

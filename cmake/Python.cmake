@@ -69,7 +69,7 @@ file(MAKE_DIRECTORY "${python_tree}/replaybus/bin")
 file(CREATE_LINK "${CMAKE_BINARY_DIR}/replay-broker" "${python_tree}/replaybus/bin/replay-broker" SYMBOLIC)
 add_dependencies(replay_python replay-broker)
 
-# `replay-bench python`: the module replaybus_bench of the same tree, and the C loops that it compares the package with.
+# `./dev bench python`: the module replaybus_bench of the same tree, and the C loops that it compares the package with.
 file(CREATE_LINK "${PROJECT_SOURCE_DIR}/agent/python/bench" "${python_tree}/replaybus_bench" SYMBOLIC)
 add_library(replay_python_bench MODULE agent/python/bench/loop.c)
 set_target_properties(replay_python_bench PROPERTIES PREFIX "")

@@ -97,14 +97,14 @@ static rp_status load(const struct exporter *self, const struct item *const *ite
 
 /* The parts of a reply with one item. */
 struct parts {
-    struct pb_writer data, sizes, columns, codecs, length, blocks;
+    struct text data, sizes, columns, codecs, length, blocks;
     uint32_t n_blocks, session;
     uint64_t step;
 };
 
-static void add(struct pb_writer *to, const void *data, size_t size)
+static void add(struct text *to, const void *data, size_t size)
 {
-    uint8_t *at = pb_reserve(to, size);
+    uint8_t *at = text_reserve(to, size);
     if (at && size)
         memcpy(at, data, size);
 }
@@ -140,14 +140,14 @@ static bool parts_init(struct parts *self, const struct item *item, const struct
 
 static void parts_fini(struct parts *self)
 {
-    struct pb_writer *const writers[] = {&self->data,   &self->sizes,  &self->columns,
-                                         &self->codecs, &self->length, &self->blocks};
+    struct text *const writers[] = {&self->data,   &self->sizes,  &self->columns,
+                                    &self->codecs, &self->length, &self->blocks};
     for (size_t i = 0; i < sizeof writers / sizeof writers[0]; i++)
-        pb_writer_fini(writers[i]);
+        text_fini(writers[i]);
 }
 
 static void write_reply(const struct exporter *self, const struct item *item, const struct parts *parts,
-                        struct pb_writer *frame)
+                        struct text *frame)
 {
     uint64_t age = (uint64_t)item_age(item, self->now_ns);
     const struct layout *layout = layouts_at(self->layouts, item->span.layout);
@@ -173,8 +173,8 @@ static void write_reply(const struct exporter *self, const struct item *item, co
                                    .chunk_length = (const uint32_t *)(const void *)parts->length.data,
                                    .chunk_blocks = (const uint32_t *)(const void *)parts->blocks.data,
                                    .block_size = (const uint32_t *)(const void *)parts->sizes.data,
-                                   .block_column = parts->columns.data,
-                                   .block_codec = parts->codecs.data,
+                                   .block_column = parts->columns.bytes,
+                                   .block_codec = parts->codecs.bytes,
                                    .n_block_columns = parts->n_blocks,
                                    .packed = item->span.n,
                                    .layouts = layout->wire,
@@ -183,7 +183,7 @@ static void write_reply(const struct exporter *self, const struct item *item, co
     wire_write_sampled(frame, &out);
 }
 
-static rp_status decode(const struct exporter *self, const struct pb_writer *frame, const struct parts *parts,
+static rp_status decode(const struct exporter *self, const struct text *frame, const struct parts *parts,
                         struct rp_batch **out, rp_error *err)
 {
     struct wire_reply reply;
@@ -199,7 +199,7 @@ static rp_status export_one(const struct exporter *self, const struct item *item
                             rp_error *err)
 {
     struct parts parts;
-    struct pb_writer frame = {0};
+    struct text frame = {0};
     struct rp_batch *batch = NULL;
     bool ok = parts_init(&parts, item, from);
     if (ok)
@@ -215,7 +215,7 @@ static rp_status export_one(const struct exporter *self, const struct item *item
         free(text);
     }
     rp_batch_release(&batch);
-    pb_writer_fini(&frame);
+    text_fini(&frame);
     parts_fini(&parts);
     return status;
 }

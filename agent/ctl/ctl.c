@@ -2,10 +2,13 @@
  * nothing. */
 #include "agent/ctl/ctl.h"
 
+#include <errno.h>
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -61,28 +64,43 @@ void ctl_when(char *out, size_t size, int64_t wall_ns)
         snprintf(out, size, "-");
 }
 
-/* ---- the broker, and the run that it belongs to ---- */
-
-/* Largest status.json that is read. */
-#define STATUS_MOST (1u << 20)
-
-/* Returns the text of the status.json of the run that was named: free(). NULL: none was, or it cannot be read. */
-static char *read_status(const struct ctl *ctl)
+bool ctl_is_replaced(const char *path)
 {
-    FILE *file = ctl->status[0] ? fopen(ctl->status, "re") : NULL;
-    char *text = file ? need_alloc(STATUS_MOST + 1) : NULL;
-    if (text)
-        text[fread(text, 1, STATUS_MOST, file)] = '\0';
-    if (file)
-        fclose(file);
-    return text;
+    struct stat info;
+    return strcmp(path, "-") != 0 && (lstat(path, &info) != 0 || S_ISREG(info.st_mode));
 }
+
+rp_status ctl_write(const char *path, const void *data, size_t size, rp_error *err)
+{
+    char target[PATH_MAX];
+    bool standard = strcmp(path, "-") == 0, replaced = ctl_is_replaced(path);
+    int length = snprintf(target, sizeof target, "%s%s", path, replaced ? ".new" : "");
+    errno = ENAMETOOLONG;
+    FILE *file = standard ? stdout : length < (int)sizeof target ? fopen(target, "we") : NULL;
+    if (!file)
+        return err_set(err, RP_IO, "%s cannot be written: %s", path, strerror(errno));
+    bool ok = fwrite(data, 1, size, file) == size && fflush(file) == 0;
+    int reason = errno;
+    if (!standard && fclose(file) != 0 && ok) {
+        ok = false;
+        reason = errno;
+    }
+    if (ok && replaced && rename(target, path) != 0) {
+        ok = false;
+        reason = errno;
+    }
+    if (!ok && replaced)
+        unlink(target);
+    return ok ? RP_OK : err_set(err, RP_IO, "%s cannot be written: %s", path, strerror(reason));
+}
+
+/* ---- the broker, and the run that it belongs to ---- */
 
 /* Reads the state of the run that was named. False: none was, or it has written no state. */
 static bool read_run(const struct ctl *ctl, struct why_state *out)
 {
-    char *text = read_status(ctl);
-    bool ok = text && why_read_state(text, out);
+    char *text = why_read_file(ctl->status); /* "": none was named */
+    bool ok = why_read_state(text, out);
     free(text);
     return ok;
 }
@@ -165,8 +183,8 @@ int ctl_unreachable(const struct ctl *ctl, const char *endpoint)
 
 void ctl_explain(const struct ctl *ctl, const rp_info *info, const rp_info *waits, struct why *out)
 {
-    char *text = read_status(ctl);
-    if (!text || !why_read_status(text, out))
+    char *text = why_read_file(ctl->status);
+    if (!why_read_status(text, out))
         why_explain(&(struct why_facts){.info = info, .waits = waits}, out);
     free(text);
 }

@@ -84,6 +84,10 @@ int ctl_fail(const struct ctl *ctl, const rp_error *err);
 int ctl_print_json(const rp_info *info);
 /* Prints the text of a writer as a line, and empties it. Returns an exit code. */
 int ctl_print_text(struct json *json);
+/* True if the path is, or will be, a file that is replaced as a whole; false for "-", devices, pipes and links. */
+bool ctl_is_replaced(const char *path);
+/* Writes the bytes to the standard output for "-", otherwise into the file. A file is there whole or, after a failure, as before. */
+rp_status ctl_write(const char *path, const void *data, size_t size, rp_error *err);
 /* Writes a time, in UTC. */
 void ctl_when(char *out, size_t size, int64_t wall_ns);
 

@@ -259,13 +259,6 @@ int ctl_limiter(struct ctl *ctl)
 #define DEFAULT_S 5.0
 #define MOST_S 60.0
 
-/* True if the path is, or will be, a file that is replaced as a whole; false for "-", devices, pipes and links. */
-static bool is_replaced(const char *path)
-{
-    struct stat info;
-    return strcmp(path, "-") != 0 && (lstat(path, &info) != 0 || S_ISREG(info.st_mode));
-}
-
 /* Tells before the trace, not after it, that the file cannot be written. */
 static rp_status check_path(const char *path, rp_error *err)
 {
@@ -278,34 +271,9 @@ static rp_status check_path(const char *path, rp_error *err)
     char folder[PATH_MAX] = ".";
     if (slash)
         snprintf(folder, sizeof folder, "%.*s", slash == path ? 1 : (int)(slash - path), path);
-    if (access(is_replaced(path) ? folder : path, W_OK) != 0)
+    if (access(ctl_is_replaced(path) ? folder : path, W_OK) != 0)
         return err_set(err, RP_IO, "%s cannot be written: %s", path, strerror(errno));
     return RP_OK;
-}
-
-/* Writes the text to the standard output for "-", otherwise into the file. A file is there whole or, after a failure, as before. */
-static rp_status write_file(const char *path, const char *text, rp_error *err)
-{
-    char target[PATH_MAX];
-    bool standard = strcmp(path, "-") == 0, replaced = is_replaced(path);
-    int size = snprintf(target, sizeof target, "%s%s", path, replaced ? ".new" : "");
-    errno = ENAMETOOLONG;
-    FILE *file = standard ? stdout : size < (int)sizeof target ? fopen(target, "we") : NULL;
-    if (!file)
-        return err_set(err, RP_IO, "%s cannot be written: %s", path, strerror(errno));
-    bool ok = fputs(text, file) >= 0 && fputc('\n', file) >= 0 && fflush(file) == 0;
-    int reason = errno;
-    if (!standard && fclose(file) != 0 && ok) {
-        ok = false;
-        reason = errno;
-    }
-    if (ok && replaced && rename(target, path) != 0) {
-        ok = false;
-        reason = errno;
-    }
-    if (!ok && replaced)
-        unlink(target);
-    return ok ? RP_OK : err_set(err, RP_IO, "%s cannot be written: %s", path, strerror(reason));
 }
 
 /* Adds up a number of the trace over its processes. The quotes of a text are escaped there, so a text cannot look like a key. */
@@ -353,8 +321,12 @@ int ctl_trace(struct ctl *ctl)
     rp_status status = check_path(ctl->argv[0], &err);
     if (status == RP_OK)
         status = rp_admin_trace_json(ctl->client, (int64_t)(seconds * 1e3), &text, &err);
-    if (status == RP_OK)
-        status = write_file(ctl->argv[0], text, &err);
+    if (status == RP_OK) {
+        size_t size = strlen(text);
+        text[size] = '\n'; /* the line end replaces the end of the text */
+        status = ctl_write(ctl->argv[0], text, size + 1, &err);
+        text[size] = '\0';
+    }
     if (status == RP_OK && !ctl->json && strcmp(ctl->argv[0], "-") != 0)
         print_outcome(ctl->argv[0], text);
     rp_string_free(&text);

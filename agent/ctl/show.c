@@ -1,6 +1,5 @@
 /* The commands that show what a broker has: info, why, counters, items, sessions, params. Numbers are printed by the rows of
  * proto/wire/figures.c. */
-#include <errno.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -595,21 +594,11 @@ int ctl_sessions(struct ctl *ctl)
 
 static int save_slot(struct ctl *ctl, const rp_param *slot)
 {
-    bool standard = strcmp(ctl->save, "-") == 0;
-    FILE *file = standard ? stdout : fopen(ctl->save, "wb");
     rp_error err = {0};
-    bool ok = file && fwrite(slot->data, 1, (size_t)slot->bytes, file) == slot->bytes;
-    int reason = errno;
-    if (file && (standard ? fflush(file) : fclose(file)) != 0) {
-        ok = false;
-        reason = errno;
-    }
-    if (!ok) {
-        err_set(&err, RP_IO, "cannot write '%s': %s", ctl->save, strerror(reason));
+    if (ctl_write(ctl->save, slot->data, (size_t)slot->bytes, &err) != RP_OK)
         return ctl_fail(ctl, &err);
-    }
     format_buffer size;
-    if (!standard)
+    if (strcmp(ctl->save, "-") != 0)
         printf("version %llu of %s, %s, is in %s\n", (unsigned long long)slot->version, slot->name,
                format_bytes(size, slot->bytes), ctl->save);
     return CTL_OK;

@@ -45,19 +45,28 @@ struct top_session {
     bool expired;
 };
 
-/* The contents of a frame. info and why may be NULL if the broker does not answer; then problem says so. */
-struct top_frame {
-    const Replay__InfoReply *info;
-    const Replay__WhyReply *why;
-    const char *verdict, *advice; /* what limits, and what would help; NULL: not known */
-    const char *endpoint;
-    const char *problem;
-    double messages_rate;         /* messages/s since the last frame; negative: not known */
-    const char *clock;            /* "12:34:56" */
-    struct top_session *sessions; /* sorted by top_render */
+/* What the broker has said, which is what a frame shows. */
+struct top {
+    rp_info *info, *waits;
+    struct why verdict;
+    rp_error err;
+    bool fresh; /* the broker has answered; otherwise err says why not */
+    uint64_t messages;
+    uint32_t missing; /* shards that have not answered */
+    int64_t time_ns;
+    time_t taken;                 /* when the broker was last asked, whether it answered or not */
+    double rate;                  /* messages/s since the last frame; negative: not known */
+    struct top_session *sessions; /* sorted by list_add */
     uint32_t n_sessions;
-    bool by_shard; /* top_show the part of each shard, too */
+    bool with_sessions;   /* they are shown: ask for them */
+    bool by_shard;        /* show the part of each shard, too */
+    const char *endpoint; /* of the broker */
 };
+
+static const Replay__InfoReply *info_of(const struct top *self)
+{
+    return ADMIN_AS(InfoReply, self->info);
+}
 
 /* ---- sessions: a list that keys sort and scroll ---- */
 
@@ -164,13 +173,13 @@ static const struct list_column session_columns[] = {
 };
 
 /* Adds the list of sessions in at most this many lines. */
-static void add_sessions(struct sheet *sheet, const struct top_frame *frame, struct look *look, uint32_t most)
+static void add_sessions(struct sheet *sheet, const struct top *top, struct look *look, uint32_t most)
 {
     const struct list list = {.columns = session_columns,
                               .n_columns = sizeof session_columns / sizeof *session_columns,
-                              .rows = frame->sessions,
-                              .n_rows = frame->n_sessions,
-                              .size = sizeof *frame->sessions};
+                              .rows = top->sessions,
+                              .n_rows = top->n_sessions,
+                              .size = sizeof *top->sessions};
     list_add(sheet, TOP_SESSIONS, &list, look, most);
 }
 
@@ -182,26 +191,29 @@ static void add_sessions(struct sheet *sheet, const struct top_frame *frame, str
 #define WAITERS_LEAST 4u  /* lines, if so many wait */
 #define SESSIONS_LEAST 5u /* lines, if there are so many */
 
-static void add_head(struct sheet *self, const struct top_frame *frame, const struct look *look)
+static void add_head(struct sheet *self, const struct top *top, const struct look *look)
 {
-    const Replay__ServerInfo *server = frame->info ? frame->info->server : NULL;
+    const Replay__InfoReply *info = info_of(top);
+    const Replay__ServerInfo *server = info->server;
     struct line *line = sheet_line(self, TOP_HEAD);
     format_buffer up;
-    char totals[48];
+    char totals[48], clock[16];
+    struct tm local;
     if (!line)
         return;
+    strftime(clock, sizeof clock, "%H:%M:%S", localtime_r(&top->taken, &local));
     line_put(line, TINT_BOLD, " replay-broker");
     if (server)
         line_try(line, TINT_NONE, " %s", server->release);
-    line_put(line, TINT_NONE, "  %s", frame->endpoint);
+    line_put(line, TINT_NONE, "  %s", top->endpoint);
     if (server)
         line_try(line, TINT_NONE, "  up %s", format_time(up, server->uptime_ns));
-    if (server && frame->info->shards)
-        line_try(line, ctl_missing(frame->info->shards) ? TINT_BAD : TINT_NONE, "  %s",
-                 ctl_totals(frame->info->shards, totals, sizeof totals));
+    if (server && info->shards)
+        line_try(line, ctl_missing(info->shards) ? TINT_BAD : TINT_NONE, "  %s",
+                 ctl_totals(info->shards, totals, sizeof totals));
     if (look->paused)
         line_try(line, TINT_WARN, "  [paused]");
-    line_try(line, TINT_DIM, "  %s", frame->clock);
+    line_try(line, TINT_DIM, "  %s", clock);
 }
 
 static void add_memory(struct sheet *self, const Replay__ServerInfo *server)
@@ -224,14 +236,14 @@ static void add_memory(struct sheet *self, const Replay__ServerInfo *server)
     line_try(line, TINT_NONE, "   waiting %s", format_count(waiting, server->waiter_count));
 }
 
-static void add_messages(struct sheet *self, const struct top_frame *frame)
+static void add_messages(struct sheet *self, const struct top *top)
 {
-    const Replay__ServerInfo *server = frame->info->server;
+    const Replay__ServerInfo *server = info_of(top)->server;
     struct line *line = sheet_row(self, TOP_MESSAGES, "messages");
     format_buffer a, b, c;
     if (!line)
         return;
-    line_put(line, TINT_NONE, "%s in", frame->messages_rate >= 0 ? format_rate(a, frame->messages_rate) : "-");
+    line_put(line, TINT_NONE, "%s in", top->rate >= 0 ? format_rate(a, top->rate) : "-");
     line_try(line, server->messages_bad ? TINT_WARN : TINT_DIM, ", %s bad", format_count(b, server->messages_bad));
     line_try(line, TINT_NONE, "   longest work %s", format_time(c, server->longest_stretch_ns));
     if (line_try(line, TINT_NONE, "   chunks %s, %s", format_short(a, (double)server->chunk_count),
@@ -325,10 +337,10 @@ static void add_parts(struct sheet *self, const Replay__Shards *shards, const ch
     }
 }
 
-static void add_tables(struct sheet *self, const struct top_frame *frame, uint32_t most)
+static void add_tables(struct sheet *self, const struct top *top, uint32_t most)
 {
-    const Replay__InfoReply *info = frame->info;
-    const Replay__Shards *shards = frame->by_shard ? info->shards : NULL;
+    const Replay__InfoReply *info = info_of(top);
+    const Replay__Shards *shards = top->by_shard ? info->shards : NULL;
     uint32_t lines = TABLE_LINES + (shards ? (uint32_t)shards->n_shard : 0), fit = most / lines;
     bool all = info->n_tables <= fit;
     uint32_t shown = all ? (uint32_t)info->n_tables : fit > 1 ? fit - (most % lines ? 0 : 1) : 1;
@@ -376,53 +388,50 @@ static uint32_t least(uint32_t a, uint32_t b)
 }
 
 /* Shares the lines that are left among tables, those who wait, and sessions. */
-static void add_body(struct sheet *self, const struct top_frame *frame, struct look *look)
+static void add_body(struct sheet *self, const struct top *top, struct look *look)
 {
     uint32_t rows = self->style->rows ? self->style->rows : ANY_ROWS, room = rows > HEAD_LINES ? rows - HEAD_LINES : 0;
-    uint32_t waits = frame->why && !frame->problem ? (uint32_t)frame->why->n_waits : 0;
+    const Replay__WhyReply *why = ADMIN_AS(WhyReply, top->waits);
+    uint32_t waits = top->fresh ? (uint32_t)why->n_waits : 0;
     uint32_t waiters = least(waits ? waits : 1, WAITERS_LEAST) + 1;
-    uint32_t sessions = frame->n_sessions ? least(frame->n_sessions + 1, SESSIONS_LEAST) + 1 : 0;
+    uint32_t sessions = top->n_sessions ? least(top->n_sessions + 1, SESSIONS_LEAST) + 1 : 0;
     uint32_t tables = room > waiters + sessions ? room - waiters - sessions : 0;
-    add_tables(self, frame, tables > TABLE_LINES ? tables : TABLE_LINES);
+    add_tables(self, top, tables > TABLE_LINES ? tables : TABLE_LINES);
     sheet_line(self, TOP_BLANK);
-    if (frame->why && !frame->problem) {
+    if (top->fresh) {
         uint32_t rest = rows > self->n + 1 + sessions ? rows - self->n - 1 - sessions : 1;
-        add_waiters(self, frame->why,
-                    look->chosen ? least(rest, WAITERS_LEAST) : least(rest, waits > 8 ? rest / 2 + 1 : 8));
+        add_waiters(self, why, look->chosen ? least(rest, WAITERS_LEAST) : least(rest, waits > 8 ? rest / 2 + 1 : 8));
     }
     sheet_line(self, TOP_BLANK);
-    add_sessions(self, frame, look, rows > self->n + 1 ? rows - self->n - 1 : 0);
+    add_sessions(self, top, look, rows > self->n + 1 ? rows - self->n - 1 : 0);
 }
 
-static void add_verdict(struct sheet *self, const struct top_frame *frame)
+static void add_verdict(struct sheet *self, const struct top *top)
 {
-    if (frame->problem)
-        sheet_wrapped(self, TOP_PROBLEM, "problem", TINT_BAD, frame->problem, 2);
-    if (!frame->verdict || frame->problem)
+    if (!top->fresh) {
+        sheet_wrapped(self, TOP_PROBLEM, "problem", TINT_BAD, top->err.text, 2);
         return;
-    sheet_wrapped(self, TOP_WAITS, "waits", TINT_NONE, frame->verdict, 2);
-    if (frame->advice && frame->advice[0])
-        sheet_wrapped(self, TOP_ADVICE, "advice", TINT_DIM, frame->advice, 1);
+    }
+    sheet_wrapped(self, TOP_WAITS, "waits", TINT_NONE, top->verdict.text, 2);
+    sheet_wrapped(self, TOP_ADVICE, "advice", TINT_DIM, top->verdict.advice, 1);
 }
 
 /* Adds at most style->rows lines, none wider than style->columns, each with its end of line. */
-static void render(struct text *out, const struct top_frame *frame, const struct sheet_style *style, struct look *look)
+static void render(struct text *out, const struct top *top, const struct sheet_style *style, struct look *look)
 {
     struct sheet_style fit = sheet_fit(style);
     struct sheet sheet = {.style = &fit};
-    add_head(&sheet, frame, look);
+    add_head(&sheet, top, look);
     if (look->help) {
         sheet_line(&sheet, TOP_BLANK);
         look_add_help(&sheet, TOP_HEAD, look, "sessions");
-    } else if (!frame->info || !frame->info->server) {
-        struct line *line = sheet_line(&sheet, TOP_PROBLEM);
-        if (line)
-            line_put(line, TINT_BAD, " %s", frame->problem ? frame->problem : "waiting for the broker");
     } else {
-        add_verdict(&sheet, frame);
-        add_memory(&sheet, frame->info->server);
-        add_messages(&sheet, frame);
-        add_body(&sheet, frame, look);
+        add_verdict(&sheet, top);
+        if (info_of(top)->server) {
+            add_memory(&sheet, info_of(top)->server);
+            add_messages(&sheet, top);
+        }
+        add_body(&sheet, top, look);
     }
     look_add_footer(&sheet, TOP_FOOTER, look);
     sheet_write(&sheet, out);
@@ -515,7 +524,7 @@ static void terminal_suspend(struct terminal *self)
 }
 
 /* Clearing the rest of a line would erase the character in the last column, so that column stays empty. */
-static bool terminal_show(struct terminal *self, const struct top_frame *frame)
+static bool terminal_show(struct terminal *self, const struct top *top)
 {
     struct text text = {0}, out = {0};
     if (self->screen) {
@@ -523,7 +532,7 @@ static bool terminal_show(struct terminal *self, const struct top_frame *frame)
         self->style.columns -= self->style.columns > 1;
         self->style.rows -= self->style.rows > 1;
     }
-    render(&text, frame, &self->style, &self->look);
+    render(&text, top, &self->style, &self->look);
     if (self->screen) {
         terminal_add_frame(&out, text_get(&text));
         printf("\x1b[?7l\x1b[H%s\x1b[?7h", text_get(&out));
@@ -540,7 +549,6 @@ enum wake { WAKE_TIME, WAKE_DRAW, WAKE_QUIT };
 /* Waits until the time, a key, or another size of the terminal. */
 static enum wake terminal_wait(struct terminal *self, int64_t until_ns)
 {
-    struct clock clock = clock_system();
     while (!stop_signal) {
         if (suspend) {
             terminal_suspend(self);
@@ -549,7 +557,7 @@ static enum wake terminal_wait(struct terminal *self, int64_t until_ns)
         enum look_news news = look_read(&self->look, &self->keys);
         if (news != LOOK_SAME)
             return news == LOOK_QUIT ? WAKE_QUIT : WAKE_DRAW;
-        int64_t left = until_ns - clock_now(&clock);
+        int64_t left = until_ns - clock_ns();
         if (left <= 0 && !self->look.paused)
             return WAKE_TIME;
         struct pollfd input = {.fd = self->keys.usable ? STDIN_FILENO : -1, .events = POLLIN};
@@ -560,23 +568,9 @@ static enum wake terminal_wait(struct terminal *self, int64_t until_ns)
     return WAKE_QUIT;
 }
 
-/* ---- what is drawn ---- */
+/* ---- asking ---- */
 
-struct sample {
-    rp_info *info, *waits;
-    struct why verdict;
-    rp_error err;
-    uint64_t messages;
-    uint32_t missing; /* shards that have not answered */
-    int64_t time_ns;
-    time_t taken; /* when the broker was last asked, whether it answered or not */
-    double rate;
-    struct top_session *sessions;
-    uint32_t n_sessions;
-    bool with_sessions; /* they are shown: ask for them */
-};
-
-static void sample_fini(struct sample *self)
+static void top_fini(struct top *self)
 {
     rp_info_free(&self->info);
     rp_info_free(&self->waits);
@@ -589,9 +583,9 @@ static int by_ordinal(const void *a, const void *b)
 }
 
 /* The rates of sessions come from what they had sent at the last look. */
-static void take_sessions(struct sample *self, double seconds)
+static void take_sessions(struct top *self, double seconds)
 {
-    const Replay__InfoReply *info = ADMIN_AS(InfoReply, self->info);
+    const Replay__InfoReply *info = info_of(self);
     struct top_session *list = need_alloc((info->n_sessions + 1) * sizeof *list);
     if (self->n_sessions)
         qsort(self->sessions, self->n_sessions, sizeof *self->sessions, by_ordinal);
@@ -607,11 +601,12 @@ static void take_sessions(struct sample *self, double seconds)
     self->n_sessions = (uint32_t)info->n_sessions;
 }
 
-static bool sample_take(struct ctl *ctl, struct sample *self)
+static bool top_take(struct ctl *ctl, struct top *self)
 {
     rp_info *info = NULL, *waits = NULL;
-    struct clock clock = clock_system();
     self->taken = time(NULL);
+    self->fresh = false;
+    self->endpoint = conn_endpoint(client_conn(ctl->client));
     if (rp_admin_info(ctl->client, NULL, self->with_sessions, ctl->timeout_ms, &info, &self->err) != RP_OK)
         return false;
     if (rp_admin_why(ctl->client, ctl->timeout_ms, &waits, &self->err) != RP_OK) {
@@ -619,13 +614,13 @@ static bool sample_take(struct ctl *ctl, struct sample *self)
         return false;
     }
     bool first = !self->info;
-    sample_fini(self);
+    top_fini(self);
     self->info = info;
     self->waits = waits;
     ctl_explain(ctl, info, waits, &self->verdict);
-    int64_t now = clock_now(&clock);
+    int64_t now = clock_ns();
     uint64_t messages = rp_info_u64(info, "server.messages_in");
-    uint32_t missing = ctl_missing(ADMIN_AS(InfoReply, info)->shards);
+    uint32_t missing = ctl_missing(info_of(self)->shards);
     self->rate = first || messages < self->messages || missing != self->missing
                      ? -1
                      : (double)(messages - self->messages) / ((double)(now - self->time_ns) / 1e9);
@@ -633,79 +628,54 @@ static bool sample_take(struct ctl *ctl, struct sample *self)
     self->messages = messages;
     self->missing = missing;
     self->time_ns = now;
-    return true;
+    return self->fresh = true;
 }
 
-static int top_show_json(const struct sample *sample)
+static int top_show_json(const struct top *self)
 {
     struct json json = {0};
     json_open(&json, '{');
     json_key(&json, "info");
-    json_message(&json, &ADMIN_AS(InfoReply, sample->info)->base);
+    json_message(&json, &info_of(self)->base);
     json_key(&json, "why");
-    json_message(&json, &ADMIN_AS(WhyReply, sample->waits)->base);
+    json_message(&json, &ADMIN_AS(WhyReply, self->waits)->base);
     json_close(&json, '}');
     return ctl_print_text(&json);
 }
 
-static bool top_show(struct ctl *ctl, struct terminal *terminal, const struct sample *sample, bool fresh)
-{
-    if (ctl->json)
-        return fresh && top_show_json(sample) == CTL_OK;
-    char clock[16];
-    struct tm local;
-    localtime_r(&sample->taken, &local);
-    strftime(clock, sizeof clock, "%H:%M:%S", &local);
-    struct top_frame frame = {.info = ADMIN_AS(InfoReply, sample->info),
-                              .why = ADMIN_AS(WhyReply, sample->waits),
-                              .verdict = sample->verdict.text,
-                              .advice = sample->verdict.advice,
-                              .endpoint = conn_endpoint(client_conn(ctl->client)),
-                              .problem = fresh ? NULL : sample->err.text,
-                              .messages_rate = sample->rate,
-                              .sessions = sample->sessions,
-                              .n_sessions = sample->n_sessions,
-                              .by_shard = ctl->shards,
-                              .clock = clock};
-    return terminal_show(terminal, &frame);
-}
-
 /* Shows frames until the end; returns the exit status. */
-static int watch(struct ctl *ctl, struct terminal *terminal, struct sample *sample)
+static int watch(struct ctl *ctl, struct terminal *terminal, struct top *self)
 {
-    struct clock clock = clock_system();
-    bool fresh = true;
     for (uint64_t n = 1;; n++) {
-        int64_t next_ns = clock_now(&clock) + ctl->interval_ns;
+        int64_t next_ns = clock_ns() + ctl->interval_ns;
         enum wake wake;
         do {
-            if (!top_show(ctl, terminal, sample, fresh))
-                return fresh ? CTL_REFUSED : CTL_SILENT;
+            if (ctl->json ? top_show_json(self) != CTL_OK : !terminal_show(terminal, self))
+                return self->fresh ? CTL_REFUSED : CTL_SILENT;
             if ((ctl->given & CTL_COUNT) && n >= ctl->count)
                 return CTL_OK;
             wake = terminal_wait(terminal, next_ns);
         } while (wake == WAKE_DRAW);
         if (wake == WAKE_QUIT)
             return CTL_OK;
-        fresh = sample_take(ctl, sample);
         /* On a terminal top shows that the broker is away and goes on; a program that reads the output sees the exit status. */
-        if (!fresh && !terminal->screen)
-            return ctl_fail(ctl, &sample->err);
+        if (!top_take(ctl, self) && !terminal->screen)
+            return ctl_fail(ctl, &self->err);
     }
 }
 
 int ctl_top(struct ctl *ctl)
 {
     struct terminal terminal = {0};
-    struct sample sample = {.rate = -1, .with_sessions = !ctl->json};
-    if (!sample_take(ctl, &sample))
-        return ctl_fail(ctl, &sample.err);
+    struct top top = {.rate = -1, .with_sessions = !ctl->json, .by_shard = ctl->shards};
+    if (!top_take(ctl, &top))
+        return ctl_fail(ctl, &top.err);
     if (!ctl->json)
         terminal_open(&terminal);
     catch_signals(terminal.screen);
-    int rc = watch(ctl, &terminal, &sample);
+    int rc = watch(ctl, &terminal, &top);
     terminal_close(&terminal);
-    sample_fini(&sample);
-    free(sample.sessions);
+    top_fini(&top);
+    free(top.sessions);
     return rc;
 }

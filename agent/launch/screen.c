@@ -193,7 +193,7 @@ static void frame_keep(struct screen *self, struct text *frame)
     for (const char *at = text_get(frame); *at && self->lines < FRAME_LINES;) {
         size_t size = strcspn(at, "\n");
         char *line = need_print("%.*s", (int)size, at);
-        self->widths[self->lines++] = line_width(line);
+        self->widths[self->lines++] = format_width(line);
         free(line);
         at += size + (at[size] == '\n');
     }

@@ -190,7 +190,7 @@ static void view_add_hosts(struct frame *self)
             if (host_need(&s->hosts[i]) == need)
                 rows[n++] = s->hosts[i];
     for (uint32_t i = 0; i < shown; i++) {
-        uint32_t width = line_width(rows[i].name), most = sheet_columns(&self->sheet) < SHEET_NARROW ? 9 : NAME_MOST;
+        uint32_t width = format_width(rows[i].name), most = sheet_columns(&self->sheet) < SHEET_NARROW ? 9 : NAME_MOST;
         width = width < most ? width : most;
         columns[0].width = width > columns[0].width ? width : columns[0].width;
     }
@@ -424,7 +424,7 @@ static void add_head(struct frame *self)
     line_try(line, TINT_NONE, "  %s", format_seconds(time, s->elapsed_s));
     if (self->look->paused)
         line_try(line, TINT_WARN, "  [paused]");
-    uint32_t folder = line_width(s->folder) + 1, wide = sheet_columns(&self->sheet);
+    uint32_t folder = format_width(s->folder) + 1, wide = sheet_columns(&self->sheet);
     if (s->folder[0] && folder + 2 <= line_left(line)) {
         line_to(line, wide > folder ? wide - folder : 1);
         line_put(line, TINT_DIM, "%s", s->folder);

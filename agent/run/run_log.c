@@ -539,7 +539,7 @@ static bool write_line(struct run_log *self, const struct run_log_at *at, const 
         return false;
     struct json json = {0};
     format_line(&json, self, at, scalars, n);
-    size_t size = json.size;
+    size_t size = json.out.size;
     char *line = json_take(&json);
     if (!line) {
         errno = ENOMEM;

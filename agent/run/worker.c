@@ -42,11 +42,8 @@ struct worker {
 
 uint64_t worker_seed(const struct run_config *config, const char *part, uint32_t index)
 {
-    uint64_t hash = UINT64_C(14695981039346656037) ^ (uint64_t)config->seed;
-    for (const char *c = part; *c; c++)
-        hash = (hash ^ (uint64_t)(unsigned char)*c) * UINT64_C(1099511628211);
     struct rng rng;
-    rng_seed(&rng, hash + index);
+    rng_seed(&rng, rng_hash((uint64_t)config->seed, part) + index);
     return rng_next(&rng);
 }
 

@@ -28,97 +28,21 @@ uint32_t line_left(const struct line *self)
     return self->width < limit ? limit - self->width : 0;
 }
 
-/* Reads one code point of s: returns its bytes and sets *point; 0: not UTF-8. */
-static uint32_t decode(const unsigned char *s, uint32_t *point)
-{
-    uint32_t n = s[0] < 0x80 ? 1 : s[0] < 0xc2 ? 0 : s[0] < 0xe0 ? 2 : s[0] < 0xf0 ? 3 : s[0] < 0xf5 ? 4 : 0;
-    if (n <= 1) {
-        *point = s[0];
-        return n;
-    }
-    *point = s[0] & (0x7fu >> n);
-    for (uint32_t i = 1; i < n; i++) {
-        if ((s[i] & 0xc0) != 0x80)
-            return 0;
-        *point = *point << 6 | (s[i] & 0x3fu);
-    }
-    return n;
-}
-
-/* Columns of a code point: 2 for ideographs and pictures. -1: it must not reach a terminal, because it has no width
- * or changes the order of the text. */
-static int point_width(uint32_t p)
-{
-    if (p < 0x20 || (p >= 0x7f && p < 0xa0) || (p >= 0x300 && p < 0x370) || (p >= 0x200b && p <= 0x200f) ||
-        (p >= 0x2028 && p <= 0x202e) || (p >= 0x2060 && p <= 0x206f) || (p >= 0xfe00 && p <= 0xfe0f) || p == 0xfeff ||
-        p == 0x61c || p >= 0xe0000)
-        return -1;
-    bool wide = (p >= 0x1100 && p < 0x1160) || (p >= 0x2e80 && p < 0xa4d0) || (p >= 0xac00 && p < 0xd7a4) ||
-                (p >= 0xf900 && p < 0xfb00) || (p >= 0xfe30 && p < 0xfe70) || (p >= 0xff00 && p < 0xff61) ||
-                (p >= 0xffe0 && p < 0xffe7) || (p >= 0x1f300 && p < 0x1f650) || (p >= 0x1f680 && p < 0x1fb00) ||
-                (p >= 0x20000 && p < 0x40000);
-    return wide ? 2 : 1;
-}
-
 /* Adds as much of s as fits into `most` columns. Returns the columns used, and sets *rest if something is left. */
 static uint32_t add_clean(struct text *out, const char *s, uint32_t most, bool utf8, bool *rest)
 {
     uint32_t width = 0;
-    const unsigned char *at = (const unsigned char *)s, *from = at; /* from: start of what is not added yet */
     *rest = false;
-    while (*at) {
-        uint32_t point, bytes = decode(at, &point);
-        int columns = bytes ? point_width(point) : -1;
-        bool shown = columns > 0 && (utf8 || point < 0x80);
-        uint32_t own = shown ? (uint32_t)columns : 1;
+    for (size_t bytes; *s; s += bytes) {
+        uint32_t columns = format_character(s, &bytes);
+        bool shown = columns > 0 && (utf8 || bytes == 1);
+        uint32_t own = shown ? columns : 1;
         if (width + own > most) {
             *rest = true;
             break;
         }
-        if (!shown) {
-            text_add(out, "%.*s?", (int)(at - from), (const char *)from);
-            from = at + (bytes ? bytes : 1);
-        }
+        text_add(out, "%.*s", shown ? (int)bytes : 1, shown ? s : "?");
         width += own;
-        at += bytes ? bytes : 1;
-    }
-    text_add(out, "%.*s", (int)(at - from), (const char *)from);
-    return width;
-}
-
-/* Returns the columns that the character at s takes, and sets its bytes. A question mark stands for what must not be shown. */
-static uint32_t character(const unsigned char *s, uint32_t *bytes)
-{
-    uint32_t point, n = decode(s, &point);
-    int columns = n ? point_width(point) : -1;
-    *bytes = n ? n : 1;
-    return columns > 0 ? (uint32_t)columns : 1;
-}
-
-/* Returns the bytes of the text that fit into this many columns. */
-static size_t line_cut(const char *text, uint32_t columns)
-{
-    size_t size = 0;
-    for (uint32_t bytes, width = 0; text[size]; size += bytes) {
-        width += character((const unsigned char *)text + size, &bytes);
-        if (width > columns)
-            break;
-    }
-    return size;
-}
-
-uint32_t line_width(const char *text)
-{
-    uint32_t width = 0;
-    for (const unsigned char *at = (const unsigned char *)text; *at;) {
-        if (at[0] == 0x1b && at[1] == '[') {
-            at += strcspn((const char *)at, "m");
-            at += *at == 'm';
-            continue;
-        }
-        uint32_t bytes;
-        width += character(at, &bytes);
-        at += bytes;
     }
     return width;
 }
@@ -270,7 +194,7 @@ void sheet_wrapped(struct sheet *self, uint32_t rank, const char *label, enum ti
     uint32_t wide = sheet_columns(self) > SHEET_LABEL + 20 ? sheet_columns(self) - SHEET_LABEL : 20;
     for (uint32_t i = 0; i < most && *text; i++) {
         struct line *line = sheet_row(self, rank, i ? "" : label);
-        size_t size = line_cut(text, wide), blank = size;
+        size_t size = format_cut(text, wide), blank = size;
         bool last = i + 1 == most || !text[size];
         while (!last && blank > 0 && text[blank] != ' ')
             blank--;
@@ -550,7 +474,7 @@ static uint32_t columns_that_fit(const struct list *self, uint32_t wide)
 static void put_cell(struct line *line, const struct list_column *column, uint32_t end, bool last, enum tint tint,
                      const char *text)
 {
-    uint32_t limit = line->limit, own = line_width(text);
+    uint32_t limit = line->limit, own = format_width(text);
     if (!column->left && line->width + own < end)
         line_put(line, TINT_NONE, "%*s", (int)(end - own - line->width), "");
     line->limit = limit && limit < end ? limit : end;

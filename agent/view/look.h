@@ -34,9 +34,6 @@ void line_bar(struct line *self, enum tint tint, uint32_t columns, double share)
 /* Returns the columns that are left; a large number if there is no limit. */
 uint32_t line_left(const struct line *self);
 
-/* Returns the columns that the text takes on a terminal. Escape sequences of line_put count as none. */
-uint32_t line_width(const char *text);
-
 /* ---- sheets ---- */
 
 #define SHEET_MAX 128u   /* lines */

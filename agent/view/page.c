@@ -10,10 +10,10 @@
 #include <string.h>
 #include <time.h>
 
-#include "agent/client/admin/admin.h"
 #include "agent/client/conn/client.h"
 #include "proto/base/clock.h"
 #include "proto/base/error.h"
+#include "proto/base/json.h"
 #include "proto/base/need.h"
 
 #define PAGE_ASK_MS 1500
@@ -195,12 +195,6 @@ char *page_make_state(const struct page_host *host)
 #define EVERY_NS (NS_PER_S * 9 / 10)
 #define FRESH_NS (2 * NS_PER_S)
 
-static int64_t now_ns(void)
-{
-    struct clock clock = clock_system();
-    return clock_now(&clock);
-}
-
 static bool is_same(const struct page_door *a, const struct page_door *b)
 {
     return strcmp(a->service, b->service) == 0 && a->has_key == b->has_key && a->key.n_brokers == b->key.n_brokers &&
@@ -227,10 +221,8 @@ static rp_client *connect_now(void *ctx)
 
 static void wait_until(pthread_cond_t *cond, pthread_mutex_t *lock, int64_t ns)
 {
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    int64_t at = until.tv_sec * NS_PER_S + until.tv_nsec + ns;
-    until = (struct timespec){.tv_sec = at / NS_PER_S, .tv_nsec = at % NS_PER_S};
+    int64_t at = clock_ns() + ns;
+    struct timespec until = {.tv_sec = at / NS_PER_S, .tv_nsec = at % NS_PER_S};
     pthread_cond_timedwait(cond, lock, &until);
 }
 
@@ -242,7 +234,7 @@ static void *watch_main(void *ctx)
     rp_wait_set(is_leaving, self);
     pthread_mutex_lock(&watch->lock);
     while (!watch->stop) {
-        int64_t now = now_ns();
+        int64_t now = clock_ns();
         bool wanted = watch->asked_ns && now - watch->asked_ns < LOOKING_NS;
         if (!wanted || now - watch->made_ns < EVERY_NS) {
             wait_until(&watch->asked, &watch->lock, wanted ? EVERY_NS - (now - watch->made_ns) : LOOKING_NS);
@@ -253,7 +245,7 @@ static void *watch_main(void *ctx)
         pthread_mutex_lock(&watch->lock);
         free(watch->state);
         watch->state = state;
-        watch->made_ns = now_ns();
+        watch->made_ns = clock_ns();
         pthread_cond_broadcast(&watch->made);
     }
     pthread_mutex_unlock(&watch->lock);
@@ -297,12 +289,12 @@ char *page_watch_state(struct page *self)
 {
     struct page_watch *watch = &self->watch;
     pthread_mutex_lock(&watch->lock);
-    int64_t now = now_ns(), end = now + 3 * PAGE_ASK_MS * NS_PER_MS;
+    int64_t now = clock_ns(), end = now + 3 * PAGE_ASK_MS * NS_PER_MS;
     watch->asked_ns = now;
     pthread_cond_signal(&watch->asked);
     while ((!watch->state || now - watch->made_ns > FRESH_NS) && now < end) {
         wait_until(&watch->made, &watch->lock, end - now);
-        now = now_ns();
+        now = clock_ns();
     }
     char *state = watch->state ? strdup(watch->state) : NULL;
     pthread_mutex_unlock(&watch->lock);
@@ -603,17 +595,6 @@ static void act(struct page *page, struct change *self)
     self->status = err_set(&self->err, RP_INVALID_ARGUMENT, "there is no action '%.40s'", wanted);
 }
 
-static void answer(struct http_reply *reply, const char *text)
-{
-    struct json out = {0};
-    json_open(&out, '{');
-    json_text(&out, "text", text);
-    json_close(&out, '}');
-    char *whole = json_take(&out);
-    text_add(&reply->text, "%s\n", whole ? whole : "{}");
-    free(whole);
-}
-
 static void end(struct page *page, struct http_reply *reply)
 {
     const struct page_host *host = &page->host;
@@ -626,7 +607,7 @@ static void end(struct page *page, struct http_reply *reply)
     snprintf(text, sizeof text, "The %s ends%s.", host->what, already ? " already" : "");
     if (!already)
         host->stop(host->stop_ctx);
-    answer(reply, text);
+    http_say(reply, "text", text);
 }
 
 static void do_change(void *ctx, const struct http_request *request, struct http_reply *reply)
@@ -640,7 +621,7 @@ static void do_change(void *ctx, const struct http_request *request, struct http
         change.table = text_of(change.wish, "table");
         act(ctx, &change);
         if (change.status == RP_OK)
-            answer(reply, change.done);
+            http_say(reply, "text", change.done);
         else
             http_fail(reply, change.status == RP_UNAVAILABLE ? 503 : 400, "%s", change.err.text);
     }

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "proto/base/format.h"
+#include "proto/base/need.h"
 #include "replay.pb-c.h"
 
 /* Parameters and reduce are polled all the time: only a long wait says something. */
@@ -585,20 +586,26 @@ bool why_read_state(const char *text, struct why_state *out)
     return ok;
 }
 
+char *why_read_file(const char *path)
+{
+    FILE *file = fopen(path, "re");
+    char *text = file ? need_alloc(STATUS_MOST + 1) : NULL;
+    if (file) {
+        text[fread(text, 1, STATUS_MOST, file)] = '\0';
+        fclose(file);
+    }
+    return text;
+}
+
 /* Returns the time of a run's status if the run lives, else 0. */
 static double lives_since(const char *folder)
 {
     char path[PATH_MAX];
     struct why_state state = {0};
     snprintf(path, sizeof path, "%s/status.json", folder);
-    FILE *file = fopen(path, "re");
-    char *text = file ? calloc(1, STATUS_MOST + 1) : NULL;
-    if (text)
-        text[fread(text, 1, STATUS_MOST, file)] = '\0';
-    bool lives = text && why_read_state(text, &state) && !state.ended && age_s(state.unix_s) < GONE_S;
+    char *text = why_read_file(path);
+    bool lives = why_read_state(text, &state) && !state.ended && age_s(state.unix_s) < GONE_S;
     free(text);
-    if (file)
-        fclose(file);
     return lives ? state.unix_s : 0.0;
 }
 

@@ -77,6 +77,8 @@ struct why_state {
     double unix_s;    /* time of the status */
     char reason[256]; /* why the run has ended; "" */
 };
+/* Returns the text of a status.json, at most 1 MiB of it: free(). NULL: it cannot be read. */
+char *why_read_file(const char *path);
 /* Reads it from the text of status.json. False: the text is no status. */
 bool why_read_state(const char *text, struct why_state *out);
 /* Finds the run below a folder that lives, by its status.json: the one that `latest` points to, or else the one with the newest

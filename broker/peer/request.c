@@ -23,13 +23,13 @@
 #define INLINE_BYTES 33u
 
 /* Encodes a reply. It fails for lack of memory only if it is too large to be kept: what was done once must not be done again. */
-static bool encode(struct pb_writer *out, uint64_t id, const struct answer *answer)
+static bool encode(struct text *out, uint64_t id, const struct answer *answer)
 {
     size_t text = answer->text ? strlen(answer->text) : 0;
     size_t body = answer->body ? protobuf_c_message_get_packed_size(answer->body) : 0;
     size_t most = text + body + HEAD_BYTES;
-    *out = (struct pb_writer){.data = most <= KEPT_REPLY_BYTES ? need_resize(NULL, most, 1) : malloc(most),
-                              .capacity = most};
+    *out =
+        (struct text){.data = most <= KEPT_REPLY_BYTES ? need_resize(NULL, most, 1) : malloc(most), .capacity = most};
     out->failed = !out->data;
     pb_put_varint(out, 1, WIRE_VERSION);
     pb_put_fixed64(out, 2, id);
@@ -40,7 +40,7 @@ static bool encode(struct pb_writer *out, uint64_t id, const struct answer *answ
     if (answer->body) {
         pb_tag(out, answer->field, PB_BYTES);
         pb_varint(out, body);
-        uint8_t *place = pb_reserve(out, body);
+        uint8_t *place = text_reserve(out, body);
         if (place)
             protobuf_c_message_pack(answer->body, place);
     }
@@ -95,9 +95,9 @@ bool request_is_remote(const struct request *request)
                   sizeof(struct in6_addr)) != 0;
 }
 
-void request_put_tracing(const struct peers *peers, struct pb_writer *out)
+void request_put_tracing(const struct peers *peers, struct text *out)
 {
-    struct pb_writer grown = *out;
+    struct text grown = *out;
     uint8_t bytes[27];
     uint64_t values[3] = {peers->tracing.number, (uint64_t)clock_now(&peers->loop->clock),
                           (uint64_t)peers->tracing.end_ns};
@@ -113,7 +113,7 @@ void request_put_tracing(const struct peers *peers, struct pb_writer *out)
 }
 
 /* Sends a header that is encoded in out, which is taken, and the answer's payload. */
-static void send_encoded(struct peers *peers, const struct envelope *to, uint64_t id, struct pb_writer *out,
+static void send_encoded(struct peers *peers, const struct envelope *to, uint64_t id, struct text *out,
                          const struct answer *answer)
 {
     zmq_msg_t header;
@@ -124,7 +124,7 @@ static void send_encoded(struct peers *peers, const struct envelope *to, uint64_
     if (answer->n_payload == 0 && !out->failed && out->size <= INLINE_BYTES &&
         zmq_msg_init_size(&header, out->size) == 0) {
         memcpy(zmq_msg_data(&header), out->data, out->size);
-        pb_writer_fini(out);
+        text_fini(out);
         peer_send(peers, to, &header, NULL, 0);
         return;
     }
@@ -136,12 +136,12 @@ static void send_encoded(struct peers *peers, const struct envelope *to, uint64_
     if (charged == RP_RESOURCE_EXHAUSTED) {
         frames_close(answer->payload, answer->n_payload);
         answer = &too_many_unread;
-        pb_writer_fini(out);
+        text_fini(out);
         encode(out, id, answer);
     }
     bool ok = charged != RP_NO_MEMORY && !out->failed;
     if (!ok)
-        pb_writer_fini(out);
+        text_fini(out);
     if (!ok || !peer_frame(peer, &header, out->data, out->size)) {
         frames_close(answer->payload, answer->n_payload);
         send_no_memory(peers, to, id);
@@ -150,14 +150,14 @@ static void send_encoded(struct peers *peers, const struct envelope *to, uint64_
     peer_send(peers, to, &header, answer->payload, answer->n_payload);
 }
 
-static void keep(struct peers *peers, uint64_t client, uint64_t id, const struct pb_writer *reply)
+static void keep(struct peers *peers, uint64_t client, uint64_t id, const struct text *reply)
 {
-    kept_replies_add(&peers->kept_replies, peers->loop, &(struct kept_reply){client, id, reply->data, reply->size});
+    kept_replies_add(&peers->kept_replies, peers->loop, &(struct kept_reply){client, id, reply->bytes, reply->size});
 }
 
 void request_send(struct peers *peers, const struct envelope *to, uint64_t id, const struct answer *answer)
 {
-    struct pb_writer out;
+    struct text out;
     encode(&out, id, answer);
     send_encoded(peers, to, id, &out, answer);
 }
@@ -170,7 +170,7 @@ void request_fail(struct peers *peers, const struct envelope *to, uint64_t id, r
 void request_finish(struct peers *peers, const struct wait *wait, uint32_t field, const ProtobufCMessage *body)
 {
     struct answer answer = {.status = RP_OK, .field = field, .body = body};
-    struct pb_writer out;
+    struct text out;
     if (encode(&out, wait->id, &answer))
         keep(peers, wait->client, wait->id, &out);
     send_encoded(peers, &wait->to, wait->id, &out, &answer);
@@ -178,7 +178,7 @@ void request_finish(struct peers *peers, const struct wait *wait, uint32_t field
 
 void request_reply(struct peers *peers, struct request *request, const struct answer *answer)
 {
-    struct pb_writer out;
+    struct text out;
     uint64_t id = request->head.id;
     request->answered = true;
     /* A reply that does not wait for the journal tells of no change: the request may be done twice. */

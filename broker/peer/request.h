@@ -19,7 +19,7 @@
 #include "replay/error.h"
 
 struct identity;
-struct pb_writer;
+struct text;
 struct peers;
 struct wait;
 
@@ -56,7 +56,7 @@ struct answer {
 /* True if the client is on another machine, as far as its connection shows. */
 bool request_is_remote(const struct request *request);
 /* Adds to an encoded reply that a trace is recorded, if one is. */
-void request_put_tracing(const struct peers *peers, struct pb_writer *out);
+void request_put_tracing(const struct peers *peers, struct text *out);
 /* Answers a request that is being handled. */
 void request_reply(struct peers *peers, struct request *request, const struct answer *answer);
 /* The same with status RP_OK and a body alone. */

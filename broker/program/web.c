@@ -176,12 +176,10 @@ rp_status web_show(struct web *self, bool sessions, rp_info **info, rp_info **wa
 
 static void take_json(struct http_reply *reply, struct json *json)
 {
-    if (json->failed) {
-        json_fini(json);
+    text_put(&json->out, "", 1); /* its end */
+    reply->text = json->out;
+    if (json->out.failed)
         http_fail(reply, 503, "no memory for the answer");
-        return;
-    }
-    reply->text = (struct text){json->data, json->size, json->capacity};
 }
 
 typedef void show_fn(struct web *self, const struct http_request *request, struct http_reply *reply);

@@ -69,13 +69,13 @@ struct reply_build {
     uint32_t *offset;       /* of each item in its first piece */
     uint64_t *age_ns;       /* of each item */
     uint32_t item_capacity;
-    struct pb_writer layouts; /* encoded, one after another */
-    uint8_t need[32];         /* bits of the columns that are needed */
-    uint32_t full;            /* all columns below this are needed: chunks without others are sent as they are */
-    bool alike;               /* all chunks are such, with the same columns */
-    bool cut, shifted;        /* some piece is not its whole chunk; some does not begin with it */
-    size_t small_bytes;       /* of the needed blocks of small chunks */
-    uint32_t stamp;           /* marks the layouts that are in the reply */
+    struct text layouts; /* encoded, one after another */
+    uint8_t need[32];    /* bits of the columns that are needed */
+    uint32_t full;       /* all columns below this are needed: chunks without others are sent as they are */
+    bool alike;          /* all chunks are such, with the same columns */
+    bool cut, shifted;   /* some piece is not its whole chunk; some does not begin with it */
+    size_t small_bytes;  /* of the needed blocks of small chunks */
+    uint32_t stamp;      /* marks the layouts that are in the reply */
 };
 
 /* Prefetches the header of chunk i, if there is one. Picking has fetched it, but in a reply with more than HOT_HEADERS chunks it is
@@ -152,7 +152,7 @@ static bool collect_layouts(struct reply_build *self, const struct layouts *layo
             layout->index = n++;
             for (uint32_t b = 0; b < sizeof self->need; b++)
                 self->need[b] |= layout->need[b];
-            void *place = pb_reserve(&self->layouts, layout->wire_size);
+            void *place = text_reserve(&self->layouts, layout->wire_size);
             if (!place)
                 return false;
             memcpy(place, layout->wire, layout->wire_size);
@@ -404,7 +404,7 @@ void reply_build_destroy(struct reply_build **self)
                             build->offset,     build->age_ns,       build->places};
     for (uint32_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++)
         free(arrays[i]);
-    pb_writer_fini(&build->layouts);
+    text_fini(&build->layouts);
     free(build);
     *self = NULL;
 }
@@ -560,7 +560,7 @@ static void collect_ages(struct reply_build *self, const struct samples *samples
 }
 
 /* Writes the Sampled header. */
-static void write_header(const struct reply_build *self, const struct sample_reply *reply, struct pb_writer *header)
+static void write_header(const struct reply_build *self, const struct sample_reply *reply, struct text *header)
 {
     const struct picks *picks = reply->picks;
     bool same = reply_build_same_columns(self);
@@ -612,7 +612,7 @@ static bool send_built(const struct reply_build *self, struct peers *peers, stru
 {
     uint32_t most = 1 + self->n_chunks - self->n_small, n = 0;
     zmq_msg_t *payload = malloc(most * sizeof *payload);
-    struct pb_writer header = {0};
+    struct text header = {0};
     zmq_msg_t head;
     zmq_msg_init(&head);
     bool ok = payload && make_payload(self, peer, payload, &n);
@@ -622,7 +622,7 @@ static bool send_built(const struct reply_build *self, struct peers *peers, stru
             request_put_tracing(peers, &header);
         ok = !header.failed;
         if (!ok)
-            pb_writer_fini(&header);
+            text_fini(&header);
         ok = ok && peer_frame(peer, &head, header.data, header.size);
     }
     if (ok) {

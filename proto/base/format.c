@@ -12,44 +12,7 @@
 #include <unistd.h>
 
 #include "proto/base/need.h"
-
-/* ---- text ---- */
-
-void text_fini(struct text *self)
-{
-    free(self->data);
-    *self = (struct text){0};
-}
-
-static void text_vadd(struct text *self, const char *format, va_list args)
-{
-    va_list again;
-    va_copy(again, args);
-    int n = vsnprintf(NULL, 0, format, again);
-    va_end(again);
-    if (n < 0)
-        return;
-    size_t need = self->size + (size_t)n + 1;
-    if (need > self->capacity) {
-        self->data = need_resize(self->data, need, 2);
-        self->capacity = need * 2;
-    }
-    vsnprintf(self->data + self->size, (size_t)n + 1, format, args);
-    self->size += (size_t)n;
-}
-
-void text_add(struct text *self, const char *format, ...)
-{
-    va_list args;
-    va_start(args, format);
-    text_vadd(self, format, args);
-    va_end(args);
-}
-
-const char *text_get(const struct text *self)
-{
-    return self->data ? self->data : "";
-}
+#include "proto/base/utf8.h"
 
 /* ---- numbers ---- */
 
@@ -188,28 +151,61 @@ const char *format_clean(char *out, size_t size, const char *text)
     return out;
 }
 
-/* Returns the columns of some bytes of UTF-8: one for each character. */
-static uint32_t columns_of(const char *text, size_t bytes)
+/* Columns of a code point: 2 for ideographs and pictures. -1: it must not reach a terminal, because it has no width
+ * or changes the order of the text. */
+static int point_width(uint32_t p)
 {
-    uint32_t n = 0;
-    for (size_t i = 0; i < bytes; i++)
-        n += ((unsigned char)text[i] & 0xc0) != 0x80;
-    return n;
+    if (p < 0x20 || (p >= 0x7f && p < 0xa0) || (p >= 0x300 && p < 0x370) || (p >= 0x200b && p <= 0x200f) ||
+        (p >= 0x2028 && p <= 0x202e) || (p >= 0x2060 && p <= 0x206f) || (p >= 0xfe00 && p <= 0xfe0f) || p == 0xfeff ||
+        p == 0x61c || p >= 0xe0000)
+        return -1;
+    bool wide = (p >= 0x1100 && p < 0x1160) || (p >= 0x2e80 && p < 0xa4d0) || (p >= 0xac00 && p < 0xd7a4) ||
+                (p >= 0xf900 && p < 0xfb00) || (p >= 0xfe30 && p < 0xfe70) || (p >= 0xff00 && p < 0xff61) ||
+                (p >= 0xffe0 && p < 0xffe7) || (p >= 0x1f300 && p < 0x1f650) || (p >= 0x1f680 && p < 0x1fb00) ||
+                (p >= 0x20000 && p < 0x40000);
+    return wide ? 2 : 1;
 }
 
-size_t format_width(const char *text)
+uint32_t format_character(const char *text, size_t *bytes)
+{
+    uint32_t point = utf8_point(text, bytes);
+    int columns = *bytes ? point_width(point) : -1;
+    *bytes = *bytes ? *bytes : 1;
+    return columns > 0 ? (uint32_t)columns : 0;
+}
+
+/* Returns the columns of some bytes of a text. */
+static uint32_t columns_of(const char *text, size_t size)
+{
+    uint32_t width = 0;
+    for (size_t at = 0, bytes; at < size; at += bytes) {
+        if (text[at] == '\x1b' && text[at + 1] == '[') {
+            bytes = strcspn(text + at, "m");
+            bytes += text[at + bytes] == 'm';
+            continue;
+        }
+        uint32_t columns = format_character(text + at, &bytes);
+        width += columns ? columns : 1;
+    }
+    return width;
+}
+
+uint32_t format_width(const char *text)
 {
     return columns_of(text, strlen(text));
 }
 
-size_t format_cut(const char *text, size_t width)
+size_t format_cut(const char *text, uint32_t columns)
 {
-    size_t i = 0;
-    for (; text[i]; i++) {
-        if (((unsigned char)text[i] & 0xc0) != 0x80 && width-- == 0)
+    size_t size = 0;
+    for (size_t bytes; text[size]; size += bytes) {
+        uint32_t own = format_character(text + size, &bytes);
+        own = own ? own : 1;
+        if (own > columns)
             break;
+        columns -= own;
     }
-    return i;
+    return size;
 }
 
 /* ---- grid ---- */
@@ -241,13 +237,14 @@ void grid_add(struct grid *self, const char *cell)
 
 void grid_addf(struct grid *self, const char *format, ...)
 {
-    struct text text = {0};
+    char *cell = NULL;
     va_list args;
     va_start(args, format);
-    text_vadd(&text, format, args);
+    if (vasprintf(&cell, format, args) < 0)
+        need_fail(strlen(format));
     va_end(args);
-    grid_add(self, text_get(&text));
-    text_fini(&text);
+    grid_add(self, cell);
+    free(cell);
 }
 
 static const char *title_of(const struct grid *self, uint32_t column, bool *right)

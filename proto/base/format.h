@@ -7,17 +7,8 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include "proto/base/text.h"
 #include "replay/error.h"
-
-/* A growing string; starts zero-initialised. */
-struct text {
-    char *data;
-    size_t size, capacity;
-};
-void text_fini(struct text *self);
-void text_add(struct text *self, const char *format, ...) RP_PRINTF(2, 3);
-/* Returns the text; "" if it is empty. */
-const char *text_get(const struct text *self);
 
 /* Adds the lines of a text, and breaks lines that are too long between words; the rest continues below the line's last
  * column. */
@@ -46,10 +37,13 @@ const char *format_percent(char *out, double part, double whole);
 
 /* Copies untrusted text without control characters, so that it cannot control the terminal; cut to size. */
 const char *format_clean(char *out, size_t size, const char *text);
-/* Returns the columns that the text takes on a terminal: its number of code points. */
-size_t format_width(const char *text);
-/* Returns the number of bytes in the first `width` columns. */
-size_t format_cut(const char *text, size_t width);
+/* Returns the columns that the character at the start of a text takes on a terminal, and sets its bytes. 0: the character must not
+ * reach a terminal, and a question mark stands for it. */
+uint32_t format_character(const char *text, size_t *bytes);
+/* Returns the columns that the text takes on a terminal; colours take none. */
+uint32_t format_width(const char *text);
+/* Returns the bytes of the text that fit into this many columns. */
+size_t format_cut(const char *text, uint32_t columns);
 
 /* ---- a table of text, columns aligned ---- */
 

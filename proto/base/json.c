@@ -12,35 +12,16 @@
 
 void json_fini(struct json *self)
 {
-    free(self->data);
-    *self = (struct json){0};
-}
-
-static void put(struct json *self, const char *text, size_t size)
-{
-    if (self->failed)
-        return;
-    if (self->capacity - self->size <= size) {
-        size_t capacity = (self->capacity + size + 256) * 2;
-        char *data = realloc(self->data, capacity);
-        if (!data) {
-            self->failed = true;
-            return;
-        }
-        self->data = data;
-        self->capacity = capacity;
-    }
-    memcpy(self->data + self->size, text, size);
-    self->size += size;
-    self->data[self->size] = '\0';
+    text_fini(&self->out);
+    self->comma = false;
 }
 
 char *json_take(struct json *self)
 {
-    put(self, "", 0);
-    char *data = self->failed ? NULL : self->data;
-    if (self->failed)
-        free(self->data);
+    text_put(&self->out, "", 1);
+    char *data = self->out.failed ? NULL : self->out.data;
+    if (!data)
+        free(self->out.data);
     *self = (struct json){0};
     return data;
 }
@@ -48,52 +29,52 @@ char *json_take(struct json *self)
 static void value_begins(struct json *self)
 {
     if (self->comma)
-        put(self, ", ", 2);
+        text_put(&self->out, ", ", 2);
     self->comma = true;
 }
 
 void json_open(struct json *self, char open)
 {
     value_begins(self);
-    put(self, &open, 1);
+    text_put(&self->out, &open, 1);
     self->comma = false;
 }
 
 void json_close(struct json *self, char close)
 {
-    put(self, &close, 1);
+    text_put(&self->out, &close, 1);
     self->comma = true;
 }
 
 static void quote(struct json *self, const char *text)
 {
-    put(self, "\"", 1);
+    text_put(&self->out, "\"", 1);
     for (const unsigned char *s = (const unsigned char *)text; *s;) {
         size_t n = utf8_sequence((const char *)s, 4); /* the end of the text ends a sequence, too */
         char escape[8];
         if (*s == '"' || *s == '\\') {
-            put(self, "\\", 1);
-            put(self, (const char *)s, 1);
+            text_put(&self->out, "\\", 1);
+            text_put(&self->out, (const char *)s, 1);
         } else if (*s < 0x20 || *s == 0x7f) {
             const char *known = strchr("\bb\ff\nn\rr\tt", *s);
             int size = known ? snprintf(escape, sizeof escape, "\\%c", known[1])
                              : snprintf(escape, sizeof escape, "\\u%04x", *s);
-            put(self, escape, (size_t)size);
+            text_put(&self->out, escape, (size_t)size);
         } else if (n == 0) {
-            put(self, "\xef\xbf\xbd", 3);
+            text_put(&self->out, "\xef\xbf\xbd", 3);
         } else {
-            put(self, (const char *)s, n);
+            text_put(&self->out, (const char *)s, n);
         }
         s += n ? n : 1;
     }
-    put(self, "\"", 1);
+    text_put(&self->out, "\"", 1);
 }
 
 void json_key(struct json *self, const char *name)
 {
     value_begins(self);
     quote(self, name);
-    put(self, ": ", 2);
+    text_put(&self->out, ": ", 2);
     self->comma = false;
 }
 
@@ -106,13 +87,13 @@ void json_string(struct json *self, const char *text)
 static void json_hex(struct json *self, const uint8_t *data, size_t size)
 {
     value_begins(self);
-    put(self, "\"", 1);
+    text_put(&self->out, "\"", 1);
     for (size_t i = 0; i < size; i++) {
         char byte[3];
         snprintf(byte, sizeof byte, "%02x", data[i]);
-        put(self, byte, 2);
+        text_put(&self->out, byte, 2);
     }
-    put(self, "\"", 1);
+    text_put(&self->out, "\"", 1);
 }
 
 static RP_PRINTF(2, 3) void value(struct json *self, const char *format, ...)
@@ -123,7 +104,7 @@ static RP_PRINTF(2, 3) void value(struct json *self, const char *format, ...)
     int size = vsnprintf(text, sizeof text, format, args);
     va_end(args);
     value_begins(self);
-    put(self, text, (size_t)size);
+    text_put(&self->out, text, (size_t)size);
 }
 
 void json_unsigned(struct json *self, uint64_t number)
@@ -183,7 +164,7 @@ void json_null(struct json *self)
 void json_raw(struct json *self, const char *json)
 {
     value_begins(self);
-    put(self, json, strlen(json));
+    text_put(&self->out, json, strlen(json));
 }
 
 /* ---- members ---- */

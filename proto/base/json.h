@@ -11,14 +11,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "replay/error.h"
+#include "proto/base/text.h"
 
 /* Starts zero-initialised. After a failed allocation nothing more is written, and json_take returns NULL. */
 struct json {
-    char *data;
-    size_t size, capacity;
-    bool failed;
-    bool comma; /* the next value needs a comma before it */
+    struct text out; /* not terminated */
+    bool comma;      /* the next value needs a comma before it */
 };
 
 void json_fini(struct json *self);

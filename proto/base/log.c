@@ -21,6 +21,7 @@
 
 #include "proto/base/clock.h"
 #include "proto/base/error.h"
+#include "proto/base/json.h"
 #include "proto/base/utf8.h"
 #include "replay/log.h"
 
@@ -213,101 +214,34 @@ static size_t finish_line(char *line, size_t size, size_t used, bool cut)
 
 #define KEY_MOST 64u
 #define DIGITS_MOST 15u
-#define END_ROOM 8u /* for the end of a string, of the object and of the line */
+#define END_ROOM 2u /* bytes for the end of the object and of the line */
 
-struct json_line {
-    char *data;
-    size_t size, used;
-};
-
-/* ---- writing ---- */
-
-/* False: it does not fit, and nothing is written. */
-static bool json_put(struct json_line *self, const char *text, size_t size)
+/* Writes a member, or leaves it out if it does not fit. plain: the value is JSON already. */
+static void put_member(struct json *self, const char *key, const char *value, bool plain)
 {
-    if (self->used + size + END_ROOM > self->size)
-        return false;
-    memcpy(self->data + self->used, text, size);
-    self->used += size;
-    return true;
+    struct json before = *self;
+    json_key(self, key);
+    if (plain)
+        json_raw(self, value);
+    else
+        json_string(self, value);
+    if (self->out.failed)
+        *self = before;
 }
-
-static void put_end(struct json_line *self, const char *text)
-{
-    size_t size = strlen(text);
-    memcpy(self->data + self->used, text, size);
-    self->used += size;
-}
-
-/* A byte as it stands in a string of JSON. */
-static bool put_byte(struct json_line *self, unsigned char byte)
-{
-    char escaped[8];
-    int size = byte == '"' || byte == '\\'   ? snprintf(escaped, sizeof escaped, "\\%c", byte)
-               : byte == '\n'                ? snprintf(escaped, sizeof escaped, "\\n")
-               : byte < 0x20 || byte == 0x7f ? snprintf(escaped, sizeof escaped, "\\u%04x", byte)
-                                             : snprintf(escaped, sizeof escaped, "%c", byte);
-    return json_put(self, escaped, (size_t)size);
-}
-
-/* Begins a member; false: there is no room for it. */
-static bool put_key(struct json_line *self, const char *key)
-{
-    size_t before = self->used;
-    if (json_put(self, before > 1 ? ", \"" : "\"", before > 1 ? 3 : 1) && json_put(self, key, strlen(key)) &&
-        json_put(self, "\": ", 3) && self->used + 2 * END_ROOM < self->size)
-        return true;
-    self->used = before;
-    return false;
-}
-
-/* Turns the text of the string that began at `from` into valid UTF-8, also where it was cut, and ends it. */
-static void end_string(struct json_line *self, size_t from)
-{
-    utf8_clean(self->data + from, self->used - from);
-    put_end(self, "\"");
-}
-
-static void put_string(struct json_line *self, const char *key, const char *text, size_t size)
-{
-    if (!put_key(self, key) || !json_put(self, "\"", 1))
-        return;
-    size_t from = self->used;
-    for (size_t i = 0; i < size && put_byte(self, (unsigned char)text[i]);)
-        i++;
-    end_string(self, from);
-}
-
-/* ---- values ---- */
 
 /* Undoes one escape of log_quote: returns its length and sets *byte. */
-static size_t unescape(const char *at, unsigned char *byte)
+static size_t unescape(const char *at, char *byte)
 {
     static const char letters[] = "abtnvfr";
     const char *letter = at[1] ? strchr(letters, at[1]) : NULL;
     unsigned value = 0;
     if (at[1] == 'x' && isxdigit((unsigned char)at[2]) && isxdigit((unsigned char)at[3]) &&
         sscanf(at + 2, "%2x", &value) == 1) {
-        *byte = (unsigned char)value;
+        *byte = (char)value;
         return 4;
     }
-    *byte = letter ? (unsigned char)(7 + (letter - letters)) : (unsigned char)at[1];
+    *byte = letter ? (char)(7 + (letter - letters)) : at[1];
     return at[1] ? 2 : 1;
-}
-
-/* Writes a value in quotes; returns what follows it. A value that was cut has no closing quote. */
-static const char *put_quoted(struct json_line *self, const char *key, const char *at)
-{
-    bool begun = put_key(self, key) && json_put(self, "\"", 1), room = begun;
-    size_t from = self->used;
-    for (at++; *at && *at != '"';) {
-        unsigned char byte = (unsigned char)*at;
-        at += *at == '\\' ? unescape(at, &byte) : 1;
-        room = room && byte != 0 && put_byte(self, byte);
-    }
-    if (begun)
-        end_string(self, from);
-    return *at ? at + 1 : at;
 }
 
 /* True for what JSON calls a number. Ids of 16 digits are none: many readers would round them. */
@@ -339,8 +273,6 @@ static bool is_number(const char *at, size_t size)
     return i == size;
 }
 
-/* ---- fields ---- */
-
 /* Length of the key if a field begins here; 0: none does. */
 static size_t key_at(const char *at)
 {
@@ -350,52 +282,56 @@ static size_t key_at(const char *at)
     return n > 0 && n < KEY_MOST - 1 && at[n] == '=' ? n : 0;
 }
 
-/* Writes a value without quotes, which reaches up to the next field. */
-static const char *put_plain(struct json_line *self, const char *key, const char *at)
+/* Copies a value in quotes, up to the closing one if it was not cut, or one without, which reaches up to the next field. Returns
+ * what follows it. */
+static const char *take_value(const char *at, char out[LINE_BYTES])
 {
-    size_t size = 0;
-    while (at[size] && !(at[size] == ' ' && (!at[size + 1] || key_at(at + size + 1))))
-        size++;
-    bool word = (size == 4 && memcmp(at, "true", 4) == 0) || (size == 5 && memcmp(at, "false", 5) == 0);
-    if (!word && !is_number(at, size)) {
-        put_string(self, key, at, size);
-    } else {
-        size_t before = self->used;
-        if (put_key(self, key) && !json_put(self, at, size))
-            self->used = before;
+    size_t n = 0;
+    if (*at != '"') {
+        for (; *at && n < LINE_BYTES - 1 && !(*at == ' ' && (!at[1] || key_at(at + 1))); at++)
+            out[n++] = *at;
+        out[n] = '\0';
+        return at;
     }
-    return at + size;
+    for (at++; *at && *at != '"' && n < LINE_BYTES - 1; n++) {
+        out[n] = *at;
+        at += *at == '\\' ? unescape(at, &out[n]) : 1;
+    }
+    out[n] = '\0';
+    return *at ? at + 1 : at;
 }
 
-static void put_field(struct json_line *self, const char **at, size_t length)
+static const char *put_field(struct json *self, const char *at, size_t length)
 {
     static const char *const taken[] = {"time", "level", "id", "text"};
-    char key[KEY_MOST + 1];
-    snprintf(key, sizeof key, "%.*s", (int)length, *at);
+    char key[KEY_MOST + 1], value[LINE_BYTES];
+    snprintf(key, sizeof key, "%.*s", (int)length, at);
     for (size_t i = 0; i < sizeof taken / sizeof *taken; i++)
         if (strcmp(key, taken[i]) == 0)
             snprintf(key, sizeof key, "%s_", taken[i]);
-    *at += length + 1;
-    *at = **at == '"' ? put_quoted(self, key, *at) : put_plain(self, key, *at);
+    at += length + 1;
+    bool quoted = *at == '"';
+    at = take_value(at, value);
+    bool plain = strcmp(value, "true") == 0 || strcmp(value, "false") == 0 || is_number(value, strlen(value));
+    put_member(self, key, value, plain && !quoted);
+    return at;
 }
 
 size_t log_json(char *out, size_t size, const struct log_parts *parts)
 {
-    struct json_line self = {.data = out, .size = size};
-    json_put(&self, "{", 1);
-    put_string(&self, "time", parts->time, strlen(parts->time));
-    put_string(&self, "level", parts->level, strlen(parts->level));
-    put_string(&self, "id", parts->id, strlen(parts->id));
-    put_string(&self, "text", parts->what, strlen(parts->what));
+    struct json self = {.out = {.data = out, .capacity = size - END_ROOM, .fixed = true}};
+    json_open(&self, '{');
+    put_member(&self, "time", parts->time, false);
+    put_member(&self, "level", parts->level, false);
+    put_member(&self, "id", parts->id, false);
+    put_member(&self, "text", parts->what, false);
     for (const char *at = parts->fields; *at;) {
         size_t length = key_at(at);
-        if (length)
-            put_field(&self, &at, length);
-        else
-            at++;
+        at = length ? put_field(&self, at, length) : at + 1;
     }
-    put_end(&self, "}\n");
-    return self.used;
+    self.out.capacity = size;
+    text_put(&self.out, "}\n", 2);
+    return self.out.size;
 }
 
 /* ---- lines */

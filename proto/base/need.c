@@ -7,7 +7,7 @@
 #include <string.h>
 
 /* Nothing is freed or flushed: a handler of exit() may need memory, too. */
-static _Noreturn void need_fail(size_t size)
+_Noreturn void need_fail(size_t size)
 {
     fprintf(
         stderr,

@@ -6,6 +6,9 @@
 
 #include <stddef.h>
 
+/* Ends the process: it cannot get this many bytes. */
+_Noreturn void need_fail(size_t size);
+
 /* Returns size bytes of zeros. */
 void *need_alloc(size_t size) __attribute__((malloc, returns_nonnull));
 

@@ -83,6 +83,14 @@ void rng_normals(struct rng *self, double out[2])
     out[1] = radius * sin(angle);
 }
 
+uint64_t rng_hash(uint64_t seed, const char *text)
+{
+    uint64_t hash = UINT64_C(14695981039346656037) ^ seed;
+    for (; *text; text++)
+        hash = (hash ^ (uint8_t)*text) * UINT64_C(1099511628211);
+    return hash;
+}
+
 void rng_system(void *out, size_t size)
 {
     unsigned char *at = out;

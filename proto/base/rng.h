@@ -20,6 +20,8 @@ uint64_t rng_below(struct rng *self, uint64_t n);
 double rng_unit(struct rng *self);
 /* Two independent numbers from the standard normal distribution. */
 void rng_normals(struct rng *self, double out[2]);
+/* Returns a hash of the text (FNV-1a): a seed for each name, or whether a text has changed. */
+uint64_t rng_hash(uint64_t seed, const char *text);
 /* Bytes from the operating system, for ids. */
 void rng_system(void *out, size_t size);
 

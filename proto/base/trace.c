@@ -61,12 +61,6 @@ void trace_stop(struct trace *self, struct trace_list *out)
     pthread_mutex_unlock(&self->lock);
 }
 
-int64_t trace_clock(void)
-{
-    struct clock clock = clock_system();
-    return clock_now(&clock);
-}
-
 /* Returns the index of a text; TRACE_TEXTS: there is no room for it. */
 static uint32_t intern(struct trace_list *self, const char *text)
 {

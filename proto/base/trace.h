@@ -11,6 +11,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "proto/base/clock.h"
+
 /* Most different names of spans and tracks, and their longest text with its end. */
 #define TRACE_TEXTS 250u
 #define TRACE_TEXT_BYTES 48u
@@ -63,12 +65,10 @@ static inline bool trace_on(const struct trace *self)
 {
     return __builtin_expect(atomic_load_explicit(&self->on, memory_order_relaxed), 0);
 }
-/* CLOCK_MONOTONIC, in nanoseconds. */
-int64_t trace_clock(void);
 /* Returns the time, or 0 if nothing is recorded. */
 static inline int64_t trace_now(const struct trace *self)
 {
-    return trace_on(self) ? trace_clock() : 0;
+    return trace_on(self) ? clock_ns() : 0;
 }
 /* Adds a span, if a trace is on. name and track are copied; span->name and span->track are set here. track NULL: the calling
  * thread. */

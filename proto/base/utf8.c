@@ -1,7 +1,5 @@
 #include "proto/base/utf8.h"
 
-#include <stdint.h>
-
 size_t utf8_sequence(const char *text, size_t size)
 {
     const uint8_t *at = (const uint8_t *)text;
@@ -19,6 +17,15 @@ size_t utf8_sequence(const char *text, size_t size)
         (first == 0xF4 && at[1] > 0x8F))
         return 0;
     return length;
+}
+
+uint32_t utf8_point(const char *text, size_t *length)
+{
+    size_t n = *length = utf8_sequence(text, 4); /* the end of the text ends a sequence, too */
+    uint32_t point = (uint8_t)text[0] & (n > 1 ? 0x7fu >> n : 0x7f);
+    for (size_t i = 1; i < n; i++)
+        point = point << 6 | ((uint8_t)text[i] & 0x3f);
+    return point;
 }
 
 size_t utf8_whole(const char *text, size_t size)

@@ -56,12 +56,6 @@ struct links {
     bool started;
 };
 
-static int64_t now(void)
-{
-    struct clock clock = clock_system();
-    return clock_now(&clock);
-}
-
 static bool is_crowded(const struct links *self)
 {
     return self->n >= CONNECTIONS - CONNECTIONS / 4;
@@ -71,7 +65,7 @@ static bool is_crowded(const struct links *self)
 static void cut_late(struct links *self)
 {
     const struct patience *patience = is_crowded(self) ? &crowd : &calm;
-    int64_t now_ns = now();
+    int64_t now_ns = clock_ns();
     for (struct link *link = self->first; link; link = link->next)
         if (now_ns - link->since_ns >= (link->answers ? patience->answer_ns : patience->request_ns) && !link->cut) {
             link->cut = true;
@@ -85,10 +79,8 @@ static void *links_thread(void *arg)
     pthread_setname_np(pthread_self(), "http");
     pthread_mutex_lock(&self->mutex);
     while (!self->stop) {
-        struct timespec until;
-        clock_gettime(CLOCK_MONOTONIC, &until);
-        int64_t at = until.tv_sec * NS_PER_S + until.tv_nsec + LOOK_NS;
-        until = (struct timespec){at / NS_PER_S, at % NS_PER_S};
+        int64_t at = clock_ns() + LOOK_NS;
+        struct timespec until = {at / NS_PER_S, at % NS_PER_S};
         if (self->first)
             pthread_cond_timedwait(&self->changed, &self->mutex, &until);
         else
@@ -126,7 +118,7 @@ static bool answers_any(struct links *self)
 static void links_drain(struct links *self)
 {
     const struct timespec moment = {.tv_nsec = 2 * NS_PER_MS};
-    for (int64_t end_ns = now() + DRAIN_NS; answers_any(self) && now() < end_ns;)
+    for (int64_t end_ns = clock_ns() + DRAIN_NS; answers_any(self) && clock_ns() < end_ns;)
         nanosleep(&moment, NULL);
 }
 
@@ -149,7 +141,7 @@ static struct link *add(struct links *self, struct MHD_Connection *connection)
     struct link *link = info ? need_alloc(sizeof *link) : NULL;
     if (!link)
         return NULL; /* it has libmicrohttpd's own timeout */
-    *link = (struct link){.next = self->first, .prev = &self->first, .fd = info->connect_fd, .since_ns = now()};
+    *link = (struct link){.next = self->first, .prev = &self->first, .fd = info->connect_fd, .since_ns = clock_ns()};
     self->n++;
     if (link->next)
         link->next->prev = &link->next;
@@ -193,7 +185,7 @@ static void links_answers(struct links *self, struct MHD_Connection *connection,
     if (!link)
         return;
     pthread_mutex_lock(&self->mutex);
-    link->since_ns = now();
+    link->since_ns = clock_ns();
     link->answers = answers;
     pthread_mutex_unlock(&self->mutex);
 }
@@ -236,22 +228,28 @@ const char *http_header(const struct http_request *request, const char *name)
     return MHD_lookup_connection_value(request->connection, MHD_HEADER_KIND, name);
 }
 
+void http_say(struct http_reply *reply, const char *name, const char *text)
+{
+    struct json out = {0};
+    json_open(&out, '{');
+    json_text(&out, name, text);
+    json_close(&out, '}');
+    text_put(&out.out, "\n", 2);
+    if (out.out.failed)
+        need_fail(strlen(text));
+    reply->text = out.out;
+}
+
 void http_fail(struct http_reply *reply, uint32_t status, const char *format, ...)
 {
     char text[600];
-    struct json out = {0};
     va_list args;
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
     text_fini(&reply->text);
     *reply = (struct http_reply){.status = status};
-    json_open(&out, '{');
-    json_text(&out, "error", text);
-    json_close(&out, '}');
-    char *whole = json_take(&out);
-    text_add(&reply->text, "%s\n", whole ? whole : "{}");
-    free(whole);
+    http_say(reply, "error", text);
 }
 
 /* ---- checks ---- */

@@ -37,6 +37,8 @@ struct http_reply {
     const char *type; /* NULL: application/json */
     uint32_t status;  /* 0: 200 */
 };
+/* Answers with one text: {"NAME": "..."}. */
+void http_say(struct http_reply *reply, const char *name, const char *text);
 /* Answers with {"error": "..."}. */
 void http_fail(struct http_reply *reply, uint32_t status, const char *format, ...) RP_PRINTF(3, 4);
 

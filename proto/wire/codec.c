@@ -23,14 +23,6 @@ typedef uint64_t vec64 __attribute__((vector_size(16)));
 
 /* ---- shuffle */
 
-#if defined(__has_builtin)
-#if __has_builtin(__builtin_shufflevector)
-#define HAVE_SHUFFLEVECTOR 1
-#endif
-#endif
-
-#ifdef HAVE_SHUFFLEVECTOR
-
 static ALWAYS_INLINE vec8 even_bytes(vec8 a, vec8 b)
 {
     return __builtin_shufflevector(a, b, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
@@ -91,26 +83,6 @@ static ALWAYS_INLINE void unshuffle_16(const uint8_t *in, uint8_t *out, size_t s
     }
     memcpy(out, a, LANES * width);
 }
-
-#else
-
-static ALWAYS_INLINE void shuffle_16(const uint8_t *in, uint8_t *out, size_t stride, const uint32_t width)
-{
-    for (uint32_t b = 0; b < width; b++) {
-        for (uint32_t i = 0; i < LANES; i++)
-            out[b * stride + i] = in[i * width + b];
-    }
-}
-
-static ALWAYS_INLINE void unshuffle_16(const uint8_t *in, uint8_t *out, size_t stride, const uint32_t width)
-{
-    for (uint32_t i = 0; i < LANES; i++) {
-        for (uint32_t b = 0; b < width; b++)
-            out[i * width + b] = in[b * stride + i];
-    }
-}
-
-#endif
 
 static ALWAYS_INLINE void shuffle_width(const uint8_t *in, uint8_t *out, size_t n, const uint32_t width)
 {

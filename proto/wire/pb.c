@@ -63,53 +63,19 @@ int pb_next(struct pb_reader *self, struct pb_field *field)
     return 1;
 }
 
-void pb_writer_fini(struct pb_writer *self)
+void pb_varint(struct text *self, uint64_t value)
 {
-    free(self->data);
-    *self = (struct pb_writer){0};
-}
-
-static bool pb_grow(struct pb_writer *self, size_t n)
-{
-    if (n > SIZE_MAX / 2 - self->size)
-        return false;
-    size_t capacity = self->capacity < 128 ? 256 : self->capacity * 2;
-    if (capacity < self->size + n)
-        capacity = self->size + n;
-    uint8_t *data = realloc(self->data, capacity);
-    if (data == NULL)
-        return false;
-    self->data = data;
-    self->capacity = capacity;
-    return true;
-}
-
-void *pb_reserve(struct pb_writer *self, size_t n)
-{
-    if (self->failed)
-        return NULL;
-    if (n > self->capacity - self->size && !pb_grow(self, n)) {
-        self->failed = true;
-        return NULL;
-    }
-    uint8_t *at = self->data + self->size;
-    self->size += n;
-    return at;
-}
-
-void pb_varint(struct pb_writer *self, uint64_t value)
-{
-    uint8_t *at = pb_reserve(self, pb_varint_size(value));
+    uint8_t *at = text_reserve(self, pb_varint_size(value));
     if (at != NULL)
         pb_store_varint(at, value);
 }
 
-void pb_tag(struct pb_writer *self, uint32_t number, enum pb_wire wire)
+void pb_tag(struct text *self, uint32_t number, enum pb_wire wire)
 {
     pb_varint(self, (uint64_t)number << 3 | wire);
 }
 
-void pb_put_varint(struct pb_writer *self, uint32_t number, uint64_t value)
+void pb_put_varint(struct text *self, uint32_t number, uint64_t value)
 {
     if (value == 0)
         return;
@@ -117,31 +83,31 @@ void pb_put_varint(struct pb_writer *self, uint32_t number, uint64_t value)
     pb_varint(self, value);
 }
 
-void pb_put_fixed64(struct pb_writer *self, uint32_t number, uint64_t value)
+void pb_put_fixed64(struct text *self, uint32_t number, uint64_t value)
 {
     uint64_t tag = (uint64_t)number << 3 | PB_FIXED64;
-    uint8_t *at = value == 0 ? NULL : pb_reserve(self, pb_varint_size(tag) + sizeof value);
+    uint8_t *at = value == 0 ? NULL : text_reserve(self, pb_varint_size(tag) + sizeof value);
     if (at != NULL)
         memcpy(pb_store_varint(at, tag), &value, sizeof value);
 }
 
 /* Writes tag and length of a PB_BYTES field; returns where its bytes go. */
-static uint8_t *pb_put_length(struct pb_writer *self, uint32_t number, size_t size)
+static uint8_t *pb_put_length(struct text *self, uint32_t number, size_t size)
 {
     uint64_t tag = (uint64_t)number << 3 | PB_BYTES;
     size_t head = pb_varint_size(tag) + pb_varint_size(size);
-    uint8_t *at = size > SIZE_MAX - head ? NULL : pb_reserve(self, head + size);
+    uint8_t *at = size > SIZE_MAX - head ? NULL : text_reserve(self, head + size);
     return at == NULL ? NULL : pb_store_varint(pb_store_varint(at, tag), size);
 }
 
-void pb_put_bytes(struct pb_writer *self, uint32_t number, const void *data, size_t size)
+void pb_put_bytes(struct text *self, uint32_t number, const void *data, size_t size)
 {
     uint8_t *at = size == 0 ? NULL : pb_put_length(self, number, size);
     if (at != NULL)
         memcpy(at, data, size);
 }
 
-uint8_t *pb_put_packed(struct pb_writer *self, uint32_t number, uint32_t n, uint32_t width)
+uint8_t *pb_put_packed(struct text *self, uint32_t number, uint32_t n, uint32_t width)
 {
     return n == 0 ? NULL : pb_put_length(self, number, (size_t)n * width);
 }

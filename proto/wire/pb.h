@@ -9,6 +9,7 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "proto/base/text.h"
 #include "replay/error.h"
 
 /* Packed arrays are read and written without conversion. */
@@ -89,24 +90,14 @@ static inline uint8_t pb_u8(const struct pb_array *a, uint32_t i)
     return a->data[a->n == 1 ? 0 : i];
 }
 
-/* A growing buffer; zero-initialised; data is malloc'ed and may be taken over by the caller. After a failed allocation
- * `failed` is set and all further writes do nothing. Setting size to 0 keeps the memory for the next message. */
-struct pb_writer {
-    uint8_t *data;
-    size_t size, capacity;
-    bool failed;
-};
-void pb_writer_fini(struct pb_writer *self);
-/* Makes room for n more bytes and returns a pointer to them (NULL: out of memory); size grows by n. */
-void *pb_reserve(struct pb_writer *self, size_t n);
-void pb_varint(struct pb_writer *self, uint64_t value);
-void pb_tag(struct pb_writer *self, uint32_t number, enum pb_wire wire);
+void pb_varint(struct text *self, uint64_t value);
+void pb_tag(struct text *self, uint32_t number, enum pb_wire wire);
 /* These three leave out fields with the protobuf default (0, empty). */
-void pb_put_varint(struct pb_writer *self, uint32_t number, uint64_t value);
-void pb_put_fixed64(struct pb_writer *self, uint32_t number, uint64_t value);
-void pb_put_bytes(struct pb_writer *self, uint32_t number, const void *data, size_t size);
+void pb_put_varint(struct text *self, uint32_t number, uint64_t value);
+void pb_put_fixed64(struct text *self, uint32_t number, uint64_t value);
+void pb_put_bytes(struct text *self, uint32_t number, const void *data, size_t size);
 /* Writes tag and length of a packed array of n elements of `width` bytes; returns where they go (NULL if n is 0). */
-uint8_t *pb_put_packed(struct pb_writer *self, uint32_t number, uint32_t n, uint32_t width);
+uint8_t *pb_put_packed(struct text *self, uint32_t number, uint32_t n, uint32_t width);
 
 /* Returns true if n elements of `width` bytes are equal, bit by bit: then the array equals itself shifted by one element. */
 static inline bool pb_all_equal(const void *values, uint32_t n, uint32_t width)

@@ -677,7 +677,7 @@ void wire_patch_ingest(void *frame, const uint8_t *session, uint32_t epoch)
     memcpy(at + INGEST_EPOCH, &epoch, 4);
 }
 
-void wire_write_ingest(struct pb_writer *out, const struct wire_ingest_out *in)
+void wire_write_ingest(struct text *out, const struct wire_ingest_out *in)
 {
     uint32_t n_blocks = in->n_chunks * in->n_columns;
     struct wire_plan plan;
@@ -701,7 +701,7 @@ void wire_write_ingest(struct pb_writer *out, const struct wire_ingest_out *in)
     plan_optional(&plan, 27, in->item_offset, in->n_items, 4);
     plan_folded(&plan, 28, in->item_length, in->n_items, 4);
 
-    uint8_t *at = pb_reserve(out, (size_t)plan.size);
+    uint8_t *at = text_reserve(out, (size_t)plan.size);
     if (at == NULL)
         return;
     wire_store_fixed(at, in);
@@ -739,7 +739,7 @@ static void plan_sampled(struct wire_plan *plan, const struct wire_sampled_out *
     }
 }
 
-void wire_write_sampled(struct pb_writer *out, const struct wire_sampled_out *in)
+void wire_write_sampled(struct text *out, const struct wire_sampled_out *in)
 {
     size_t text_size = in->text == NULL ? 0 : strlen(in->text);
     struct wire_plan plan;
@@ -753,7 +753,7 @@ void wire_write_sampled(struct pb_writer *out, const struct wire_sampled_out *in
     pb_put_bytes(out, 4, in->text, text_size);
     pb_tag(out, WIRE_SAMPLE_BODY, PB_BYTES);
     pb_varint(out, plan.size);
-    uint8_t *at = pb_reserve(out, (size_t)plan.size);
+    uint8_t *at = text_reserve(out, (size_t)plan.size);
     if (at != NULL)
         plan_store(&plan, at);
 }

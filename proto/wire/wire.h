@@ -116,7 +116,7 @@ struct wire_ingest_out {
     const double *item_priority;
     const uint32_t *item_offset, *item_length;
 };
-void wire_write_ingest(struct pb_writer *out, const struct wire_ingest_out *in);
+void wire_write_ingest(struct text *out, const struct wire_ingest_out *in);
 /* Sets session and epoch in a frame written by wire_write_ingest. */
 void wire_patch_ingest(void *frame, const uint8_t *session, uint32_t epoch);
 
@@ -184,6 +184,6 @@ struct wire_sampled_out {
     double mass;
     uint64_t room;
 };
-void wire_write_sampled(struct pb_writer *out, const struct wire_sampled_out *in);
+void wire_write_sampled(struct text *out, const struct wire_sampled_out *in);
 
 #endif

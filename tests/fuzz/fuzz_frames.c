@@ -64,56 +64,67 @@ static void walk_layouts(const uint8_t *data, size_t size, uint32_t number, uint
     CHECK(got == 0 && count == 0);
 }
 
-static void touch_ingest(const struct wire_ingest *in)
-{
-    touch_u64(&in->chunk_number, in->n_chunks);
-    touch_u64(&in->chunk_step, in->n_chunks);
-    touch_u32(&in->chunk_length, in->n_chunks);
-    touch_u32(&in->chunk_episode, in->n_chunks);
-    touch_u32(&in->block_size, in->block_size.n);
-    touch_u8(&in->block_codec, in->block_codec.n);
-    touch_u32(&in->run_layout, in->n_runs);
-    touch_u64(&in->run_first, in->n_runs);
-    touch_u64(&in->run_policy, in->n_runs);
-    touch_u64(&in->item_key, in->n_items);
-    touch_u64(&in->item_priority, in->n_items);
-    touch_u64(&in->item_chunk, in->n_items);
-    touch_u32(&in->item_offset, in->n_items);
-    touch_u32(&in->item_length, in->n_items);
-    uint64_t items = 0;
-    for (uint32_t i = 0; i < in->n_runs; i++)
-        items += pb_u32(&in->run_items, i);
-    CHECK(items == in->n_items && in->packed <= in->n_chunks);
-    walk_layouts(in->layouts, in->layouts_size, 7, in->n_layouts);
-}
+/* The arrays of a message: their width, their name in both views, and how many elements they stand for. */
+#define INGEST_ARRAYS(X)                                                                                               \
+    X(u64, chunk_number, in.n_chunks)                                                                                  \
+    X(u64, chunk_step, in.n_chunks)                                                                                    \
+    X(u32, chunk_length, in.n_chunks)                                                                                  \
+    X(u32, chunk_episode, in.n_chunks)                                                                                 \
+    X(u32, block_size, in.block_size.n)                                                                                \
+    X(u32, run_layout, in.n_runs)                                                                                      \
+    X(u32, run_items, in.n_runs)                                                                                       \
+    X(u64, run_first, in.n_runs)                                                                                       \
+    X(u64, run_policy, in.n_runs)                                                                                      \
+    X(u64, item_key, in.n_items)                                                                                       \
+    X(u64, item_priority, in.n_items)                                                                                  \
+    X(u64, item_chunk, in.n_items)                                                                                     \
+    X(u32, item_offset, in.n_items)                                                                                    \
+    X(u32, item_length, in.n_items)
+
+#define SAMPLED_ARRAYS(X)                                                                                              \
+    X(u64, key, in.n_items)                                                                                            \
+    X(u64, priority, in.n_items)                                                                                       \
+    X(u64, probability, in.n_items)                                                                                    \
+    X(u32, times_sampled, in.n_items)                                                                                  \
+    X(u64, age_ns, in.n_items)                                                                                         \
+    X(u64, policy, in.n_items)                                                                                         \
+    X(u64, step, in.n_items)                                                                                           \
+    X(u32, session, in.n_items)                                                                                        \
+    X(u32, layout, in.n_items)                                                                                         \
+    X(u32, offset, in.n_items)                                                                                         \
+    X(u32, length, in.n_items)                                                                                         \
+    X(u32, chunks, in.n_items)                                                                                         \
+    X(u32, chunk, in.chunk.n)                                                                                          \
+    X(u32, chunk_length, in.chunk_length.n)                                                                            \
+    X(u32, chunk_blocks, in.chunk_blocks.n)                                                                            \
+    X(u32, block_size, in.block_size.n)
+
+#define TOUCH(width, name, n) touch_##width(&in.name, n);
+#define SAME(width, name, n) same_##width(&in.name, m->n_##name, m->name);
+#define SAME_BYTES(name)                                                                                               \
+    CHECK(in.name.n == m->name.len && (in.name.n == 0 || memcmp(in.name.data, m->name.data, in.name.n) == 0))
 
 static void fuzz_ingest(const uint8_t *data, size_t size)
 {
     struct wire_ingest in;
     if (wire_read_ingest(data, size, &in, NULL) != RP_OK)
         return;
-    touch_ingest(&in);
+    INGEST_ARRAYS(TOUCH)
+    touch_u8(&in.block_codec, in.block_codec.n);
+    uint64_t items = 0;
+    for (uint32_t i = 0; i < in.n_runs; i++)
+        items += pb_u32(&in.run_items, i);
+    CHECK(items == in.n_items && in.packed <= in.n_chunks);
+    walk_layouts(in.layouts, in.layouts_size, 7, in.n_layouts);
     Replay__Ingest *m = replay__ingest__unpack(NULL, size, data);
     if (m == NULL)
         return;
     CHECK(m->version == in.version && m->number == in.number && m->epoch == in.epoch);
     CHECK(memcmp(&m->session_hi, in.session, 8) == 0 && memcmp(&m->session_lo, in.session + 8, 8) == 0);
     CHECK(m->oldest_chunk == in.oldest_chunk && m->packed == in.packed && m->n_layouts == in.n_layouts);
-    same_u64(&in.chunk_number, m->n_chunk_number, m->chunk_number);
-    same_u64(&in.chunk_step, m->n_chunk_step, m->chunk_step);
-    same_u32(&in.chunk_length, m->n_chunk_length, m->chunk_length);
-    same_u32(&in.chunk_episode, m->n_chunk_episode, m->chunk_episode);
-    same_u32(&in.block_size, m->n_block_size, m->block_size);
-    CHECK(in.block_codec.n == m->block_codec.len);
-    same_u32(&in.run_layout, m->n_run_layout, m->run_layout);
-    same_u32(&in.run_items, m->n_run_items, m->run_items);
-    same_u64(&in.run_first, m->n_run_first, m->run_first);
-    same_u64(&in.run_policy, m->n_run_policy, m->run_policy);
-    same_u64(&in.item_key, m->n_item_key, m->item_key);
-    same_u64(&in.item_priority, m->n_item_priority, m->item_priority);
-    same_u64(&in.item_chunk, m->n_item_chunk, m->item_chunk);
-    same_u32(&in.item_offset, m->n_item_offset, m->item_offset);
-    same_u32(&in.item_length, m->n_item_length, m->item_length);
+    CHECK(in.n_chunks == m->n_chunk_number && in.n_runs == m->n_run_items && in.n_items == m->n_item_key);
+    INGEST_ARRAYS(SAME)
+    SAME_BYTES(block_codec);
     replay__ingest__free_unpacked(m, NULL);
 }
 
@@ -154,18 +165,8 @@ static void fuzz_keys(const uint8_t *data, size_t size)
     replay__update__free_unpacked(m, NULL);
 }
 
-static void touch_sampled(const struct wire_sampled *in)
+static void touch_items(const struct wire_sampled *in)
 {
-    touch_u64(&in->key, in->n_items);
-    touch_u64(&in->priority, in->n_items);
-    touch_u64(&in->probability, in->n_items);
-    touch_u32(&in->times_sampled, in->n_items);
-    touch_u64(&in->age_ns, in->n_items);
-    touch_u64(&in->policy, in->n_items);
-    touch_u64(&in->step, in->n_items);
-    touch_u32(&in->session, in->n_items);
-    touch_u32(&in->offset, in->n_items);
-    touch_u32(&in->length, in->n_items);
     uint64_t refs = 0;
     for (uint32_t i = 0; i < in->n_items; i++) {
         CHECK(pb_u32(&in->layout, i) < in->n_layouts);
@@ -204,22 +205,16 @@ static void fuzz_sampled(const uint8_t *data, size_t size)
     struct wire_sampled in;
     if (wire_read_sampled(data, size, &in, NULL) != RP_OK)
         return;
-    touch_sampled(&in);
+    SAMPLED_ARRAYS(TOUCH)
+    touch_items(&in);
     touch_blocks(&in);
     Replay__SampleReply *m = replay__sample_reply__unpack(NULL, size, data);
     if (m == NULL)
         return;
-    same_u64(&in.key, m->n_key, m->key);
-    same_u64(&in.priority, m->n_priority, m->priority);
-    same_u64(&in.probability, m->n_probability, m->probability);
-    same_u32(&in.times_sampled, m->n_times_sampled, m->times_sampled);
-    same_u32(&in.layout, m->n_layout, m->layout);
-    same_u32(&in.length, m->n_length, m->length);
-    same_u32(&in.chunks, m->n_chunks, m->chunks);
-    same_u32(&in.chunk, m->n_chunk, m->chunk);
-    same_u32(&in.chunk_blocks, m->n_chunk_blocks, m->chunk_blocks);
-    same_u32(&in.block_size, m->n_block_size, m->block_size);
-    CHECK(in.block_column.n == m->block_column.len && in.block_codec.n == m->block_codec.len);
+    CHECK(in.n_items == m->n_key);
+    SAMPLED_ARRAYS(SAME)
+    SAME_BYTES(block_column);
+    SAME_BYTES(block_codec);
     CHECK(m->packed == in.packed && m->table_size == in.table_size && m->waited_ns == in.waited_ns);
     CHECK(m->partial == in.partial && m->n_layouts == in.n_layouts);
     CHECK(memcmp(&m->mass, &in.mass, sizeof in.mass) == 0 && m->room == in.room);

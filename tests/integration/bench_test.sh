@@ -56,8 +56,6 @@ check mixed mixed
 check agent agent
 check checkpoint checkpoint
 check journal journal
-check idle idle --clients 20
-check http http
 check curve curve
 if [ -z "${RP_SANITIZE:-}" ]; then # the rest takes too long with instrumentation, and shows nothing new
     check insert insert --per-message 1 --client library
@@ -69,7 +67,7 @@ if [ -z "${RP_SANITIZE:-}" ]; then # the rest takes too long with instrumentatio
     check shards shards --shards 6 --only half # so many shards that an actor's share of the rate is small
 fi
 
-for command in "" insert sample update mixed clients idle agent tree env; do
+for command in "" insert sample update mixed clients agent; do
     # shellcheck disable=SC2086
     if ! "$bench" $command --help >"$out" || ! grep -q -e --json "$out"; then
         echo "FAILED $command --help"

@@ -95,13 +95,13 @@ EMBED_TEST(too_many_frames_are_refused, TABLE, NULL)
         zmq_send(peer->service, "0123456789", 10, i < 199 ? ZMQ_SNDMORE : 0);
     assert_int_equal(testpeer_await(peer, 0)->status, RP_BAD_MESSAGE);
     /* On ingest: a header that needs no frames, with two thousand of them. */
-    struct pb_writer header = {0};
+    struct text header = {0};
     struct wire_ingest_out out = {.session = peer->session, .epoch = 1, .number = ++peer->number};
     wire_write_ingest(&header, &out);
     zmq_send(peer->ingest, header.data, header.size, ZMQ_SNDMORE);
     for (uint32_t i = 0; i < 2000; i++)
         zmq_send(peer->ingest, "x", 1, i < 1999 ? ZMQ_SNDMORE : 0);
-    pb_writer_fini(&header);
+    text_fini(&header);
     testpeer_insert(peer, "t", 1, 1, 1);
     testpeer_heartbeat(peer, 0, false);
     assert_int_equal(peer->credit->received, 2);
@@ -114,12 +114,12 @@ EMBED_TEST(a_damaged_message_is_passed_over, TABLE, NULL)
     struct embed *embed = *state;
     struct testpeer *peer = testpeer_opened(embed, false);
     testpeer_insert(peer, "t", 1, 1, 1);
-    struct pb_writer header = {0};
+    struct text header = {0};
     struct wire_ingest_out out = {.session = peer->session, .epoch = 1, .number = ++peer->number};
     wire_write_ingest(&header, &out);
     pb_put_fixed64(&header, 24, 7); /* item_key is an array, not a number */
     zmq_send(peer->ingest, header.data, header.size, 0);
-    pb_writer_fini(&header);
+    text_fini(&header);
     testpeer_insert(peer, "t", 2, 1, 1);
     testpeer_heartbeat(peer, 0, false);
     assert_int_equal(peer->credit->received, 3);

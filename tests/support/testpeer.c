@@ -121,8 +121,8 @@ void testpeer_close(struct testpeer *self)
     testpeer_forget_sent(self);
     if (self->credit)
         replay__credit__free_unpacked(self->credit, NULL);
-    pb_writer_fini(&self->draft->pack);
-    pb_writer_fini(&self->draft->layouts);
+    text_fini(&self->draft->pack);
+    text_fini(&self->draft->layouts);
     free(self->draft);
     zmq_close(self->service);
     if (self->ingest)

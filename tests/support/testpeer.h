@@ -59,7 +59,7 @@ struct testpeer_draft {
     uint64_t item_key[TESTPEER_ITEMS], item_chunk[TESTPEER_ITEMS];
     double item_priority[TESTPEER_ITEMS];
     uint32_t item_offset[TESTPEER_ITEMS], item_length[TESTPEER_ITEMS];
-    struct pb_writer pack, layouts;
+    struct text pack, layouts;
     zmq_msg_t own[256];
     uint32_t n_own;
 };

@@ -30,7 +30,7 @@ uint32_t testpeer_layout(struct testpeer *self, const char *table, uint32_t n, c
     size_t size = replay__layout__get_packed_size(&layout);
     pb_tag(&self->draft->layouts, 7, PB_BYTES);
     pb_varint(&self->draft->layouts, size);
-    replay__layout__pack(&layout, pb_reserve(&self->draft->layouts, size));
+    replay__layout__pack(&layout, text_reserve(&self->draft->layouts, size));
     snprintf(self->layouts[self->n_layouts].table, sizeof self->layouts[0].table, "%s", table);
     self->layouts[self->n_layouts].items = table_items(self, table);
     return self->n_layouts++;
@@ -68,7 +68,7 @@ uint64_t testpeer_chunk(struct testpeer *self, uint32_t rows, const void *const 
     } else {
         assert_int_equal(draft->n_own, 0);
         draft->packed++;
-        to = pb_reserve(&draft->pack, bytes);
+        to = text_reserve(&draft->pack, bytes);
     }
     for (uint32_t c = 0; c < self->n_columns; c++) {
         uint32_t size = draft->block_size[i * self->n_columns + c];
@@ -127,7 +127,7 @@ static void send_frames(struct testpeer *self, const struct testpeer_sent *sent)
         self->embed->due++;
 }
 
-static void write_header(struct testpeer *self, struct pb_writer *header)
+static void write_header(struct testpeer *self, struct text *header)
 {
     struct testpeer_draft *draft = self->draft;
     struct wire_ingest_out out = {
@@ -166,12 +166,12 @@ uint64_t testpeer_push(struct testpeer *self)
 {
     struct testpeer_draft *draft = self->draft;
     struct testpeer_sent *sent = calloc(1, sizeof *sent);
-    struct pb_writer header = {0};
+    struct text header = {0};
     sent->number = ++self->number;
     write_header(self, &header);
     sent->frames = calloc(2 + draft->n_own, sizeof *sent->frames);
     copy_frame(&sent->frames[sent->n++], header.data, header.size);
-    pb_writer_fini(&header);
+    text_fini(&header);
     if (draft->packed)
         copy_frame(&sent->frames[sent->n++], draft->pack.data, draft->pack.size);
     for (uint32_t i = 0; i < draft->n_own; i++) {

@@ -438,7 +438,8 @@ static rp_status chart_write(struct chart *self, rp_error *err)
     if (ok)
         write_events(self);
     json_close(&self->json, ']');
-    return ok && !self->json.failed ? RP_OK : err_set(err, RP_NO_MEMORY, "no memory for a trace of %u spans", self->n);
+    return ok && !self->json.out.failed ? RP_OK
+                                        : err_set(err, RP_NO_MEMORY, "no memory for a trace of %u spans", self->n);
 }
 
 /* ---- the call ---- */

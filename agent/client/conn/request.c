@@ -123,7 +123,7 @@ enum { ID_AT = 3, SETTLED_AT = 21 };
 
 static bool write_header(zmq_msg_t *header, uint64_t client, const struct conn_message *message)
 {
-    struct pb_writer out = {0};
+    struct text out = {0};
     size_t size = message->body ? protobuf_c_message_get_packed_size(message->body) : message->size;
     pb_put_varint(&out, 1, WIRE_VERSION);
     pb_put_fixed64(&out, 2, UINT64_MAX); /* a placeholder: 0 would be left out */
@@ -131,7 +131,7 @@ static bool write_header(zmq_msg_t *header, uint64_t client, const struct conn_m
     pb_put_fixed64(&out, 4, UINT64_MAX);
     pb_tag(&out, message->field, PB_BYTES);
     pb_varint(&out, size);
-    void *place = pb_reserve(&out, size);
+    void *place = text_reserve(&out, size);
     if (place && message->body)
         protobuf_c_message_pack(message->body, place);
     else if (place && size)
@@ -139,7 +139,7 @@ static bool write_header(zmq_msg_t *header, uint64_t client, const struct conn_m
     bool ok = !out.failed && zmq_msg_init_size(header, out.size) == 0;
     if (ok)
         memcpy(zmq_msg_data(header), out.data, out.size);
-    pb_writer_fini(&out);
+    text_fini(&out);
     return ok;
 }
 

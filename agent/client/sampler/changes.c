@@ -169,7 +169,7 @@ static void count_open(struct change_shard *shard, int change)
 static rp_status transmit(struct change_shard *shard, rp_error *err)
 {
     rp_updater *self = shard->updater;
-    struct pb_writer body = {0};
+    struct text body = {0};
     uint64_t id = 0;
     pb_put_bytes(&body, 1, self->table, strlen(self->table));
     uint8_t *at = pb_put_packed(&body, 2, shard->n, 8);
@@ -192,7 +192,7 @@ static rp_status transmit(struct change_shard *shard, rp_error *err)
             __atomic_sub_fetch(&self->refs, 1, __ATOMIC_RELAXED); /* the caller's reference is left */
         }
     }
-    pb_writer_fini(&body);
+    text_fini(&body);
     if (!id)
         return err_set(err, RP_NO_MEMORY, "no memory to send %u keys", shard->n);
     shard->n = 0;

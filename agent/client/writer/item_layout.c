@@ -239,7 +239,7 @@ static bool item_layout_encode(struct item_layout *self, const char *table)
 {
     Replay__Field *list = calloc(self->n_fields, sizeof *list);
     Replay__Field **at = calloc(self->n_fields, sizeof(*at));
-    struct pb_writer out = {0};
+    struct text out = {0};
     if (list && at) {
         Replay__Layout layout = REPLAY__LAYOUT__INIT;
         layout.table = (char *)(uintptr_t)table;
@@ -261,14 +261,14 @@ static bool item_layout_encode(struct item_layout *self, const char *table)
         pb_varint(&out, size + ID_BYTES);
         pb_tag(&out, 1, PB_FIXED32);
         self->wire_id = out.size;
-        (void)pb_reserve(&out, 4);
-        uint8_t *place = pb_reserve(&out, size);
+        (void)text_reserve(&out, 4);
+        uint8_t *place = text_reserve(&out, size);
         if (place)
             replay__layout__pack(&layout, place);
     }
     free(list);
     free(at);
-    self->wire = out.data;
+    self->wire = out.bytes;
     self->wire_size = out.size;
     return out.data != NULL && !out.failed;
 }

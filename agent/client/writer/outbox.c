@@ -208,7 +208,7 @@ struct outbox_scratch {
     uint32_t block_capacity;
     uint32_t *block_size; /* [block_capacity] */
     uint8_t *block_codec;
-    struct pb_writer layouts; /* the same, encoded */
+    struct text layouts; /* the same, encoded */
 };
 
 static struct outbox_scratch *outbox_scratch_new(uint32_t n)
@@ -441,7 +441,7 @@ static bool header_frame(struct outbox *self, zmq_msg_t *frame, uint32_t packed)
     s->layouts.size = 0;
     s->layouts.failed = false; /* a lack of memory may have failed the message before */
     for (uint32_t i = 0; i < s->n_new_layouts; i++) {
-        void *place = pb_reserve(&s->layouts, s->new_layouts[i]->wire_size);
+        void *place = text_reserve(&s->layouts, s->new_layouts[i]->wire_size);
         if (!place)
             return false;
         memcpy(place, s->new_layouts[i]->wire, s->new_layouts[i]->wire_size);
@@ -474,11 +474,11 @@ static bool header_frame(struct outbox *self, zmq_msg_t *frame, uint32_t packed)
         .item_offset = s->offset,
         .item_length = s->length,
     };
-    struct pb_writer out = {0};
+    struct text out = {0};
     wire_write_ingest(&out, &in);
     if (!out.failed && zmq_msg_init_data(frame, out.data, out.size, free_header, NULL) == 0)
         return true;
-    pb_writer_fini(&out);
+    text_fini(&out);
     return false;
 }
 
@@ -746,7 +746,7 @@ void outbox_fini(struct outbox *self)
         free(self->scratch->key);
         free(self->scratch->chunks);
         free(self->scratch->block_size);
-        pb_writer_fini(&self->scratch->layouts);
+        text_fini(&self->scratch->layouts);
         free(self->scratch);
     }
     *self = (struct outbox){0};
@@ -807,7 +807,7 @@ static bool transmit(struct outbox *self, struct message *message, struct way pu
 /* Sends an empty message in place of one that was dropped, so that the numbers have no gap. */
 static bool transmit_blank(struct outbox *self, struct way push)
 {
-    struct pb_writer out = {0};
+    struct text out = {0};
     uint64_t oldest = self->announced;
     for (const struct message *message = self->cursor; message; message = message->next)
         oldest = message->lowest < oldest ? message->lowest : oldest;
@@ -819,7 +819,7 @@ static bool transmit_blank(struct outbox *self, struct way push)
     wire_write_ingest(&out, &blank);
     self->short_of_memory |= out.failed;
     bool ok = !out.failed && way_send_bytes(push, out.data, out.size, false);
-    pb_writer_fini(&out);
+    text_fini(&out);
     return ok;
 }
 
@@ -834,7 +834,7 @@ static bool catch_up(struct outbox *self, struct way push)
         if (start)
             trace_add(self->trace, "send", NULL,
                       &(struct trace_span){.start_ns = start,
-                                           .duration_ns = trace_clock() - start,
+                                           .duration_ns = clock_ns() - start,
                                            .who = self->ordinal,
                                            .id = self->wire_next,
                                            .link = TRACE_INGEST});

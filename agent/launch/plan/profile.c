@@ -16,6 +16,7 @@
 #include "proto/base/clock.h"
 #include "proto/base/error.h"
 #include "proto/base/need.h"
+#include "proto/base/rng.h"
 
 #define VERSION 9 /* of the cache */
 /* How long the first item, sample or parameters may take. */
@@ -339,14 +340,6 @@ char *profile_key(const struct profile_options *options, const char *machines)
     return text;
 }
 
-uint64_t profile_hash(const char *text)
-{
-    uint64_t hash = UINT64_C(14695981039346656037);
-    for (; *text; text++)
-        hash = (hash ^ (uint64_t)(unsigned char)*text) * UINT64_C(1099511628211);
-    return hash;
-}
-
 /* Fills in the folder of the cache and the name of a key's file. False: there is no place for a cache. */
 static bool find_place(const char *key, char folder[FOLDER_SIZE], char name[48])
 {
@@ -354,7 +347,7 @@ static bool find_place(const char *key, char folder[FOLDER_SIZE], char name[48])
     bool set = cache && cache[0] == '/';
     if (!set && !(home && home[0] == '/'))
         return false;
-    snprintf(name, 48, "profile-%016llx.json", (unsigned long long)profile_hash(key));
+    snprintf(name, 48, "profile-%016llx.json", (unsigned long long)rng_hash(0, key));
     return (size_t)snprintf(folder, FOLDER_SIZE, "%s%s/replay", set ? cache : home, set ? "" : "/.cache") < FOLDER_SIZE;
 }
 

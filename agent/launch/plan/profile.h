@@ -52,8 +52,6 @@ void profile_lasting_pair(double items_per_step, double steps, struct plan_run *
 /* Returns the key, a text of everything that the measurements depend on, which are the programs, the
  * configuration and the machines: free(). */
 char *profile_key(const struct profile_options *options, const char *machines);
-/* 64-bit FNV-1a. */
-uint64_t profile_hash(const char *text);
 /* False: there is no file, it belongs to another key, or it is damaged. out: plan_input_free. */
 bool profile_load(const char *key, struct plan_input *out);
 /* Replaces the file, whole or not at all. */

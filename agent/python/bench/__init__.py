@@ -1,1 +1,1 @@
-"""Measures the package next to the C library, in one run: ``replay-bench python``. bench/README.md says what the figures mean."""
+"""Measures the package next to the C library, in one run: ``./dev bench python``. bench/README.md says what the figures mean."""

@@ -1,4 +1,4 @@
-"""``replay-bench python``: the goals of the package, each round with the C library in turn."""
+"""``./dev bench python``: the goals of the package, each round with the C library in turn."""
 from __future__ import annotations
 
 import argparse
@@ -97,7 +97,7 @@ def _rows(figures: dict[str, list[float]]) -> list[Row]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="replay-bench python", description="The Python package next to the C library, in one run.")
+    parser = argparse.ArgumentParser(prog="./dev bench python", description="The Python package next to the C library, in one run.")
     parser.add_argument("--repeat", type=int, default=15, metavar="N", help="rounds (default 15); medians are shown")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--quick", action="store_true", help="a smoke run of a few seconds; its figures mean little")

@@ -110,7 +110,7 @@ struct view {
     Replay__Wait waits[50], *wait_list[50];
 };
 
-static void view_init(struct view *v, uint32_t n_tables, uint32_t n_waits)
+static struct top view_init(struct view *v, uint32_t n_tables, uint32_t n_waits)
 {
     replay__info_reply__init(&v->info);
     replay__why_reply__init(&v->why);
@@ -141,6 +141,8 @@ static void view_init(struct view *v, uint32_t n_tables, uint32_t n_waits)
             (char *)"needs 5 more samples: the cursor, now 100, would be above max_diff 100 after the next insert";
         v->wait_list[i] = &v->waits[i];
     }
+    return (struct top){
+        .info = (rp_info *)&v->info, .waits = (rp_info *)&v->why, .fresh = true, .rate = -1, .endpoint = "here"};
 }
 
 /* Counts the lines and checks that none is too wide or could move the cursor. */
@@ -164,12 +166,10 @@ TEST(top_fits)
     static const uint32_t sizes[][2] = {{80, 24}, {80, 10}, {40, 5}, {10, 1}, {200, 60}};
     struct view v;
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
-        view_init(&v, 20, 50);
-        struct top_frame frame = {
-            .info = &v.info, .why = &v.why, .endpoint = "tcp://127.0.0.1:7600", .clock = "12:00:00"};
+        struct top top = view_init(&v, 20, 50);
         struct text text = {0};
         struct look look = {0};
-        render(&text, &frame, &(struct sheet_style){.columns = sizes[i][0], .rows = sizes[i][1]}, &look);
+        render(&text, &top, &(struct sheet_style){.columns = sizes[i][0], .rows = sizes[i][1]}, &look);
         uint32_t lines = check_screen(text_get(&text), sizes[i][0]);
         assert_true(lines > 0 && lines <= sizes[i][1]);
         if (sizes[i][1] >= 24) {
@@ -186,18 +186,18 @@ TEST(top_in_a_high_terminal)
 {
     static struct top_session sessions[500];
     struct view v;
-    view_init(&v, 20, 50);
+    struct top top = view_init(&v, 20, 50);
+    top.sessions = sessions;
+    top.n_sessions = 500;
     for (uint32_t i = 0; i < 500; i++) {
         sessions[i] = (struct top_session){.ordinal = i, .rate = -1};
         snprintf(sessions[i].name, sizeof sessions[i].name, "actor-%u", i);
     }
-    struct top_frame frame = {
-        .info = &v.info, .why = &v.why, .endpoint = "here", .clock = "now", .sessions = sessions, .n_sessions = 500};
     struct look look = {.keys = true, .quits = true, .first = 499};
     for (uint32_t rows = 100; rows <= 400; rows += 50) {
         struct text text = {0};
         look.first = 499;
-        render(&text, &frame, &(struct sheet_style){.columns = 100, .rows = rows}, &look);
+        render(&text, &top, &(struct sheet_style){.columns = 100, .rows = rows}, &look);
         assert_true(check_screen(text_get(&text), 100) <= rows);
         assert_non_null(strstr(text_get(&text), "\n q quits"));
         assert_non_null(strstr(text_get(&text), " actor-499 "));
@@ -231,14 +231,13 @@ TEST(top_says)
 {
     struct view v;
     struct text text = {0};
-    view_init(&v, 1, 0);
+    struct top top = view_init(&v, 1, 0);
     v.server.memory_limit = 1000;
     v.server.memory_bytes = 500;
     v.limiter.cursor = 100;
-    struct top_frame frame = {.info = &v.info, .why = &v.why, .endpoint = "here", .clock = "now"};
     const struct sheet_style any = {0}, small = {.columns = 80, .rows = 24};
     struct look look = {0};
-    render(&text, &frame, &any, &look);
+    render(&text, &top, &any, &look);
     check_screen(text_get(&text), 0);
     assert_non_null(strstr(text_get(&text), "memory    ##########.........."));
     assert_non_null(strstr(text_get(&text), "items   ##########.......... 50%"));
@@ -251,12 +250,13 @@ TEST(top_says)
     v.tables[0].insert_rate = NAN;
     v.tables[0].mean_age_s = -INFINITY;
     v.tables[0].size = UINT64_MAX;
-    render(&text, &frame, &small, &look);
+    render(&text, &top, &small, &look);
     check_screen(text_get(&text), 80);
     text_fini(&text);
 
-    frame = (struct top_frame){.endpoint = "here", .clock = "now", .problem = "no broker answers"};
-    render(&text, &frame, &small, &look);
+    top.fresh = false;
+    snprintf(top.err.text, sizeof top.err.text, "no broker answers");
+    render(&text, &top, &small, &look);
     assert_non_null(strstr(text_get(&text), "no broker answers"));
     text_fini(&text);
 }
@@ -277,15 +277,14 @@ TEST(top_missing_shard)
     rows[1].problem = (char *)(uintptr_t) "away";
     assert_int_equal(ctl_missing(&shards), 1);
     assert_string_equal(ctl_totals(&shards, totals, sizeof totals), "2 of 3 shards");
-    view_init(&v, 1, 0);
+    struct top top = view_init(&v, 1, 0);
     v.info.shards = &shards;
-    struct top_frame frame = {.info = &v.info, .why = &v.why, .endpoint = "here", .clock = "now"};
     const struct sheet_style any = {0}, small = {.columns = 40, .rows = 24};
     struct look look = {0};
-    render(&text, &frame, &any, &look);
+    render(&text, &top, &any, &look);
     assert_non_null(strstr(text_get(&text), "items in 2 of 3 shards"));
     text_fini(&text);
-    render(&text, &frame, &small, &look);
+    render(&text, &top, &small, &look);
     check_screen(text_get(&text), 40);
     text_fini(&text);
 }

@@ -57,10 +57,10 @@ struct model {
 };
 
 struct reply {
-    struct pb_writer header;
+    struct text header;
     struct wire_reply outer;
     struct wire_sampled view;
-    struct pb_writer frames[MAX_CHUNKS + 1];
+    struct text frames[MAX_CHUNKS + 1];
     struct batch_frame list[MAX_CHUNKS + 1];
     uint32_t n_frames;
 };
@@ -247,7 +247,7 @@ static void model_init(struct model *m, uint64_t seed)
 
 /* ---- the reply that a broker would make of it ---- */
 
-static void encode_layouts(const struct model *m, struct pb_writer *out)
+static void encode_layouts(const struct model *m, struct text *out)
 {
     for (uint32_t l = 0; l < m->n_layouts; l++) {
         Replay__Layout layout = REPLAY__LAYOUT__INIT;
@@ -287,7 +287,7 @@ static void encode_layouts(const struct model *m, struct pb_writer *out)
     }
 }
 
-static void encode_block(struct model *m, uint32_t chunk, uint32_t column, struct pb_writer *frame, uint32_t *size_out,
+static void encode_block(struct model *m, uint32_t chunk, uint32_t column, struct text *frame, uint32_t *size_out,
                          uint8_t *codec_out)
 {
     static const int32_t wanted[] = {RP_CODEC_RAW, RP_CODEC_AUTO, RP_CODEC_LZ4, RP_CODEC_SHUFFLE_LZ4,
@@ -306,7 +306,7 @@ static void encode_block(struct model *m, uint32_t chunk, uint32_t column, struc
         codec_encode(&scratch, codec, &shape, from->rows + (size_t)m->chunk_first[chunk] * from->row_bytes, bytes,
                      &size, codec_out, NULL);
     assert_int_equal(status, RP_OK);
-    memcpy(pb_reserve(frame, size), bytes, size);
+    memcpy(text_reserve(frame, size), bytes, size);
     *size_out = (uint32_t)size;
     free(bytes);
     codec_scratch_fini(&scratch);
@@ -378,7 +378,7 @@ static void encode_reply(struct model *m, struct reply *r)
             encode_block(m, c, column, &r->frames[frame], &a->block_size[a->n_blocks], &a->block_codec[a->n_blocks]);
         }
     }
-    struct pb_writer layouts = {0};
+    struct text layouts = {0};
     encode_layouts(m, &layouts);
     struct wire_sampled_out out = {.id = 9,
                                    .text = "because",
@@ -412,7 +412,7 @@ static void encode_reply(struct model *m, struct reply *r)
                                    .waited_ns = 99,
                                    .partial = true};
     wire_write_sampled(&r->header, &out);
-    pb_writer_fini(&layouts);
+    text_fini(&layouts);
     free(a);
     for (uint32_t i = 0; i < r->n_frames; i++)
         r->list[i] = (struct batch_frame){r->frames[i].data, r->frames[i].size};
@@ -426,9 +426,9 @@ static rp_status reply_read(struct reply *r, rp_error *err)
 
 static void reply_fini(struct reply *r)
 {
-    pb_writer_fini(&r->header);
+    text_fini(&r->header);
     for (uint32_t i = 0; i < r->n_frames; i++)
-        pb_writer_fini(&r->frames[i]);
+        text_fini(&r->frames[i]);
 }
 
 /* ---- comparing ---- */
@@ -619,8 +619,8 @@ BATCH_TEST(damage)
             rp_error err = {0};
             struct rp_batch *batch = NULL;
             uint32_t frame = below(m, r->n_frames + 2);
-            struct pb_writer *hit = frame < r->n_frames ? &r->frames[frame] : &r->header;
-            uint8_t *byte = hit->data + below(m, (uint32_t)hit->size), old = *byte;
+            struct text *hit = frame < r->n_frames ? &r->frames[frame] : &r->header;
+            uint8_t *byte = hit->bytes + below(m, (uint32_t)hit->size), old = *byte;
             *byte = (uint8_t)rng_next(&m->rng);
             size_t size = r->list[0].size;
             if (below(m, 8) == 0)

@@ -12,6 +12,7 @@
 #include "agent/launch/prepare.h"
 #include "agent/launch/process/machine.h"
 #include "proto/base/clock.h"
+#include "proto/base/rng.h"
 #include "tests/support/process.h"
 #include "tests/support/test.h"
 
@@ -223,7 +224,7 @@ TEST(what_is_kept_comes_back, set_up, tear_down)
 static char *cache_path(const struct fixture *f, const char *key)
 {
     static char name[128];
-    snprintf(name, sizeof name, "replay/profile-%016llx.json", (unsigned long long)profile_hash(key));
+    snprintf(name, sizeof name, "replay/profile-%016llx.json", (unsigned long long)rng_hash(0, key));
     (void)f;
     return name;
 }

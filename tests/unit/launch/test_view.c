@@ -354,7 +354,7 @@ static void assert_fits(const char *text, uint32_t columns, uint32_t rows, bool 
         char line[4096];
         assert_true(size < sizeof line);
         snprintf(line, sizeof line, "%.*s", (int)size, at);
-        if (line_width(line) > columns)
+        if (format_width(line) > columns)
             fail_msg("wider than %u: '%s'", columns, line);
         for (size_t i = 0; i < size; i++)
             assert_true((unsigned char)line[i] >= 0x20 && (utf8 || (unsigned char)line[i] < 0x7f));

@@ -10,7 +10,7 @@
 
 /* ---- lines ---- */
 
-/* Whatever a text contains, a line shows it in as many columns as line_width says, and in no more than its limit. */
+/* Whatever a text contains, a line shows it in as many columns as format_width says, and in no more than its limit. */
 TEST(widths)
 {
     static const char *const parts[] = {"a",    "\xc3\xa4", "\xe6\xbc\xa2", "\x01",    "\x1b",
@@ -24,9 +24,9 @@ TEST(widths)
         struct line any = {.utf8 = true}, small = {.utf8 = true, .limit = 1 + (uint32_t)rng_below(&rng, 8)};
         line_put(&any, TINT_NONE, "%s", text);
         line_put(&small, TINT_NONE, "%s", text);
-        assert_int_equal(any.width, line_width(text));
-        assert_int_equal(any.width, line_width(text_get(&any.text)));
-        assert_true(small.width <= small.limit && line_width(text_get(&small.text)) == small.width);
+        assert_int_equal(any.width, format_width(text));
+        assert_int_equal(any.width, format_width(text_get(&any.text)));
+        assert_true(small.width <= small.limit && format_width(text_get(&small.text)) == small.width);
         assert_null(strpbrk(text_get(&any.text), "\x01\x1b\xff"));
         line_fini(&any);
         line_fini(&small);
@@ -210,7 +210,7 @@ TEST(list)
         assert_true(look.first + look.page <= n || sheet.n == 0);
         for (uint32_t i = 1; i < sheet.n; i++) {
             const char *text = text_get(&sheet.lines[i].text), *number = strrchr(text, ' ');
-            assert_true(line_width(text) <= style.columns);
+            assert_true(format_width(text) <= style.columns);
             if (look.sort % 2 == 1 && style.columns >= 28)
                 assert_true(is_kth(rows, n, (uint32_t)strtoul(number, NULL, 10), look.first + i - 1));
         }

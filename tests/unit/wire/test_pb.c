@@ -10,15 +10,15 @@ TEST(varints_of_every_length)
     for (uint32_t bits = 0; bits <= 64; bits++) {
         uint64_t values[] = {bits == 64 ? UINT64_MAX : (UINT64_C(1) << bits) - 1, bits == 64 ? 0 : UINT64_C(1) << bits};
         for (uint32_t i = 0; i < 2; i++) {
-            struct pb_writer w = {0};
+            struct text w = {0};
             pb_varint(&w, values[i]);
             assert_int_equal(w.size, pb_varint_size(values[i]));
-            struct pb_number back = pb_read_varint(w.data, w.data + w.size);
-            assert_ptr_equal(back.at, w.data + w.size);
+            struct pb_number back = pb_read_varint(w.bytes, w.bytes + w.size);
+            assert_ptr_equal(back.at, w.bytes + w.size);
             assert_int_equal(back.value, values[i]);
             for (size_t cut = 0; cut < w.size; cut++)
-                assert_null(pb_read_varint(w.data, w.data + cut).at);
-            pb_writer_fini(&w);
+                assert_null(pb_read_varint(w.bytes, w.bytes + cut).at);
+            text_fini(&w);
         }
     }
 }
@@ -36,13 +36,13 @@ TEST(varints_past_64_bits_are_damage)
 
 TEST(reader_gives_every_field)
 {
-    struct pb_writer w = {0};
+    struct text w = {0};
     pb_put_varint(&w, 1, 300);
     pb_tag(&w, 2, PB_FIXED32);
-    memcpy(pb_reserve(&w, 4), "\4\3\2\1", 4);
+    memcpy(text_reserve(&w, 4), "\4\3\2\1", 4);
     pb_put_fixed64(&w, 300, UINT64_C(0x0102030405060708));
     pb_put_bytes(&w, 16, "abc", 3);
-    struct pb_reader r = pb_reader(w.data, w.size);
+    struct pb_reader r = pb_reader(w.bytes, w.size);
     struct pb_field f;
     assert_int_equal(pb_next(&r, &f), 1);
     assert_int_equal(f.number, 1);
@@ -63,7 +63,7 @@ TEST(reader_gives_every_field)
     assert_memory_equal(f.data, "abc", 3);
     assert_int_equal(pb_next(&r, &f), 0);
     assert_int_equal(pb_next(&r, &f), 0);
-    pb_writer_fini(&w);
+    text_fini(&w);
     r = pb_reader(NULL, 0);
     assert_int_equal(pb_next(&r, &f), 0);
 }
@@ -102,14 +102,14 @@ TEST(damage)
 
 TEST(defaults_are_left_out)
 {
-    struct pb_writer w = {0};
+    struct text w = {0};
     pb_put_varint(&w, 1, 0);
     pb_put_fixed64(&w, 3, 0);
     pb_put_bytes(&w, 4, NULL, 0);
     assert_null(pb_put_packed(&w, 6, 0, 8));
     assert_int_equal(w.size, 0);
     assert_false(w.failed);
-    pb_writer_fini(&w);
+    text_fini(&w);
 }
 
 TEST(all_equal_finds_any_difference)
@@ -145,27 +145,27 @@ TEST(accessors_spread_one_element)
 
 TEST(writer_that_ran_out_of_memory_stays_so)
 {
-    struct pb_writer w = {0};
+    struct text w = {0};
     pb_put_varint(&w, 1, 1);
     size_t before = w.size;
-    assert_null(pb_reserve(&w, SIZE_MAX - 4));
+    assert_null(text_reserve(&w, SIZE_MAX - 4));
     assert_true(w.failed);
     pb_put_varint(&w, 1, 1);
     pb_put_bytes(&w, 2, "x", 1);
     assert_int_equal(w.size, before);
-    pb_writer_fini(&w);
-    assert_null(w.data);
+    text_fini(&w);
+    assert_null(w.bytes);
     assert_false(w.failed);
 }
 
 TEST(writer_grows)
 {
-    struct pb_writer w = {0};
+    struct text w = {0};
     for (uint32_t i = 0; i < 10000; i++) {
         uint8_t *at = pb_put_packed(&w, 3, 3, 4);
         memcpy(at, (const uint32_t[]){i, i + 1, i + 2}, 12);
     }
-    struct pb_reader r = pb_reader(w.data, w.size);
+    struct pb_reader r = pb_reader(w.bytes, w.size);
     struct pb_field f;
     for (uint32_t i = 0; i < 10000; i++) {
         assert_int_equal(pb_next(&r, &f), 1);
@@ -174,5 +174,5 @@ TEST(writer_grows)
         assert_int_equal(pb_u32(&a, 2), i + 2);
     }
     assert_int_equal(pb_next(&r, &f), 0);
-    pb_writer_fini(&w);
+    text_fini(&w);
 }
