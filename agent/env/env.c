@@ -403,7 +403,7 @@ rp_status env_open(struct env *self, const struct env_config *config, rp_error *
 
 void env_close(struct env *self)
 {
-    if (self->self && !self->provider) /* a provider's environments belong to their group */
+    if (self->self && !self->described && !self->provider) /* a provider's environments belong to their group */
         self->ops->destroy(self->self);
     if (self->library)
         dlclose(self->library);

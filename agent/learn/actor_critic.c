@@ -122,6 +122,7 @@ static void add_tensors(struct critic *self, struct agent *agent)
 {
     static const char *const names[CRITIC_MAX] = {"q1", "q2"};
     static const char *const target_names[CRITIC_MAX] = {"target/q1", "target/q2"};
+    assert(self->plan.n_q >= 1 && self->plan.n_q <= CRITIC_MAX);
     agent_add_net(agent, "policy", &self->policy, agent->params);
     agent_add_net(agent, names[0], &self->q, agent->params + critic_at(self, 0));
     agent_end_policy(agent);
@@ -251,6 +252,7 @@ static void critic_targets(struct critic *self, const struct agent *agent, const
 {
     const double g = agent->config.discount;
     const float *q[CRITIC_MAX] = {0};
+    assert(self->plan.n_q >= 1 && self->plan.n_q <= CRITIC_MAX);
     critic_set_actions(self, self->next, actions);
     for (uint32_t k = 0; k < self->plan.n_q; k++)
         q[k] = net_forward(&self->q, self->target + critic_at(self, k), &self->q_pass[k], self->next, self->n);

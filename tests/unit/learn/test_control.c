@@ -170,7 +170,7 @@ static void take_networks(struct problem *p)
     dense_init(&p->policy, p->agent, "policy");
     if (p->algorithm != SAC)
         dense_init(&p->target_policy, p->agent, "target/policy");
-    for (uint32_t k = 0; k < p->n_q; k++) {
+    for (uint32_t k = 0; k < p->n_q && k < 2; k++) {
         dense_init(&p->q[k], p->agent, q[k][0]);
         dense_init(&p->target_q[k], p->agent, q[k][1]);
     }
@@ -376,7 +376,8 @@ static void check_act(struct problem *p)
 
     learning_act(p->agent, s, &(struct agent_explore){0}, &rng, &again);
     check_judgement(p, &again);
-    assert_int_equal(p->algorithm != SAC, memcmp(greedy.continuous, again.continuous, ACTION * sizeof(float)) == 0);
+    for (uint32_t j = 0; j < ACTION; j++)
+        assert_int_equal(p->algorithm != SAC, greedy.continuous[j] == again.continuous[j]);
 
     /* The same random numbers again, now with noise on top; huge noise ends at the bounds. */
     float noise[ACTION] = {0.05f, -0.04f};
