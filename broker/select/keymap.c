@@ -68,7 +68,8 @@ static void count_bytes(struct keymap *self, size_t more, size_t less)
 
 /* ---- lines */
 
-static void segment_new(struct keymap *self)
+/* Rare, and out of the way of keymap_put, like start_moving. */
+static __attribute__((noinline)) void segment_new(struct keymap *self)
 {
     uint32_t lines = self->segments ? 2 * self->segments->segment.lines : FIRST_LINES;
     if (lines > MOST_LINES)
@@ -170,7 +171,7 @@ static void directory_free(const struct keymap *self, struct directory *dir, str
 
 /* ---- growth */
 
-static void start_moving(struct keymap *self)
+static __attribute__((noinline)) void start_moving(struct keymap *self)
 {
     self->old = self->now;
     self->now = directory_new(self, 2 * (self->old.mask + 1));
@@ -206,13 +207,16 @@ static void move_some(struct keymap *self)
         directory_fini(self, &self->old);
 }
 
-/* Makes room for one more block. */
-static void make_room(struct keymap *self)
+/* Makes room for one more block. True: blocks may belong to another directory now. */
+static bool make_room(struct keymap *self)
 {
     if (self->old.cells)
         move_some(self);
     else if (self->now.count >= (self->now.mask + 1) / 2)
         start_moving(self);
+    else
+        return false;
+    return true;
 }
 
 /* ---- public */
@@ -300,9 +304,11 @@ bool keymap_put(struct keymap *self, uint64_t key, uint32_t slot)
     struct directory *dir = directory_of(self, hash);
     struct entry *entry = probe(dir, hash, key);
     if (!entry->value) {
-        make_room(self);
-        dir = directory_of(self, hash);
-        *probe(dir, hash, key) = (struct entry){.tag = key, .value = (uint64_t)slot << 1 | 1};
+        if (make_room(self)) {
+            dir = directory_of(self, hash);
+            entry = probe(dir, hash, key);
+        }
+        *entry = (struct entry){.tag = key, .value = (uint64_t)slot << 1 | 1};
         dir->count++;
         return true;
     }
