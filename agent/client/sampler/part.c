@@ -455,7 +455,7 @@ static void note_size(struct part *self, const rp_batch *batches, rp_status stat
 {
     uint64_t n = batch_list_items(batches), size = batches ? batches->info.table_size : 0;
     enum deal deal = self->group->deal;
-    if (self->paid && status == RP_OK)
+    if (self->paid && status == RP_OK && batches)
         set_state(self, batches->mass, batches->room, n ? size : 0);
     else if (self->paid || (deal == DEAL_QUEUE && status == RP_DEADLINE_EXCEEDED))
         self->size = 0;
