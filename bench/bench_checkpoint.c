@@ -181,7 +181,7 @@ static bool start(struct options *options, char *folder, size_t size, char *extr
 {
     if (!files_folder(options->dir, folder, size))
         return false;
-    snprintf(extra, extra_size, "checkpoint: {dir: %s, every: 0s, on_exit: false}\n", folder);
+    snprintf(extra, extra_size, "folder: %s\njournal: off\ncheckpoint: {every: 0s}\n", folder);
     options->extra = extra;
     return run_broker(options, options->items, party);
 }

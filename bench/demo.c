@@ -138,7 +138,7 @@ static const char demo_config[] = "service: tcp://127.0.0.1:0\ningest: tcp://127
                                   "tables:\n"
                                   "  - name: replay\n"
                                   "    max_size: 200000\n"
-                                  "    sampler: {kind: prioritized, options: {exponent: 0.6}}\n"
+                                  "    sampler: {kind: prioritized, exponent: 0.6}\n"
                                   "    remover: {kind: fifo}\n"
                                   "    limiter: {kind: sample_to_insert_ratio, samples_per_insert: 4, min_size: 1000, "
                                   "error_buffer: 8000}\n";

@@ -255,7 +255,7 @@ static bool write_config(const struct options *options, uint64_t items, const ch
             "tables:\n"
             "  - name: replay\n"
             "    max_size: %llu\n"
-            "    sampler: {kind: prioritized, options: {exponent: 0.6}}\n"
+            "    sampler: {kind: prioritized, exponent: 0.6}\n"
             "    remover: {kind: fifo}\n"
             "    limiter: {%s}\n",
             options->io_threads, (unsigned long long)4096 + ((unsigned long long)items * (options->size + 256) >> 19),

@@ -13,9 +13,10 @@
 #define MAX_STEPS 1e15
 #define MAX_TIME 9e18
 #define TABLE_STEPS 1e9
+#define SEQUENCE_STEPS 21 /* of an item, unless the file says otherwise */
+#define EPISODE_STEPS 1000
 
 static const char *const delays[] = {[ENV_DELAY_SLEEP] = "sleep", [ENV_DELAY_BUSY] = "busy", NULL};
-static const char *const dtypes[] = {"float32", "uint8", NULL};
 static const char *const activations[] = {"relu", "tanh", NULL};
 static const char *const adder_kinds[] = {
     [ADDER_TRANSITION] = "transition", [ADDER_SEQUENCE] = "sequence", [ADDER_EPISODE] = "episode", NULL};
@@ -25,7 +26,7 @@ static const char *const adder_ends[] = {
 static const char *const engines[] = {[ENGINE_LOCAL] = "local", [ENGINE_SLURM] = "slurm", NULL};
 #define HOST(member) offsetof(struct host_config, member)
 
-/* Words that stand for numbers; the first stands for 0. */
+/* Words that stand for RUN_AUTO. */
 static const char *const automatic[] = {"auto", NULL};
 
 /* run_schema appends the broker's rows to these. */
@@ -37,14 +38,11 @@ static const struct schema_row own_rows[] = {
      "folder for logs and the learner's state; empty: nothing is written"},
 
     {"environment.name", SCHEMA_STRING, ROOT(environment.name), "", 0, 0, NULL, 0,
-     "a built-in environment (docs/GUIDE.md) or one of the plug-in; empty, without python and gym: "
-     "CartPole-v1"},
+     "a built-in environment (docs/GUIDE.md) or one of the plug-in; python:MODULE:CALLABLE, such as python:my_env:make "
+     "for "
+     "make() in my_env.py beside the file; or gym:ID for what gymnasium.make or gym.make makes; empty: CartPole-v1"},
     {"environment.plugin", SCHEMA_PATH, ROOT(environment.plugin), "", 0, 0, NULL, 0,
      "a shared object with environments (include/replay/env.h); relative to the file, if it exists there"},
-    {"environment.python", SCHEMA_STRING, ROOT(environment.python), "", 0, 400, NULL, 0,
-     "an environment in Python: module:callable, such as my_env:make for make() in my_env.py beside the file"},
-    {"environment.gym", SCHEMA_STRING, ROOT(environment.gym), "", 0, 400, NULL, 0,
-     "an environment that gymnasium.make or gym.make makes: its id, such as LunarLander-v2"},
     {"environment.interpreter", SCHEMA_STRING, ROOT(environment.interpreter), "python3", 1, 400, NULL, 0,
      "program that runs environments in Python; it needs the package replaybus (docs/GUIDE.md)"},
     {"environment.timeout", SCHEMA_TIME, ROOT(environment.timeout_ns), "60s", 1e6, 3.6e12, NULL, 0,
@@ -57,15 +55,9 @@ static const struct schema_row own_rows[] = {
      "additional time per step, to simulate a slow environment"},
     {"environment.delay_kind", SCHEMA_ENUM, ROOT(environment.delay_kind), "sleep", 0, 0, delays, 0,
      "how to spend the delay: sleep, or busy (keep the processor busy)"},
-    {"environment.spec.dtype", SCHEMA_ENUM, ROOT(environment.spec.dtype), "float32", 0, 0, dtypes, 0, NULL},
-    {"environment.spec.shape", SCHEMA_INTS, ROOT(environment.spec.shape), NULL, 0, RP_MAX_RANK, NULL, 0,
-     "shape of the observations of an environment in Python; empty: replay-launch asks the environment, and writes "
-     "this and the rest of its spec (dtype, actions, low, high, max_steps, scale) into the run's file"},
-    {"environment.spec.actions", SCHEMA_INT, ROOT(environment.spec.actions), "0", 0, 2147483647.0, NULL, 0, NULL},
-    {"environment.spec.low", SCHEMA_REALS, ROOT(environment.spec.low), NULL, 0, RP_ENV_MAX_ACTION, NULL, 0, NULL},
-    {"environment.spec.high", SCHEMA_REALS, ROOT(environment.spec.high), NULL, 0, RP_ENV_MAX_ACTION, NULL, 0, NULL},
-    {"environment.spec.max_steps", SCHEMA_INT, ROOT(environment.spec.max_steps), "0", 0, 4294967295.0, NULL, 0, NULL},
-    {"environment.spec.scale", SCHEMA_REAL, ROOT(environment.spec.scale), "1", 1e-6, 1e6, NULL, 0, NULL},
+    {"environment.spec", SCHEMA_TUPLES, ROOT(environment.spec), NULL, 0, 7, NULL, 0,
+     "an environment in Python as it describes itself (dtype, shape, actions, low, high, max_steps, scale); empty: "
+     "replay-launch asks the environment, and writes this into the run's file"},
 
     {"agent.algorithm", SCHEMA_STRING, ROOT(agent.algorithm), "dqn", 0, 0, NULL, 0,
      "dqn, ddpg, td3, sac, impala or bc"},
@@ -85,28 +77,20 @@ static const struct schema_row own_rows[] = {
      "learner steps over which learning rates fall linearly to a tenth; 0: constant rates"},
     {"agent.clip_norm", SCHEMA_REAL, ROOT(agent.clip_norm), "0", -1, 1e9, NULL, 0,
      "maximum norm of a gradient; 0: the algorithm's default; -1: no clipping"},
-    {"agent.target_period", SCHEMA_INT, ROOT(agent.target_period), "0", 0, 1e12, NULL, 0,
-     "learner steps between copies into the target networks; 0: use tau, or the algorithm's default"},
-    {"agent.tau", SCHEMA_REAL, ROOT(agent.tau), "0", 0, 1, NULL, 0,
-     "how far the target networks move at each learner step; 0: use target_period, or the algorithm's default"},
+    {"agent.target", SCHEMA_REAL, ROOT(agent_target), "0", 0, 1e12, NULL, 0,
+     "how the target networks follow. Below 1: how far they move at each learner step (tau); from 1 on: learner steps "
+     "between copies (target period); 0: the algorithm's default"},
     {"agent.importance_exponent", SCHEMA_REAL, ROOT(agent.importance_exponent), "-1", -1, 1, NULL, 0,
      "prioritized sampling: exponent of the importance weights; 0: no weights; -1: the algorithm's default"},
-    {"agent.double", SCHEMA_BOOL, ROOT(agent.double_q), "true", 0, 0, NULL, 0,
-     "dqn: the online network chooses the action that the target network evaluates"},
-    {"agent.dueling", SCHEMA_BOOL, ROOT(agent.dueling), "false", 0, 0, NULL, 0,
-     "dqn: separate streams for the value and the advantages"},
     {"agent.huber", SCHEMA_REAL, ROOT(agent.huber), "-1", -1, 1e9, NULL, 0,
      "TD errors beyond this value count linearly; 0: all squared; -1: the algorithm's default"},
-    {"agent.policy_delay", SCHEMA_INT, ROOT(agent.policy_delay), "0", 0, 1e6, NULL, 0,
-     "td3: learner steps per policy step; 0: 2"},
-    {"agent.alpha", SCHEMA_REAL, ROOT(agent.alpha), "-1", -1, 1e6, NULL, 0,
-     "sac: temperature; 0: learned; -1: the algorithm's default"},
-    {"agent.target_entropy", SCHEMA_REAL, ROOT(agent.target_entropy), "0", -1e6, 1e6, NULL, 0,
-     "sac: entropy that a learned temperature maintains; 0: minus the size of an action"},
-    {"agent.entropy_cost", SCHEMA_REAL, ROOT(agent.entropy_cost), "0", -1, 1e6, NULL, 0,
-     "impala: weight of the entropy in the loss; 0: the algorithm's default; -1: none"},
-    {"agent.value_cost", SCHEMA_REAL, ROOT(agent.value_cost), "0", -1, 1e6, NULL, 0,
-     "impala: weight of the value loss; 0: the algorithm's default; -1: none"},
+    {"agent.options", SCHEMA_OPTIONS, ROOT(agent_options), NULL, 0, 8, NULL, 0,
+     "options of the algorithm. dqn: double (true: the online network chooses the action that the target network "
+     "evaluates), dueling (false; true: separate streams for the value and the advantages). td3: policy_delay (2 "
+     "learner "
+     "steps per policy step). sac: alpha (the temperature; 0: learned), target_entropy (of a learned temperature; 0: "
+     "minus "
+     "the size of an action). impala: entropy_cost, value_cost (weights in the loss; -1: none)"},
 
     {"adder.kind", SCHEMA_ENUM, ROOT(adder.kind), "transition", 0, 0, adder_kinds, 0,
      "what an item is: transition (n-step), sequence or episode"},
@@ -114,13 +98,12 @@ static const struct schema_row own_rows[] = {
      "table into which actors insert and from which learners sample: one of broker.tables"},
     {"adder.n_step", SCHEMA_INT, ROOT(adder.n_step), "1", 1, 1000, NULL, 0,
      "transition: number of steps that an item spans"},
-    {"adder.length", SCHEMA_INT, ROOT(adder.length), "21", 1, 65536, NULL, 0, "sequence: number of steps in an item"},
+    {"adder.length", SCHEMA_INT, ROOT(adder.length), "0", 0, TABLE_STEPS, NULL, 0,
+     "sequence: number of steps in an item; episode: longer ones are rejected; 0: 21, and 1000 for episodes"},
     {"adder.period", SCHEMA_INT, ROOT(adder.period), "20", 1, 65536, NULL, 0,
      "sequence: steps between the starts of two items"},
     {"adder.end", SCHEMA_ENUM, ROOT(adder.end), "pad", 0, 0, adder_ends, 0,
      "sequence, at the end of an episode: pad, truncate, write the last steps, or continue into the next episode"},
-    {"adder.max_length", SCHEMA_INT, ROOT(adder.max_length), "1000", 1, TABLE_STEPS, NULL, 0,
-     "episode: longer episodes are rejected"},
     {"adder.actor_priorities", SCHEMA_BOOL, ROOT(adder.actor_priorities), "false", 0, 0, NULL, 0,
      "transition: take first priorities from the actor's own values (Ape-X)"},
     {"adder.chunk_length", SCHEMA_INT, ROOT(adder.chunk_length), "1", 1, 65536, NULL, 0,
@@ -130,10 +113,9 @@ static const struct schema_row own_rows[] = {
     {"adder.buffer_items", SCHEMA_INT, ROOT(adder.buffer_items), "100", 1, 1 << 30, NULL, 0,
      "maximum number of items that are created and not yet confirmed"},
 
-    {"actors.on", SCHEMA_BOOL, ROOT(actors.on), "true", 0, 0, NULL, 0,
-     "false: no actors; learners train on what the broker loads (docs/LAUNCH.md)"},
     {"actors.count", SCHEMA_INT, ROOT(actors.count), "1", 0, MAX_COUNT, automatic, 0,
-     "number of actors; auto: replay-launch measures and decides (other programs: 1)"},
+     "number of actors; 0: learners train on what the broker loads (docs/LAUNCH.md); auto: replay-launch measures and "
+     "decides (other programs: 1)"},
     {"actors.environments", SCHEMA_INT, ROOT(actors.environments), "1", 1, MAX_COUNT, NULL, 0,
      "number of environments that each actor steps in turns"},
     {"actors.command", SCHEMA_STRINGS, ROOT(actors.command), NULL, 0, 256, NULL, 0,
@@ -159,15 +141,14 @@ static const struct schema_row own_rows[] = {
     {"actors.greedy", SCHEMA_BOOL, ROOT(actors.greedy), "false", 0, 0, NULL, 0,
      "act like an evaluator, without exploration: an expert to imitate"},
 
-    {"learners.on", SCHEMA_BOOL, ROOT(learners.on), "true", 0, 0, NULL, 0,
-     "false: no learners; actors fill the table (with actors.weights or actors.command)"},
     {"learners.count", SCHEMA_INT, ROOT(learners.count), "1", 0, 64, automatic, 0,
-     "number of learners; they average their gradients and stay identical; auto: replay-launch decides"},
+     "number of learners, which average their gradients and stay identical; 0: actors fill the table (with "
+     "actors.weights or actors.command); auto: replay-launch decides"},
     {"learners.command", SCHEMA_STRINGS, ROOT(learners.command), NULL, 0, 256, NULL, 0,
      "your own learner instead of replay-learner"},
     {"learners.delay", SCHEMA_TIME, ROOT(learners.delay_ns), "0s", 0, 3.6e12, NULL, 0,
      "additional time per learner step, to simulate a learner that waits for an accelerator"},
-    {"learners.prefetch", SCHEMA_INT, ROOT(learners.prefetch), "auto", 0, 1024, automatic, 0,
+    {"learners.prefetch", SCHEMA_INT, ROOT(learners.prefetch), "auto", 1, 1024, automatic, 0,
      "batches in flight; auto: up to 16, and at most two fifths of what the limiter allows between samples and "
      "inserts"},
     {"learners.publish_every", SCHEMA_INT, ROOT(learners.publish_every), "10", 1, 1e9, NULL, 0,
@@ -226,37 +207,28 @@ static const struct schema_row own_rows[] = {
     {"launch.send", SCHEMA_STRINGS, ROOT(launch.send), NULL, 0, 256, NULL, 0,
      "files and folders beside the run's file that hosts need, such as my_env.py; without this, {here} is the same "
      "path there"},
-    {"launch.slurm.partition", SCHEMA_STRING, ROOT(launch.slurm.partition), "", 0, 400, NULL, 0,
-     "partition of the core job: broker, learners, evaluator and launcher; empty: the cluster's default"},
-    {"launch.slurm.cores", SCHEMA_INT, ROOT(launch.slurm.cores), "0", 0, MAX_COUNT, NULL, 0,
-     "processors of the core job; 0: the partition's default"},
-    {"launch.slurm.memory", SCHEMA_BYTES, ROOT(launch.slurm.memory), "0", 0, 9e18, NULL, 0,
-     "memory of the core job; 0: the partition's default"},
-    {"launch.slurm.time", SCHEMA_TIME, ROOT(launch.slurm.time_ns), "0s", 0, MAX_TIME, NULL, 0,
-     "time limit of a job; before it ends the run saves itself, is queued again and goes on; 0s: the partition's"},
-    {"launch.slurm.warning", SCHEMA_TIME, ROOT(launch.slurm.warning_ns), "120s", 1e9, MAX_TIME, NULL, 0,
-     "how long before the time limit the run begins to save itself"},
-    {"launch.slurm.options", SCHEMA_STRINGS, ROOT(launch.slurm.options), NULL, 0, 64, NULL, 0,
-     "more options of sbatch for both jobs: [--account=x, --gres=gpu:1]"},
-    {"launch.slurm.actors.partition", SCHEMA_STRING, ROOT(launch.slurm.actors_partition), "", 0, 400, NULL, 0,
-     "partition of the actor array, which may be preempted; empty: the core job's"},
-    {"launch.slurm.actors.count", SCHEMA_STRING, ROOT(launch.slurm.actors_count), "", 0, 32, NULL, 0,
+    {"launch.slurm.core", SCHEMA_OPTIONS, ROOT(launch.slurm.core), NULL, 0, 64, NULL, 0,
+     "options of sbatch for the core job (broker, learners, evaluator and launcher): {partition: main, cpus-per-task: "
+     "8, "
+     "mem: 16G, time: 12:00:00}; before its time is over the run saves itself, is queued again and goes on"},
+    {"launch.slurm.actors", SCHEMA_OPTIONS, ROOT(launch.slurm.actors), NULL, 0, 64, NULL, 0,
+     "options of sbatch for the actor array, which may be preempted"},
+    {"launch.slurm.count", SCHEMA_STRING, ROOT(launch.slurm.count), "", 0, 32, NULL, 0,
      "least and most actors (not tasks), such as 4-64; empty: actors.count, or with auto as many as plan.max_actors"},
-    {"launch.slurm.actors.per_task", SCHEMA_INT, ROOT(launch.slurm.actors_per_task), "8", 1, 1024, NULL, 0,
+    {"launch.slurm.per_task", SCHEMA_INT, ROOT(launch.slurm.per_task), "8", 1, 1024, NULL, 0,
      "actors in each task of the array, one processor each"},
-    {"launch.slurm.actors.options", SCHEMA_STRINGS, ROOT(launch.slurm.actors_options), NULL, 0, 64, NULL, 0,
-     "more options of sbatch for the array"},
+    {"launch.slurm.warning", SCHEMA_TIME, ROOT(launch.slurm.warning_ns), "120s", 1e9, MAX_TIME, NULL, 0,
+     "how long before the core job's time limit the run begins to save itself"},
 
     {"hosts", SCHEMA_LIST, ROOT(hosts), NULL, 0, 256, NULL, sizeof(struct host_config),
      "machines that run actors and learners beside this one (docs/LAUNCH.md)"},
-    {"hosts[].name", SCHEMA_STRING, HOST(name), "", 0, 63, NULL, 0,
-     "name of a host that is reached by a command; empty: host1, host2, ... by its place in the list"},
-    {"hosts[].ssh", SCHEMA_STRING, HOST(ssh), "", 0, 400, NULL, 0,
-     "destination as ssh takes it; cpu[1-4] stands for four hosts"},
+    {"hosts[].name", SCHEMA_STRING, HOST(name), "", 0, 400, NULL, 0,
+     "destination as ssh takes it; cpu[1-4] stands for four hosts; local: this machine with its roles, which in any "
+     "case "
+     "runs the broker, the evaluator and the roles that no host has"},
     {"hosts[].command", SCHEMA_STRINGS, HOST(command), NULL, 0, 64, NULL, 0,
-     "instead of ssh: a command to which a line for the shell there is added, such as [docker, exec, -i, box, sh, -c]"},
-    {"hosts[].local", SCHEMA_BOOL, HOST(local), "false", 0, 0, NULL, 0,
-     "this machine with its roles; in any case it runs the broker, the evaluator and the roles that no host has"},
+     "instead of ssh: a command to which a line for the shell there is added, such as [docker, exec, -i, box, sh, -c]; "
+     "without a name, the host is host1, host2, ... by its place in the list"},
     {"hosts[].roles", SCHEMA_STRINGS, HOST(roles), NULL, 0, 2, NULL, 0,
      "which processes run there: actor, learner; empty: actor"},
     {"hosts[].cores", SCHEMA_REAL, HOST(cores), "0", 0, 1e6, NULL, 0,
@@ -269,6 +241,19 @@ static const struct schema_row own_rows[] = {
     {"report.every", SCHEMA_TIME, ROOT(report.every_ns), "2s", 1e6, MAX_TIME, NULL, 0, "time between two reports"},
 };
 
+#define AGENT(member) offsetof(struct agent_config, member)
+
+static const struct schema_row agent_rows[] = {
+    {"double", SCHEMA_BOOL, AGENT(double_q), "true", 0, 0, NULL, 0, NULL},
+    {"dueling", SCHEMA_BOOL, AGENT(dueling), "false", 0, 0, NULL, 0, NULL},
+    {"policy_delay", SCHEMA_INT, AGENT(policy_delay), "0", 0, 1e6, NULL, 0, NULL},
+    {"alpha", SCHEMA_REAL, AGENT(alpha), "-1", -1, 1e6, NULL, 0, NULL},
+    {"target_entropy", SCHEMA_REAL, AGENT(target_entropy), "0", -1e6, 1e6, NULL, 0, NULL},
+    {"entropy_cost", SCHEMA_REAL, AGENT(entropy_cost), "0", -1, 1e6, NULL, 0, NULL},
+    {"value_cost", SCHEMA_REAL, AGENT(value_cost), "0", -1, 1e6, NULL, 0, NULL},
+};
+static const struct schema agent_schema = {.rows = agent_rows, .n_rows = sizeof agent_rows / sizeof agent_rows[0]};
+
 /* Names that other frameworks use for these keys. The broker's own follow. */
 static const struct schema_alias own_aliases[] = {
     {"lr", "agent.learning_rate"},
@@ -277,16 +262,18 @@ static const struct schema_alias own_aliases[] = {
     {"algo", "agent.algorithm"},
     {"hidden_sizes", "agent.hidden"},
     {"hidden_layers", "agent.hidden"},
-    {"polyak", "agent.tau"},
-    {"target_update_period", "agent.target_period"},
-    {"target_update_interval", "agent.target_period"},
+    {"polyak", "agent.target"},
+    {"tau", "agent.target"},
+    {"target_period", "agent.target"},
+    {"target_update_period", "agent.target"},
+    {"target_update_interval", "agent.target"},
     {"max_grad_norm", "agent.clip_norm"},
     {"env", "environment.name"},
     {"env_name", "environment.name"},
     {"env_id", "environment.name"},
     {"id", "environment.name"},
-    {"gymnasium", "environment.gym"},
-    {"entry_point", "environment.python"},
+    {"gymnasium", "environment.name"},
+    {"entry_point", "environment.name"},
     {"num_envs", "actors.environments"},
     {"n_envs", "actors.environments"},
     {"num_actors", "actors.count"},
@@ -317,6 +304,30 @@ static struct schema_row all_rows[N_OWN + MAX_BORROWED];
 static char borrowed_paths[MAX_BORROWED][MAX_PATH];
 static struct schema whole = {.name = "run", .rows = all_rows, .root_size = sizeof(struct run_config)};
 
+/* Environments in Python are named python:MODULE:CALLABLE or gym:ID. */
+static char *after(char *name, const char *prefix)
+{
+    static char none[] = "";
+    size_t length = strlen(prefix);
+    return name && strncmp(name, prefix, length) == 0 ? name + length : none;
+}
+
+/* Derives what the rows of other structs say, then checks. */
+static void check_run(void *root, struct schema_report *report)
+{
+    struct run_config *self = root;
+    self->environment.python = after(self->environment.name, "python:");
+    self->environment.gym = after(self->environment.name, "gym:");
+    if (self->adder.kind == ADDER_EPISODE)
+        self->adder.max_length = self->adder.length = self->adder.length > 0 ? self->adder.length : EPISODE_STEPS;
+    else if (self->adder.length == 0)
+        self->adder.length = SEQUENCE_STEPS;
+    self->agent.tau = self->agent_target < 1 ? self->agent_target : 0;
+    self->agent.target_period = self->agent_target < 1 ? 0 : (int64_t)self->agent_target;
+    schema_read_options(&agent_schema, &self->agent_options, "agent.options", &self->agent, report);
+    run_config_check(self, report);
+}
+
 /* Moves a row of the broker by the offset of its struct in the run's, unless the row belongs to an element of a
  * list. */
 static void build(void)
@@ -334,7 +345,7 @@ static void build(void)
         row->path = borrowed_paths[i];
     }
     whole.n_rows = (uint32_t)N_OWN + broker_schema.n_rows;
-    whole.check = run_config_check;
+    whole.check = check_run;
     uint32_t n = N_ALIASES;
     memcpy(all_aliases, own_aliases, sizeof own_aliases);
     for (const struct schema_alias *alias = broker_aliases; alias->word && n < MAX_ALIASES; alias++)
@@ -352,7 +363,7 @@ const struct schema *run_schema(void)
 const char run_default_yaml[] =
     "# The embedded default: DQN on CartPole-v1.\n"
     "environment: {name: CartPole-v1}\n"
-    "agent: {algorithm: dqn, hidden: [64, 64], batch: 64, learning_rate: 1e-3, target_period: 100}\n"
+    "agent: {algorithm: dqn, hidden: [64, 64], batch: 64, learning_rate: 1e-3, target: 100}\n"
     "adder: {kind: transition, table: replay, n_step: 3}\n"
     "actors: {epsilon: 0.05, epsilon_steps: 5000}\n"
     "stop: {steps: 50000}\n"
@@ -360,14 +371,14 @@ const char run_default_yaml[] =
     "  tables:\n"
     "    - name: replay\n"
     "      max_size: 100000\n"
-    "      sampler: {kind: prioritized, options: {exponent: 0.6}}\n"
+    "      sampler: {kind: prioritized, exponent: 0.6}\n"
     "      limiter: {kind: sample_to_insert_ratio, samples_per_insert: 32, min_size: 1000, error_buffer: 3200}\n";
 
 static bool read_source(const struct schema_source *source, struct run_config *out, struct schema_report *report)
 {
     if (!schema_read(run_schema(), source, out, report))
         return false;
-    out->agent.scale = out->environment.spec.scale;
+    out->agent.scale = env_scale(&out->environment);
     const struct agent_ops *ops = run_config_algorithm(out); /* NULL: only programs of the user act and learn */
     out->adder.discount                                      /* n-step returns are discounted as values are */
         = out->agent.discount > 0 || !ops ? out->agent.discount : ops->defaults->discount;

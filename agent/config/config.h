@@ -10,9 +10,11 @@
 #include "broker/config/config.h"
 #include "proto/config/schema.h"
 
+/* A count that the word auto leaves to the program. */
+#define RUN_AUTO (-1)
+
 struct actors_section {
-    bool on;                       /* false: no actors; the table comes from a checkpoint */
-    int64_t count;                 /* 0: auto, the plan's number */
+    int64_t count;                 /* 0: none, the table comes from a checkpoint; or RUN_AUTO */
     int64_t environments;          /* environments of each actor */
     struct schema_list command;    /* char *: the user's own actor instead of replay-actor; empty: none */
     double epsilon, epsilon_alpha; /* actor i of N explores with epsilon^(1 + alpha i / (N - 1)); N = 1: epsilon */
@@ -27,19 +29,17 @@ struct actors_section {
 };
 
 struct learners_section {
-    bool on;                    /* false: no learners; the table is only filled */
-    int64_t count;              /* 0: auto */
+    int64_t count;              /* 0: none, the table is only filled; or RUN_AUTO */
     struct schema_list command; /* char *: the user's own learner */
     int64_t delay_ns;           /* added to the duration of each step */
-    int64_t prefetch;           /* batches in flight; 0: auto, see run_config_prefetch */
+    int64_t prefetch;           /* batches in flight, or RUN_AUTO: see run_config_prefetch */
     int64_t publish_every;      /* learner steps */
     int64_t save_every_ns;      /* time between saves of the learner's state; 0: only at the end */
     int64_t snapshot_every;     /* learner steps between snapshots, which are kept; 0: none */
 };
 
 struct evaluator_section {
-    bool on;          /* replay-launch starts one */
-    int64_t episodes; /* episodes in an evaluation */
+    int64_t episodes; /* episodes in an evaluation; 0: there is none */
     int64_t every;    /* environment steps between evaluations; 0: only at the end */
 };
 
@@ -65,10 +65,9 @@ struct plan_section {
 
 /* Another machine of a run, or this one. */
 struct host_config {
-    char *name; /* of a host that is reached by a command; empty: host1, host2, ... by its place in the list */
-    char *ssh;  /* destination as ssh takes it; cpu[1-4] stands for four hosts; empty: see command and local */
+    char *
+        name; /* as ssh takes it, cpu[1-4] stands for four hosts; "local": this machine; empty, with a command: host1, ... */
     struct schema_list command; /* char *: another way to run a shell there, to which one word is added: its command */
-    bool local;                 /* this machine, beside broker and evaluator */
     struct schema_list roles;   /* char *: actor, learner; empty: actor */
     double cores;               /* 0: what the machine allows */
     int64_t memory;             /* bytes; 0: what the machine allows */
@@ -77,16 +76,11 @@ struct host_config {
 
 /* Jobs of a run under Slurm. */
 struct slurm_section {
-    char *partition; /* of the core job: broker, learners, evaluator, launcher; empty: the cluster's default */
-    int64_t cores;   /* of the core job; 0: the partition's default */
-    int64_t memory;  /* bytes of the core job; 0: the partition's default */
-    int64_t time_ns; /* limit of a leg, after which the run is queued again and goes on; 0: the partition's default */
-    int64_t warning_ns;                /* how long before that limit the run begins to save */
-    struct schema_list options;        /* char *: more options of sbatch for both jobs, such as --account=x */
-    char *actors_partition;            /* of the actor array; may be preemptible; empty: the same as `partition` */
-    char *actors_count;                /* "4-64" or "8": least and most actors */
-    int64_t actors_per_task;           /* actors of each array task, one core each */
-    struct schema_list actors_options; /* char *: more options of sbatch for the array */
+    struct schema_list core; /* rp_option: options of sbatch for the core job: broker, learners, evaluator, launcher */
+    struct schema_list actors; /* rp_option: for the actor array, which may be preempted */
+    char *count;               /* "4-64" or "8": least and most actors */
+    int64_t per_task;          /* actors of each array task, one core each */
+    int64_t warning_ns; /* how long before its time limit the core job begins to save, to be queued again and go on */
 };
 
 enum launch_engine { ENGINE_LOCAL, ENGINE_SLURM };
@@ -116,7 +110,9 @@ struct run_config {
     char *folder; /* folder of logs and weights; empty: none are written */
     struct env_config environment;
     struct agent_config agent;
-    struct adder_config adder; /* its discount is agent.discount */
+    double agent_target;              /* below 1: agent.tau, else agent.target_period, which are no keys */
+    struct schema_list agent_options; /* rp_option: of the algorithm, members of agent */
+    struct adder_config adder;        /* its discount is agent.discount */
     struct actors_section actors;
     struct learners_section learners;
     struct evaluator_section evaluator;
@@ -146,7 +142,7 @@ void run_config_free(struct run_config *self);
 
 /* Returns the algorithm by its name, or NULL. */
 const struct agent_ops *run_config_algorithm(const struct run_config *self);
-/* Number of actors and of learners: 0 if that side is off, or if auto is not decided yet. */
+/* Number of actors and of learners: 0 if there are none, or if auto is not decided yet. */
 uint32_t run_config_actors(const struct run_config *self);
 uint32_t run_config_learners(const struct run_config *self);
 /* The table that actors insert into and learners sample, or NULL. */
@@ -164,7 +160,7 @@ uint32_t run_config_prefetch(const struct run_config *self, int64_t batch);
 double run_config_table_bytes(const struct run_config *self, const struct table_config *table, const rp_env_spec *spec);
 
 /* Checks rules that concern several keys. */
-void run_config_check(const void *root, struct schema_report *report);
+void run_config_check(struct run_config *config, struct schema_report *report);
 
 /* Returns the most shards, a power of two, that tables, limiters and batches of this size allow. */
 uint32_t run_config_most_shards(const struct run_config *self, int64_t batch);
@@ -180,6 +176,8 @@ const struct host_config *run_config_home(const struct run_config *self);
 /* Whether processes of a role ("actor", "learner") run on a host; whether they run on this machine. */
 bool host_config_takes(const struct host_config *self, const char *role);
 bool run_config_home_takes(const struct run_config *self, const char *role);
+/* True if the entry is this machine. */
+bool host_config_is_local(const struct host_config *self);
 /* The pattern of an entry's names; index: its place in the list. Gives out. */
 const char *host_config_pattern(const struct host_config *self, uint32_t index, char *out, size_t size);
 /* The names that a pattern stands for: "cpu[1-4]", "cpu[01-12]", "r[1,2]n[1-8]". A list that ends with NULL,
@@ -196,7 +194,7 @@ void run_config_check_slurm(const struct run_config *self, struct schema_report 
 #define RUN_SLURM_ACTORS 4096u
 /* The most tasks of an array: what Slurm allows unless it is configured otherwise. */
 #define RUN_SLURM_TASKS 1000u
-/* Least and most actors of a run under Slurm. False: launch.slurm.actors.count is wrong. */
+/* Least and most actors of a run under Slurm. False: launch.slurm.count is wrong. */
 bool run_config_slurm_actors(const struct run_config *self, uint32_t *least, uint32_t *most);
 /* Tasks of the array that so many actors need. */
 uint32_t run_config_slurm_tasks(const struct run_config *self, uint32_t actors);

@@ -37,12 +37,12 @@ const struct agent_ops *run_config_algorithm(const struct run_config *self)
 
 uint32_t run_config_actors(const struct run_config *self)
 {
-    return self->actors.on ? (uint32_t)self->actors.count : 0;
+    return self->actors.count > 0 ? (uint32_t)self->actors.count : 0;
 }
 
 uint32_t run_config_learners(const struct run_config *self)
 {
-    return self->learners.on ? (uint32_t)self->learners.count : 0;
+    return self->learners.count > 0 ? (uint32_t)self->learners.count : 0;
 }
 
 const struct table_config *run_config_table(const struct run_config *self)
@@ -66,41 +66,31 @@ static void table_path(const struct run_config *config, const char *key, char *o
  * They are the signature of the run's table: the broker rejects items with other fields, so that no actor's key can insert what
  * learners cannot read. */
 
-static void fill_field(struct field_config *out, const struct adder_field *field)
+/* Returns "[float32, 0, 4]", to be freed. */
+static char *field_text(const struct adder_field *field)
 {
-    int64_t *shape = need_alloc(field->rank * sizeof *shape);
-    *out = (struct field_config){need_text(field->name), need_text(dtype_name(field->dtype)), {shape, field->rank}};
+    char text[160];
+    int used = snprintf(text, sizeof text, "[%s", dtype_name(field->dtype));
     for (uint32_t i = 0; i < field->rank; i++)
-        shape[i] = field->shape[i];
-}
-
-static void release_signature(struct schema_list *signature)
-{
-    struct field_config *fields = signature->data;
-    for (uint32_t i = 0; i < signature->count; i++) {
-        free(fields[i].name);
-        free(fields[i].dtype);
-        free(fields[i].shape.data);
-    }
-    free(fields);
-    *signature = (struct schema_list){0};
+        used += snprintf(text + used, sizeof text - (size_t)used, ", %u", field->shape[i]);
+    return need_print("%s]", text);
 }
 
 /* True if items with this field fit the file's signature. A length of 0 there fits any number of steps. */
-static bool fits_field(const struct field_config *written, const struct adder_field *field)
+static bool fits_field(const rp_option *option, const struct adder_field *field)
 {
-    const int64_t *shape = written->shape.data;
-    bool same = written->name && strcmp(written->name, field->name) == 0 && written->dtype &&
-                dtype_by_name(written->dtype) == field->dtype && written->shape.count == field->rank;
+    struct field_config written;
+    bool same = config_field(option, &written) && strcmp(written.name, field->name) == 0 &&
+                written.dtype == field->dtype && written.rank == field->rank;
     for (uint32_t i = 0; same && i < field->rank; i++)
-        same = shape[i] == (int64_t)field->shape[i] || (i == 0 && shape[i] == 0);
+        same = written.shape[i] == field->shape[i] || (i == 0 && written.shape[i] == 0);
     return same;
 }
 
 static void check_signature(const struct run_config *self, const struct table_config *table,
                             const struct adder_field *fields, uint32_t n, struct schema_report *report)
 {
-    const struct field_config *written = table->signature.data;
+    const rp_option *written = table->signature.data;
     char path[64];
     uint32_t i = 0;
     while (i < n && i < table->signature.count && fits_field(&written[i], &fields[i]))
@@ -119,7 +109,7 @@ void run_config_prescribe(struct run_config *self, bool again, struct schema_rep
     const struct agent_ops *ops = run_config_algorithm(self);
     struct adder_field fields[ADDER_MAX_FIELDS];
     struct env env;
-    if (!table || !self->actors.on || self->actors.command.count > 0 || !ops ||
+    if (!table || self->actors.count == 0 || self->actors.command.count > 0 || !ops ||
         env_open(&env, &self->environment, NULL) != RP_OK)
         return;
     const struct adder_options options = {
@@ -132,10 +122,14 @@ void run_config_prescribe(struct run_config *self, bool again, struct schema_rep
         check_signature(self, table, fields, n, report);
         return;
     }
-    release_signature(&table->signature);
-    struct field_config *signature = need_alloc(n * sizeof *signature);
+    rp_option *signature = table->signature.data;
+    for (uint32_t i = 0; i < table->signature.count; i++) {
+        free((char *)signature[i].name);
+        free((char *)signature[i].value);
+    }
+    signature = need_resize(signature, n, sizeof *signature);
     for (uint32_t i = 0; i < n; i++)
-        fill_field(&signature[i], &fields[i]);
+        signature[i] = (rp_option){need_text(fields[i].name), field_text(&fields[i])};
     table->signature = (struct schema_list){signature, n}; /* freed with the configuration */
 }
 
@@ -249,7 +243,7 @@ static void check_room(const struct run_config *self, int64_t batch, struct sche
     const struct table_config *table = run_config_table(self);
     if (batch <= 0 || !table || table->limiter.kind != LIMITER_RATIO)
         return;
-    const struct limiter_section *limiter = &table->limiter;
+    const struct limiter_config *limiter = &table->limiter;
     double spi = limiter->samples_per_insert, width = limiter->max_diff - limiter->min_diff;
     struct room room = {batch, config_shards(&self->broker), fmax((double)batch, isfinite(spi) ? spi : 0.0)};
     char path[64];
@@ -304,31 +298,25 @@ void run_config_set_shards(struct run_config *self, uint32_t shards)
  * fill a table for later. In both cases some limiters would make the other side wait for ever, and some stop
  * conditions would never be met. */
 
-static bool is_queue(const struct limiter_section *limiter)
+static bool is_queue(const struct limiter_config *limiter)
 {
     return limiter->kind == LIMITER_QUEUE || limiter->kind == LIMITER_STACK;
 }
 
-/* Without inserts, the limiter eventually stops all samples. */
-static void check_samples(const struct run_config *config, const struct table_config *table,
-                          struct schema_report *report)
+/* With one side alone, a limiter that couples both sides eventually stops it. inserts: there are only actors. */
+static void check_coupling(const struct run_config *config, const struct table_config *table, bool inserts,
+                           struct schema_report *report)
 {
-    const struct limiter_section *limiter = &table->limiter;
+    const struct limiter_config *limiter = &table->limiter;
     char path[64];
-    bool held = limiter->kind == LIMITER_RATIO && (limiter->error_buffer >= 0 || limiter->min_diff > -NO_BOUND);
+    bool bound = inserts ? limiter->max_diff < NO_BOUND : limiter->min_diff > -NO_BOUND;
+    bool held = limiter->kind == LIMITER_RATIO && (limiter->error_buffer >= 0 || bound);
     table_path(config, "limiter", path, sizeof path);
     if (held || is_queue(limiter))
-        schema_problem(
-            report, path,
-            "a %s limiter lets learners sample as often as actors insert, and no actor inserts (actors.on is "
-            "false): they would wait for ever; write kind: min_size",
-            limiter_kind_name((enum limiter_kind)limiter->kind));
-    table_path(config, "max_times_sampled", path, sizeof path);
-    if (table->max_times_sampled > 0)
-        schema_problem(report, path,
-                       "items leave after %lld samples, and no actor inserts others (actors.on is false): the table "
-                       "would run empty; write 0",
-                       (long long)table->max_times_sampled);
+        schema_problem(report, path, "with a %s limiter %s: they would wait for ever; write kind: min_size",
+                       limiter_kind_name(limiter->kind),
+                       inserts ? "actors insert as often as learners sample, and learners.count is 0"
+                               : "learners sample as often as actors insert, and actors.count is 0");
 }
 
 /* Without actors the table must be loaded. */
@@ -336,14 +324,12 @@ static void check_loaded(const struct run_config *config, struct schema_report *
 {
     const char *load = config->broker.checkpoint_load ? config->broker.checkpoint_load : "";
     if (!config_folder(&config->broker))
-        schema_problem(
-            report, "actors.on",
-            "is false, so no actor fills table '%s': write broker.checkpoint.dir, the folder of a checkpoint "
-            "to load",
-            config->adder.table ? config->adder.table : "");
+        schema_problem(report, "actors.count",
+                       "is 0, so no actor fills table '%s': write broker.folder, the folder of a checkpoint to load",
+                       config->adder.table ? config->adder.table : "");
     else if (strcmp(load, "none") == 0)
         schema_problem(report, "broker.checkpoint.load",
-                       "is none, and actors.on is false, so no actor fills table '%s': write newest",
+                       "is none, and actors.count is 0, so no actor fills table '%s': write newest",
                        config->adder.table ? config->adder.table : "");
 }
 
@@ -352,73 +338,66 @@ static void check_learners_alone(const struct run_config *config, struct schema_
     const struct table_config *table = run_config_table(config);
     check_loaded(config, report);
     if (table)
-        check_samples(config, table, report);
+        check_coupling(config, table, false, report);
+    if (table && table->max_times_sampled > 0) {
+        char path[64];
+        table_path(config, "max_times_sampled", path, sizeof path);
+        schema_problem(report, path,
+                       "items leave after %lld samples, and no actor inserts others (actors.count is 0): the table "
+                       "would run empty; write 0",
+                       (long long)table->max_times_sampled);
+    }
     if (config->stop.steps > 0)
         schema_problem(report, "stop.steps",
-                       "are taken by actors, and actors.on is false: this end never comes; write stop.learner_steps "
+                       "are taken by actors, and actors.count is 0: this end never comes; write stop.learner_steps "
                        "or stop.time");
-    if (config->learners.count == 0)
+    if (config->learners.count < 0)
         schema_problem(report, "learners.count",
-                       "auto weighs learners against actors, and actors.on is false: write a number");
-}
-
-static void check_inserts(const struct run_config *config, const struct table_config *table,
-                          struct schema_report *report)
-{
-    const struct limiter_section *limiter = &table->limiter;
-    char path[64];
-    bool held = limiter->kind == LIMITER_RATIO && (limiter->error_buffer >= 0 || limiter->max_diff < NO_BOUND);
-    table_path(config, "limiter", path, sizeof path);
-    if (held || is_queue(limiter))
-        schema_problem(
-            report, path,
-            "a %s limiter lets actors insert as often as learners sample, and no learner samples (learners.on is "
-            "false): they would wait for ever; write kind: min_size",
-            limiter_kind_name((enum limiter_kind)limiter->kind));
+                       "auto weighs learners against actors, and actors.count is 0: write a number");
 }
 
 static void check_actors_alone(const struct run_config *config, struct schema_report *report)
 {
     const struct table_config *table = run_config_table(config);
     if (config->actors.command.count == 0 && !config->actors.weights[0])
-        schema_problem(report, "learners.on",
-                       "is false, so actors have no parameters: write actors.weights, the saved state "
+        schema_problem(report, "learners.count",
+                       "is 0, so actors have no parameters: write actors.weights, the saved state "
                        "of a learner such as runs/latest/learner.weights");
     if (table)
-        check_inserts(config, table, report);
+        check_coupling(config, table, true, report);
     if (config->stop.learner_steps > 0)
         schema_problem(report, "stop.learner_steps",
-                       "are made by learners, and learners.on is false: this end never comes; write stop.steps or "
+                       "are made by learners, and learners.count is 0: this end never comes; write stop.steps or "
                        "stop.time");
     if (!(isinf(config->stop.value) && config->stop.value > 0))
         schema_problem(report, "stop.value",
-                       "is what a learner's parameters give, and learners.on is false: this end never comes; write "
+                       "is what a learner's parameters give, and learners.count is 0: this end never comes; write "
                        "stop.steps or stop.time");
-    if (config->actors.count == 0)
+    if (config->actors.count < 0)
         schema_problem(report, "actors.count",
-                       "auto weighs actors against learners, and learners.on is false: write a number");
+                       "auto weighs actors against learners, and learners.count is 0: write a number");
 }
 
 static void check_sides(const struct run_config *self, struct schema_report *report)
 {
-    if (!self->actors.on && !self->learners.on)
-        schema_problem(report, "learners.on",
-                       "no actor runs (actors.on is false) and no learner: nothing would happen");
-    else if (!self->actors.on)
+    if (self->actors.count == 0 && self->learners.count == 0)
+        schema_problem(report, "learners.count",
+                       "no actor runs (actors.count is 0) and no learner: nothing would happen");
+    else if (self->actors.count == 0)
         check_learners_alone(self, report);
-    else if (!self->learners.on)
+    else if (self->learners.count == 0)
         check_actors_alone(self, report);
 }
 
 /* A user's own programs may replace ours: rules about our programs do not bind them. */
 static bool our_actors(const struct run_config *config)
 {
-    return config->actors.on && config->actors.command.count == 0;
+    return config->actors.count != 0 && config->actors.command.count == 0;
 }
 
 static bool our_learners(const struct run_config *config)
 {
-    return config->learners.on && config->learners.command.count == 0;
+    return config->learners.count != 0 && config->learners.command.count == 0;
 }
 
 static bool any_of_ours(const struct run_config *config)
@@ -435,33 +414,19 @@ static int64_t batch_of(const struct run_config *config)
 
 /* ---- names, and parts that must fit each other ---- */
 
-/* Exactly one key names the environment, and keys of Python environments stand only with one. */
 static void check_source(const struct env_config *config, struct schema_report *report)
 {
-    const char *const keys[] = {"python", "gym", "name", "plugin"};
-    const char *const values[] = {config->python, config->gym, config->name, config->plugin};
-    const char *first = NULL;
-    for (uint32_t i = 0; i < 4; i++) {
-        char path[32];
-        snprintf(path, sizeof path, "environment.%s", keys[i]);
-        bool set = values[i] && values[i][0];
-        if (set && first && i < 3)
-            schema_problem(report, path, "names a second environment beside environment.%s: leave one of them out",
-                           first);
-        else if (set && first && strcmp(first, "name") != 0)
-            schema_problem(report, path,
-                           "is a shared object with C environments, and environment.%s is Python: leave "
-                           "one of them out",
-                           first);
-        first = set && !first ? keys[i] : first;
-    }
-    const char *colon = config->python ? strchr(config->python, ':') : NULL;
-    if (config->python && config->python[0] &&
+    const char *colon = strchr(config->python, ':');
+    if (config->plugin && config->plugin[0] && env_is_python(config))
+        schema_problem(report, "environment.plugin",
+                       "is a shared object with C environments, and environment.name is Python: leave one of them out");
+    if (strncmp(config->name, "python:", 7) == 0 &&
         (!colon || colon == config->python || !colon[1] || strchr(colon + 1, ':')))
-        schema_problem(report, "environment.python",
-                       "'%s' is not module:callable: write my_env:make for the function make in my_env.py",
-                       config->python);
-    if (!env_is_python(config) && config->spec.shape.count + config->spec.low.count + config->spec.high.count > 0)
+        schema_problem(
+            report, "environment.name",
+            "'%s' is not python:MODULE:CALLABLE: write python:my_env:make for the function make in my_env.py",
+            config->name);
+    if (!env_is_python(config) && config->spec.count > 0)
         schema_problem(report, "environment.spec",
                        "describes an environment in Python, and this one is C: leave it out");
 }
@@ -472,7 +437,7 @@ static bool check_agent(const struct run_config *config, rp_env_spec *spec, stru
 {
     rp_error err = {0};
     struct env env;
-    if (env_is_python(&config->environment) && config->environment.spec.shape.count == 0)
+    if (env_is_python(&config->environment) && config->environment.spec.count == 0)
         return false; /* not described yet */
     if (env_open(&env, &config->environment, &err) != RP_OK) {
         bool name = err.status == RP_NOT_FOUND;
@@ -574,7 +539,7 @@ static void check_queue(const struct table_config *table, int64_t batch, const c
  * ever. */
 static void check_times_sampled(const struct table_config *table, uint32_t index, struct schema_report *report)
 {
-    const struct limiter_section *limiter = &table->limiter;
+    const struct limiter_config *limiter = &table->limiter;
     char path[64];
     snprintf(path, sizeof path, "broker.tables[%u].max_times_sampled", index);
     bool held = limiter->error_buffer >= 0 || limiter->max_diff < NO_BOUND;
@@ -683,7 +648,7 @@ static double limiter_ratio(const struct table_config *table)
 }
 
 /* How far samples may run ahead of inserts and behind them, in samples. */
-static double limiter_width(const struct limiter_section *limiter)
+static double limiter_width(const struct limiter_config *limiter)
 {
     switch (limiter->kind) {
     case LIMITER_RATIO:
@@ -711,8 +676,8 @@ static void check_plan(const struct run_config *config, struct schema_report *re
 {
     const struct table_config *table = run_config_table(config);
     double ratio = table ? limiter_ratio(table) : 0.0, spi = config->plan.spi;
-    bool actors = config->actors.count == 0, learners = config->learners.count == 0;
-    if (!table || !config->actors.on || !config->learners.on)
+    bool actors = config->actors.count < 0, learners = config->learners.count < 0;
+    if (!table || config->actors.count == 0 || config->learners.count == 0)
         return;
     if (spi > 0 && ratio > 0 && fabs(spi - ratio) > MOST_OFF * ratio)
         schema_problem(
@@ -743,10 +708,12 @@ static void check_stop(const struct run_config *config, struct schema_report *re
                        "write how many steps lie between two, such as evaluator.every: 2500");
 }
 
-void run_config_check(const void *root, struct schema_report *report)
+void run_config_check(struct run_config *config, struct schema_report *report)
 {
-    const struct run_config *config = root;
-    check_room(config, batch_of(config), report);
+    schema_report_within(report, "broker");
+    config_derive(&config->broker, report);
+    schema_report_within(report, NULL);
+    check_room(config, batch_of(config), report); /* first: it says more than the broker's own check of shards */
     schema_report_within(report, "broker");
     broker_schema.check(&config->broker, report);
     schema_report_within(report, NULL);

@@ -134,11 +134,16 @@ bool host_config_takes(const struct host_config *self, const char *role)
     return self->roles.count == 0 && strcmp(role, "actor") == 0;
 }
 
+bool host_config_is_local(const struct host_config *self)
+{
+    return self->command.count == 0 && strcmp(self->name, "local") == 0;
+}
+
 const struct host_config *run_config_home(const struct run_config *self)
 {
     const struct host_config *hosts = self->hosts.data;
     for (uint32_t i = 0; i < self->hosts.count; i++)
-        if (hosts[i].local)
+        if (host_config_is_local(&hosts[i]))
             return &hosts[i];
     return NULL;
 }
@@ -206,17 +211,13 @@ static void check_roles(const struct host_config *host, uint32_t index, struct s
     }
 }
 
-/* Exactly one key says how to reach the machine. */
 static void check_way(const struct host_config *host, uint32_t index, struct schema_report *report)
 {
     char path[48];
-    uint32_t ways = (host->ssh[0] != '\0') + (host->command.count > 0) + host->local;
     snprintf(path, sizeof path, "hosts[%u]", index);
-    if (ways == 0)
-        schema_problem(report, path, "does not say how to reach it: write ssh, command, or local: true");
-    else if (ways > 1)
-        schema_problem(report, path, "has several of ssh, command and local: leave one of them");
-    if (host->local && host->programs[0])
+    if (!host->name[0] && host->command.count == 0)
+        schema_problem(report, path, "does not say how to reach it: write name, as ssh takes it, or command");
+    if (host_config_is_local(host) && host->programs[0])
         schema_problem(report, path,
                        "is this machine, whose programs are those beside replay-launch: leave "
                        "programs out");
@@ -224,8 +225,8 @@ static void check_way(const struct host_config *host, uint32_t index, struct sch
 
 const char *host_config_pattern(const struct host_config *self, uint32_t index, char *out, size_t size)
 {
-    if (self->name[0] || self->ssh[0])
-        snprintf(out, size, "%s", self->name[0] ? self->name : self->ssh);
+    if (self->name[0])
+        snprintf(out, size, "%s", self->name);
     else
         snprintf(out, size, "host%u", index + 1);
     return out;
@@ -236,11 +237,9 @@ static void check_names(const struct host_config *host, uint32_t index, char **s
                         struct schema_report *report)
 {
     char pattern[512], why[160], path[48];
-    snprintf(path, sizeof path, "hosts[%u].%s", index, host->name[0] ? "name" : "ssh");
-    if (host->name[0] && (host->ssh[0] || strchr(host->name, '['))) {
-        schema_problem(report, path,
-                       host->ssh[0] ? "the name of an ssh host is its destination: leave this out"
-                                    : "is the name of one host: write no range");
+    snprintf(path, sizeof path, "hosts[%u].name", index);
+    if (host->command.count > 0 && strchr(host->name, '[')) {
+        schema_problem(report, path, "is the name of one host: write no range");
         return;
     }
     host_config_pattern(host, index, pattern, sizeof pattern);
@@ -267,7 +266,7 @@ static void check_reach(const struct run_config *config, struct schema_report *r
     struct broker_config broker = config->broker;
     bool far = config->launch.engine == ENGINE_SLURM;
     for (uint32_t i = 0; i < config->hosts.count; i++)
-        far = far || hosts[i].ssh[0];
+        far = far || (hosts[i].command.count == 0 && !host_config_is_local(&hosts[i]));
     for (size_t i = 0; i < ENDPOINTS && far && !broker.advertise[0]; i++) {
         const char *endpoint = *endpoint_of(&broker, i);
         if (!is_free(endpoint, i, report) && endpoint_is_loopback(endpoint))
@@ -311,9 +310,10 @@ void run_config_check_hosts(const struct run_config *self, struct schema_report 
         snprintf(path, sizeof path, "hosts[%u]", i);
         check_way(&hosts[i], i, report);
         check_roles(&hosts[i], i, report);
-        if (hosts[i].local && homes++ > 0)
+        bool local = host_config_is_local(&hosts[i]);
+        if (local && homes++ > 0)
             schema_problem(report, path, "is this machine a second time");
-        if (!hosts[i].local)
+        if (!local)
             check_names(&hosts[i], i, seen, &n, report);
     }
     for (uint32_t i = 0; i < n; i++)
@@ -344,7 +344,7 @@ static bool read_range(const char *text, uint32_t *least, uint32_t *most)
 
 bool run_config_slurm_actors(const struct run_config *self, uint32_t *least, uint32_t *most)
 {
-    const char *text = self->launch.slurm.actors_count;
+    const char *text = self->launch.slurm.count;
     if (text[0])
         return read_range(text, least, most);
     bool fixed = self->actors.count > 0;
@@ -355,72 +355,61 @@ bool run_config_slurm_actors(const struct run_config *self, uint32_t *least, uin
 
 uint32_t run_config_slurm_tasks(const struct run_config *self, uint32_t actors)
 {
-    uint32_t each = (uint32_t)self->launch.slurm.actors_per_task;
+    uint32_t each = (uint32_t)self->launch.slurm.per_task;
     return (actors + each - 1) / (each ? each : 1);
 }
 
 static void check_count(const struct run_config *config, struct schema_report *report)
 {
-    static const char path[] = "launch.slurm.actors.count";
+    static const char path[] = "launch.slurm.count";
     uint32_t least = 0, most = 0;
     if (!run_config_slurm_actors(config, &least, &most)) {
         schema_problem(report, path,
                        "'%s' is neither a number of actors, such as 8, nor a range from the least to the most, such as "
                        "4-64 (at most %u)",
-                       config->launch.slurm.actors_count, RUN_SLURM_ACTORS);
+                       config->launch.slurm.count, RUN_SLURM_ACTORS);
         return;
     }
     uint32_t tasks = run_config_slurm_tasks(config, most);
     if (tasks > RUN_SLURM_TASKS)
         schema_problem(
-            report, "launch.slurm.actors.per_task",
+            report, "launch.slurm.per_task",
             "%u actors need %u tasks with so few actors in each, and an array has at most %u: write a larger "
             "number",
             most, tasks, RUN_SLURM_TASKS);
     int64_t fixed = config->actors.count;
     if (fixed > 0 && (fixed < least || fixed > most))
         schema_problem(report, "actors.count",
-                       "is %" PRId64 ", but launch.slurm.actors.count allows %u to %u: write a number between them, or "
+                       "is %" PRId64 ", but launch.slurm.count allows %u to %u: write a number between them, or "
                        "auto",
                        fixed, least, most);
 }
 
-/* An option becomes a line of a script. */
-static void check_options(const struct schema_list *options, const char *path, struct schema_report *report)
+/* An option becomes a word of a line of a script. */
+static void check_options(const struct schema_list *list, const char *path, struct schema_report *report)
 {
-    char *const *words = options->data;
-    for (uint32_t i = 0; i < options->count; i++)
-        if (words[i][0] != '-' || strpbrk(words[i], "\n\r"))
-            schema_problem(report, path, "'%s' is no option of sbatch: write it as --name=value", words[i]);
-}
-
-/* A partition becomes a part of such a line. Several are separated by commas. */
-static void check_partition(const char *name, const char *path, struct schema_report *report)
-{
-    if (name[0] == '-' || strpbrk(name, " \t\n\r"))
-        schema_problem(report, path, "'%s' is no name of a partition: 'sinfo' shows those of the cluster", name);
+    const rp_option *options = list->data;
+    for (uint32_t i = 0; i < list->count; i++)
+        if (options[i].name[0] == '-' || strpbrk(options[i].name, " \t\n\r=") || strpbrk(options[i].value, " \t\n\r"))
+            schema_problem(report, path,
+                           "'%s: %s' is no option of sbatch: write its name without dashes, and no blanks",
+                           options[i].name, options[i].value);
 }
 
 void run_config_check_slurm(const struct run_config *self, struct schema_report *report)
 {
-    const struct slurm_section *slurm = &self->launch.slurm;
     if (self->launch.engine != ENGINE_SLURM)
         return;
     check_count(self, report);
-    check_partition(slurm->partition, "launch.slurm.partition", report);
-    check_partition(slurm->actors_partition, "launch.slurm.actors.partition", report);
-    check_options(&slurm->options, "launch.slurm.options", report);
-    check_options(&slurm->actors_options, "launch.slurm.actors.options", report);
-    if (slurm->time_ns > 0 && slurm->time_ns <= slurm->warning_ns)
-        schema_problem(report, "launch.slurm.warning",
-                       "is as long as launch.slurm.time: the run would have no time between its start and its end");
+    check_options(&self->launch.slurm.core, "launch.slurm.core", report);
+    check_options(&self->launch.slurm.actors, "launch.slurm.actors", report);
 }
 
 /* The range is written out, because the plan replaces auto by a number. */
 static void complete_count(struct run_config *self)
 {
     uint32_t least, most;
-    char **count = &self->launch.slurm.actors_count;
+    char **count = &self->launch.slurm.count;
     if (!run_config_slurm_actors(self, &least, &most))
         return;
     self->plan.max_actors = most;
@@ -437,6 +426,7 @@ void run_config_complete_slurm(struct run_config *self)
     complete_count(self);
     if (config_folder(&self->broker))
         return;
-    free(self->broker.checkpoint_dir);
-    self->broker.checkpoint_dir = need_text("checkpoint");
+    free(self->broker.folder);
+    self->broker.folder = need_text("checkpoint");
+    self->broker.journal_ns = JOURNAL_OFF;
 }

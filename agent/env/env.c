@@ -16,6 +16,7 @@
 #include "agent/env/builtin.h"
 #include "agent/env/classic.h"
 #include "proto/base/clock.h"
+#include "proto/base/dtype.h"
 #include "proto/base/error.h"
 #include "proto/base/need.h"
 
@@ -208,53 +209,97 @@ const char *env_name(const struct env_config *config)
 
 static const rp_env_ops described = {.name = "described", .help = "an environment in Python"};
 
-static rp_status take_shape(const struct env_config *config, rp_env_spec *spec, rp_error *err)
+/* Most numbers in a list of a spec. */
+#define MOST_NUMBERS (RP_ENV_MAX_ACTION > RP_MAX_RANK ? RP_ENV_MAX_ACTION : RP_MAX_RANK)
+
+/* Reads "[1, 2]" or "1". False: something in it is not a number, or there are too many. */
+static bool read_numbers(const char *text, double out[MOST_NUMBERS], uint32_t *n)
 {
-    const struct env_description *from = &config->spec;
-    const int64_t *shape = from->shape.data;
-    if (from->shape.count == 0)
+    char word[48];
+    for (*n = 0; schema_next(&text, word, sizeof word); ++*n)
+        if (*n == MOST_NUMBERS || !schema_parse_real(word, &out[*n]))
+            return false;
+    return !text[strspn(text, " ]")];
+}
+
+static bool take_bounds(float *out, uint32_t *size, const double *numbers, uint32_t n)
+{
+    *size = n;
+    for (uint32_t i = 0; i < n && i < RP_ENV_MAX_ACTION; i++)
+        out[i] = (float)numbers[i];
+    return n <= RP_ENV_MAX_ACTION;
+}
+
+/* Takes one key of a spec. highs: number of upper bounds. False: it is wrong. */
+static bool take_key(const rp_option *option, rp_env_spec *spec, uint32_t *highs)
+{
+    const char *name = option->name;
+    double numbers[MOST_NUMBERS] = {0};
+    uint32_t n;
+    if (strcmp(name, "dtype") == 0) {
+        spec->observation_dtype = dtype_by_name(option->value);
+        return spec->observation_dtype == RP_DTYPE_FLOAT32 || spec->observation_dtype == RP_DTYPE_UINT8;
+    }
+    if (!read_numbers(option->value, numbers, &n))
+        return false;
+    if (strcmp(name, "low") == 0)
+        return take_bounds(spec->action_low, &spec->action_size, numbers, n);
+    if (strcmp(name, "high") == 0)
+        return take_bounds(spec->action_high, highs, numbers, n);
+    if (strcmp(name, "shape") == 0) {
+        bool good = n > 0 && n <= RP_MAX_RANK;
+        spec->observation_rank = n;
+        for (uint32_t i = 0; good && i < n; i++) {
+            good = numbers[i] >= 1 && numbers[i] <= UINT32_MAX && numbers[i] == (double)(uint32_t)numbers[i];
+            spec->observation_shape[i] = good ? (uint32_t)numbers[i] : 0;
+        }
+        return good;
+    }
+    bool whole = n == 1 && numbers[0] >= 0 && numbers[0] <= INT32_MAX;
+    if (strcmp(name, "actions") == 0 && whole)
+        spec->n_actions = (uint32_t)numbers[0];
+    else if (strcmp(name, "max_steps") == 0 && whole)
+        spec->max_steps = (uint32_t)numbers[0];
+    else
+        return strcmp(name, "scale") == 0 && n == 1 && numbers[0] >= 1e-6 && numbers[0] <= 1e6;
+    return true;
+}
+
+static rp_status read_spec(const struct env_config *config, rp_env_spec *spec, rp_error *err)
+{
+    const rp_option *options = config->spec.data;
+    uint32_t highs = 0;
+    spec->observation_dtype = RP_DTYPE_FLOAT32;
+    for (uint32_t i = 0; i < config->spec.count; i++)
+        if (!take_key(&options[i], spec, &highs))
+            return err_set(err, RP_INVALID_ARGUMENT,
+                           "environment.spec cannot have %s: %s; 'python3 -m replaybus.describe' prints a spec",
+                           options[i].name, options[i].value);
+    if (spec->observation_rank == 0)
         return err_set(err, RP_FAILED_PRECONDITION,
                        "the shapes of environment '%s' are not known: replay-launch asks the environment for them; for "
                        "other programs, write what 'python3 -m replaybus.describe' prints below environment.spec",
                        env_name(config));
-    if (from->shape.count > RP_MAX_RANK)
-        return err_set(err, RP_INVALID_ARGUMENT, "environment.spec.shape has %u dimensions; at most %u can be used",
-                       from->shape.count, RP_MAX_RANK);
-    spec->observation_dtype = from->dtype == 0 ? RP_DTYPE_FLOAT32 : RP_DTYPE_UINT8;
-    spec->observation_rank = from->shape.count;
-    for (uint32_t i = 0; i < from->shape.count; i++) {
-        if (shape[i] < 1 || shape[i] > UINT32_MAX)
-            return err_set(err, RP_INVALID_ARGUMENT, "environment.spec.shape has a dimension of %lld",
-                           (long long)shape[i]);
-        spec->observation_shape[i] = (uint32_t)shape[i];
-    }
+    if (highs != spec->action_size)
+        return err_set(err, RP_INVALID_ARGUMENT, "environment.spec has %u numbers in low and %u in high",
+                       spec->action_size, highs);
     return RP_OK;
 }
 
-static rp_status take_actions(const struct env_config *config, rp_env_spec *spec, rp_error *err)
+double env_scale(const struct env_config *config)
 {
-    const struct env_description *from = &config->spec;
-    const double *low = from->low.data, *high = from->high.data;
-    if (from->low.count != from->high.count || from->low.count > RP_ENV_MAX_ACTION)
-        return err_set(err, RP_INVALID_ARGUMENT,
-                       "environment.spec.low has %u numbers and environment.spec.high has %u; both need one number for "
-                       "each of at most %u actions",
-                       from->low.count, from->high.count, RP_ENV_MAX_ACTION);
-    spec->n_actions = (uint32_t)from->actions;
-    spec->action_size = from->low.count;
-    for (uint32_t i = 0; i < spec->action_size; i++) {
-        spec->action_low[i] = (float)low[i];
-        spec->action_high[i] = (float)high[i];
-    }
-    spec->max_steps = (uint32_t)from->max_steps;
-    return RP_OK;
+    const rp_option *options = config->spec.data;
+    double scale = 1.0;
+    for (uint32_t i = 0; i < config->spec.count; i++)
+        if (strcmp(options[i].name, "scale") == 0)
+            schema_parse_real(options[i].value, &scale);
+    return scale;
 }
 
 /* RP_FAILED_PRECONDITION: the configuration states no shape. */
 static rp_status env_open_described(struct env *self, const struct env_config *config, rp_error *err)
 {
-    RP_TRY(take_shape(config, &self->spec, err));
-    RP_TRY(take_actions(config, &self->spec, err));
+    RP_TRY(read_spec(config, &self->spec, err));
     self->ops = &described;
     self->described = true;
     return RP_OK;
@@ -529,7 +574,7 @@ void env_step_native(struct env *self, const void *action, void *observation, rp
 static rp_status check_description(const struct env_config *config, const rp_env_spec *spec, rp_error *err)
 {
     struct env stated = {0};
-    if (config->spec.shape.count == 0)
+    if (config->spec.count == 0)
         return RP_OK;
     RP_TRY(env_open_described(&stated, config, err));
     bool same = stated.spec.observation_dtype == spec->observation_dtype &&

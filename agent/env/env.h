@@ -18,32 +18,26 @@
 
 enum env_delay { ENV_DELAY_SLEEP, ENV_DELAY_BUSY };
 
-/* The spec of an environment as a configuration states it: the programs that never step the environment need no
- * more. */
-struct env_description {
-    int32_t dtype;                /* 0: float32, 1: uint8 */
-    struct schema_list shape;     /* int64_t; empty: not known yet */
-    int64_t actions;              /* number of discrete actions; 0: continuous */
-    struct schema_list low, high; /* double: bounds of continuous actions */
-    int64_t max_steps;
-    double scale; /* factor of uint8 observations before networks: 1/255 for images */
-};
-
 struct env_config {
-    char *name;                  /* built in, or of the plug-in; empty: python, gym, or ENV_DEFAULT_NAME */
-    char *plugin;                /* path of a shared object, or empty */
-    char *python;                /* "module:callable" that makes an environment, or empty */
-    char *gym;                   /* id of an environment that gymnasium or gym makes, or empty */
-    char *interpreter;           /* program that runs Python environments */
-    int64_t timeout_ns;          /* most time to describe a Python environment */
-    struct env_description spec; /* of a Python environment */
-    struct schema_list options;  /* rp_option */
-    int64_t max_steps;           /* time limit instead of the environment's own; 0: its own */
-    int64_t delay_ns;            /* added to the duration of each step */
-    int32_t delay_kind;          /* an env_delay: wait, or keep the processor busy */
+    char *name;         /* built in, or of the plug-in; python:... or gym:...; empty: ENV_DEFAULT_NAME */
+    char *plugin;       /* path of a shared object, or empty */
+    char *python;       /* in name: "module:callable" that makes an environment, or empty */
+    char *gym;          /* in name: id of an environment that gymnasium or gym makes, or empty */
+    char *interpreter;  /* program that runs Python environments */
+    int64_t timeout_ns; /* most time to describe a Python environment */
+    struct schema_list
+        spec; /* rp_option: what a Python environment says of itself, so that programs which never step it
+                                   need not ask; empty: not known yet */
+    struct schema_list options; /* rp_option */
+    int64_t max_steps;          /* time limit instead of the environment's own; 0: its own */
+    int64_t delay_ns;           /* added to the duration of each step */
+    int32_t delay_kind;         /* an env_delay: wait, or keep the processor busy */
 };
 
 #define ENV_DEFAULT_NAME "CartPole-v1"
+
+/* Returns the factor of uint8 observations before networks, as the spec of a Python environment states it: 1/255 for images. */
+double env_scale(const struct env_config *config);
 
 struct env_provider; /* below */
 

@@ -165,8 +165,8 @@ static bool read_described(struct prepared *self, const struct launch *launch, c
 
 static bool uses_environment(const struct run_config *config)
 {
-    bool acts = config->actors.on && config->actors.command.count == 0;
-    bool learns = config->learners.on && config->learners.command.count == 0;
+    bool acts = config->actors.count != 0 && config->actors.command.count == 0;
+    bool learns = config->learners.count != 0 && config->learners.command.count == 0;
     return acts || learns || config->evaluator.episodes > 0;
 }
 
@@ -175,7 +175,7 @@ static bool describe(struct prepared *self, const struct launch *launch, const c
 {
     const struct env_config *env = &self->config.environment;
     rp_error err = {0};
-    if (!env_is_python(env) || env->spec.shape.count > 0 || !uses_environment(&self->config))
+    if (!env_is_python(env) || env->spec.count > 0 || !uses_environment(&self->config))
         return true;
     if (!spawn_can_start(env->interpreter)) {
         schema_problem(report, "environment.interpreter", "there is no program '%s'", env->interpreter);
@@ -185,7 +185,7 @@ static bool describe(struct prepared *self, const struct launch *launch, const c
                       ? describe_environment(&self->config, self->programs, self->here, &err)
                       : NULL;
     if (!spec)
-        schema_problem(report, env->python[0] ? "environment.python" : "environment.gym", "%s", err.text);
+        schema_problem(report, "environment.name", "%s", err.text);
     bool ok = spec && read_described(self, launch, file, spec, report);
     command_free(&spec);
     return ok;
@@ -237,14 +237,14 @@ int prepare_config(struct prepared *self, const struct launch *launch, const cha
 bool prepare_is_auto(const struct prepared *self)
 {
     const struct run_config *config = &self->config;
-    return config->actors.on && config->learners.on &&
-           (config->actors.count == 0 || config->learners.count == 0 || config->broker.shards.count == 0);
+    return config->actors.count != 0 && config->learners.count != 0 &&
+           (config->actors.count < 0 || config->learners.count < 0 || config->broker.shards.count == 0);
 }
 
 rp_status prepare_weights(struct prepared *self, rp_error *err)
 {
     char **weights = &self->config.actors.weights;
-    if (!self->config.actors.on || !(*weights)[0])
+    if (self->config.actors.count == 0 || !(*weights)[0])
         return RP_OK;
     char *real = access(*weights, R_OK) == 0 ? realpath(*weights, NULL) : NULL;
     if (!real)
@@ -389,9 +389,9 @@ static rp_status await_hosts(struct prepared *self, bool verbose, rp_error *err)
     while (forever && self->interrupts.asked == 0 && !host_pool_has(self->hosts, ROLE_ACTOR));
     if (self->interrupts.asked > 0)
         return err_set(err, RP_CANCELLED, "stopped while it was waiting for hosts");
-    if (config->actors.on && !host_pool_has(self->hosts, ROLE_ACTOR))
+    if (config->actors.count != 0 && !host_pool_has(self->hosts, ROLE_ACTOR))
         return explain_hosts(self, ROLE_ACTOR, err);
-    if (config->learners.on && !host_pool_has(self->hosts, ROLE_LEARNER))
+    if (config->learners.count != 0 && !host_pool_has(self->hosts, ROLE_LEARNER))
         return explain_hosts(self, ROLE_LEARNER, err);
     return RP_OK;
 }
@@ -457,8 +457,8 @@ void prepare_shards(struct prepared *self)
 
 static void hint_auto(const struct run_config *config, FILE *out)
 {
-    const char *missing = !config->actors.on              ? "actors are off"
-                          : !config->learners.on          ? "learners are off"
+    const char *missing = config->actors.count == 0       ? "actors are off"
+                          : config->learners.count == 0   ? "learners are off"
                           : profile_target(config) <= 0.0 ? "the limiter sets no ratio of samples to inserts (plan.spi)"
                                                           : NULL;
     if (missing)
@@ -530,17 +530,17 @@ rp_status prepare_plan(struct prepared *self, bool again, bool cached, bool verb
         return RP_OK;
     RP_TRY(status);
     struct run_config *config = &self->config;
-    self->input.fixed_actors = (uint32_t)config->actors.count;
-    self->input.fixed_learners = (uint32_t)config->learners.count;
+    self->input.fixed_actors = run_config_actors(config);
+    self->input.fixed_learners = run_config_learners(config);
     self->input.fixed_shards = config->broker.shards.count;
     status = plan_solve(&self->input, &self->plan, err);
     if (status != RP_OK && !prepare_is_auto(self))
         return RP_OK; /* the numbers of the file count, with or without a plan */
     RP_TRY(status);
     self->planned = true;
-    if (config->actors.count == 0)
+    if (config->actors.count < 0)
         config->actors.count = self->plan.chosen.actors;
-    if (config->learners.count == 0)
+    if (config->learners.count < 0)
         config->learners.count = self->plan.chosen.learners;
     prepare_shards(self);
     return RP_OK;

@@ -490,7 +490,7 @@ static bool put_back(struct run *self)
 /* Our learner does this by itself, unless it was restarted too. */
 static void put_back_later(struct run *self, int64_t now_ns)
 {
-    bool by_learner = self->config->learners.on && !run_is_custom(self, ROLE_LEARNER);
+    bool by_learner = self->config->learners.count != 0 && !run_is_custom(self, ROLE_LEARNER);
     int64_t patience_ns = by_learner ? self->config->report.every_ns + PUT_BACK_NS : 0;
     if (self->put_back || !self->seen.broker || !self->learners_started) {
         self->put_back_ns = 0;
@@ -513,7 +513,7 @@ static void fill_steps(struct run *self)
     put_back(self);
 }
 
-/* A new run may begin with the tables of another one (broker.checkpoint.dir), and those with its counters and
+/* A new run may begin with the tables of another one (broker.folder), and those with its counters and
  * parameters. How far that one was is not how far this one is. */
 static bool forget(struct run *self)
 {
@@ -569,12 +569,12 @@ static void start_more(struct run *self, int64_t now_ns)
         self->learners_started = true;
         for (uint32_t i = 0; i < run_config_learners(config); i++)
             run_member(self, ROLE_LEARNER, i);
-    } else if (self->learners_started &&
-               (self->seen.policy > self->policy_before || run_is_custom(self, ROLE_LEARNER) || !config->learners.on)) {
+    } else if (self->learners_started && (self->seen.policy > self->policy_before ||
+                                          run_is_custom(self, ROLE_LEARNER) || config->learners.count == 0)) {
         self->actors_started = true;
         self->actors_wanted = 0;
         set_actors(self, run_config_actors(config), now_ns);
-        if (config->evaluator.episodes > 0 && config->learners.on)
+        if (config->evaluator.episodes > 0 && config->learners.count != 0)
             run_member(self, ROLE_EVALUATOR, 0);
         if (self->phase == PHASE_STARTING)
             self->phase = PHASE_FILLING;
@@ -653,7 +653,7 @@ static void watch_progress(struct run *self, const struct observation *before, i
 /* Without a broker no process can finish, and without learners an actor that the limiter holds back cannot. */
 static void lose_patience(struct run *self, int64_t now_ns)
 {
-    if (run_running(self, ROLE_LEARNER) > 0 || !self->config->learners.on)
+    if (run_running(self, ROLE_LEARNER) > 0 || self->config->learners.count == 0)
         self->learners_seen_ns = now_ns;
     if (run_running(self, ROLE_BROKER) == 0 || run_time_to_end(self) ||
         now_ns - self->learners_seen_ns > self->config->launch.grace_ns)
@@ -783,7 +783,7 @@ void run_look(struct run *self, int64_t now_ns)
         watch_progress(self, &before, now_ns);
     }
     if (self->phase == PHASE_FILLING &&
-        (self->seen.samples > 0 || (!self->config->learners.on && self->seen.inserts > 0))) {
+        (self->seen.samples > 0 || (self->config->learners.count == 0 && self->seen.inserts > 0))) {
         self->phase = PHASE_RUNNING;
         self->running_ns = now_ns;
     }

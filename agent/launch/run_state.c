@@ -84,8 +84,8 @@ void run_stop(struct run *self, enum run_outcome outcome, bool patient, const ch
 bool run_is_custom(const struct run *self, enum role role)
 {
     const struct run_config *config = self->config;
-    return (role == ROLE_ACTOR && config->actors.on && config->actors.command.count > 0) ||
-           (role == ROLE_LEARNER && config->learners.on && config->learners.command.count > 0);
+    return (role == ROLE_ACTOR && config->actors.count != 0 && config->actors.command.count > 0) ||
+           (role == ROLE_LEARNER && config->learners.count != 0 && config->learners.command.count > 0);
 }
 
 uint32_t run_running(const struct run *self, enum role role)

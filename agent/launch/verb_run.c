@@ -36,7 +36,8 @@ static enum screen_mode screen_mode(const struct launch *launch)
 static rp_status size_up(struct prepared *self, const struct launch *launch, rp_error *err)
 {
     bool verbose = !launch->quiet && !launch->json_lines;
-    bool weighs = profile_target(&self->config) > 0.0 && self->config.actors.on && self->config.learners.on;
+    bool weighs =
+        profile_target(&self->config) > 0.0 && self->config.actors.count != 0 && self->config.learners.count != 0;
     if (weighs)
         RP_TRY(prepare_plan(self, launch->again, !prepare_is_auto(self), verbose, err));
     if (!self->planned && self->config.broker.shards.count == 0) {
@@ -171,8 +172,8 @@ static const char *tables_of(const struct run_config *config)
     bool none = config->broker.checkpoint_load && strcmp(config->broker.checkpoint_load, "none") == 0;
     if (!config_makes_checkpoints(&config->broker) || none)
         return "the tables start empty";
-    return config->broker.journal_dir && config->broker.journal_dir[0] ? "the tables are those of the journal"
-                                                                       : "the tables are those of the last checkpoint";
+    return config_has_journal(&config->broker) ? "the tables are those of the journal"
+                                               : "the tables are those of the last checkpoint";
 }
 
 /* Refuses a stop condition of the command line that is already met: the run would stop at once. */
@@ -273,7 +274,7 @@ static int resume(struct prepared *self, struct launch *launch, struct folder_st
     rp_error err = {0};
     bool counted = sets_key(launch, "actors.count=");
     if (counted)
-        state->auto_actors = self->config.actors.count == 0;
+        state->auto_actors = self->config.actors.count < 0;
     else if (state->auto_actors && state->actors > 0)
         self->config.actors.count = state->actors;
     take_plan(self);
@@ -366,7 +367,7 @@ static int submit_and_watch(struct prepared *self, const struct launch *launch, 
 static rp_status make_submitted(struct prepared *self, const struct launch *launch, rp_error *err)
 {
     struct folder_state state;
-    bool auto_actors = self->config.actors.on && self->config.actors.count == 0;
+    bool auto_actors = self->config.actors.count < 0;
     run_config_complete_slurm(&self->config);
     RP_TRY(prepare_weights(self, err));
     RP_TRY(prepare_programs(self, err));
@@ -400,7 +401,7 @@ int launch_run(struct launch *launch)
     if (self->config.launch.engine == ENGINE_SLURM)
         return make_submitted(self, launch, &err) == RP_OK ? submit_and_watch(self, launch, &err) : launch_fail(&err);
     struct folder_state state;
-    bool auto_actors = self->config.actors.on && self->config.actors.count == 0;
+    bool auto_actors = self->config.actors.count < 0;
     if (prepare_weights(self, &err) != RP_OK || prepare_process(self, &err) != RP_OK ||
         make_folder(self, launch, auto_actors, getpid(), &state, &err) != RP_OK)
         return launch_fail(&err);
@@ -525,7 +526,7 @@ static rp_status open_source(struct prepared *self, uint64_t job, struct slurm_s
     record.core = job;
     RP_TRY(slurm_record_write(self->folder, &record, err));
     RP_TRY(prepare_programs(self, err));
-    if (!self->config.actors.on)
+    if (self->config.actors.count == 0)
         return RP_OK;
     const struct slurm_source_options options = {
         .config = &self->config, .folder = self->folder, .programs = self->programs, .say = verb_run_say};

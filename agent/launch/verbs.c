@@ -586,9 +586,9 @@ static int check_folder(const struct prepared *self)
     return -1;
 }
 
-static void say_count(char *out, bool on, int64_t count)
+static void say_count(char *out, int64_t count)
 {
-    snprintf(out, FORMAT_SIZE, !on ? "none" : count > 0 ? "%lld" : "auto", (long long)count);
+    snprintf(out, FORMAT_SIZE, count == 0 ? "none" : count > 0 ? "%lld" : "auto", (long long)count);
 }
 
 int launch_check(struct launch *launch)
@@ -601,8 +601,8 @@ int launch_check(struct launch *launch)
     if (status < 0) {
         const struct run_config *config = &self->config;
         format_buffer actors, learners;
-        say_count(actors, config->actors.on, config->actors.count);
-        say_count(learners, config->learners.on, config->learners.count);
+        say_count(actors, config->actors.count);
+        say_count(learners, config->learners.count);
         printf("%s: no mistakes; %s with %s, actors: %s, learners: %s\n", launch->argument,
                env_name(&config->environment), config->agent.algorithm, actors, learners);
         prepare_hints(self, stdout);
@@ -633,10 +633,10 @@ static const char *no_plan(const struct run_config *config)
 {
     return config->launch.engine == ENGINE_SLURM
                ? "a run under Slurm is measured inside its jobs; --set launch.engine=local measures this machine"
-           : !config->actors.on
-               ? "there is nothing to weigh: actors.on is false, and a plan is about actors and learners together"
-           : !config->learners.on
-               ? "there is nothing to weigh: learners.on is false, and a plan is about actors and learners together"
+           : config->actors.count == 0
+               ? "there is nothing to weigh: actors.count is 0, and a plan is about actors and learners together"
+           : config->learners.count == 0
+               ? "there is nothing to weigh: learners.count is 0, and a plan is about actors and learners together"
            : profile_target(config) <= 0.0
                ? "there is no ratio of samples to inserts to plan for: the limiter has none; write plan.spi"
                : NULL;

@@ -442,7 +442,7 @@ rp_status learner_check_loaded(const struct learner *self, rp_error *err)
     const struct run_config *config = self->options.config;
     const char *name = config->adder.table;
     rp_info *info = NULL;
-    if (config->actors.on || rp_admin_info(self->options.client, name, 0, CHECK_MS, &info, NULL) != RP_OK)
+    if (config->actors.count != 0 || rp_admin_info(self->options.client, name, 0, CHECK_MS, &info, NULL) != RP_OK)
         return RP_OK;
     const rp_info *table = rp_info_find(info, "tables", name);
     double min_size = rp_info_real(table, "limiter.min_size");
@@ -450,7 +450,7 @@ rp_status learner_check_loaded(const struct learner *self, rp_error *err)
     if (rp_info_real(table, "size") < min_size)
         status = err_set(err, RP_FAILED_PRECONDITION,
                          "table '%s' holds %llu items, its limiter wants %g (min_size), and there are no actors "
-                         "(actors.on is false): was a checkpoint loaded (broker.checkpoint.dir)?",
+                         "(actors.count is 0): was a checkpoint loaded (broker.folder)?",
                          name, (unsigned long long)rp_info_u64(table, "size"), min_size);
     rp_info_free(&info);
     return status;

@@ -30,7 +30,7 @@ static double items_per_round(const struct run_config *config)
 static rp_status check_room(const struct run_config *config, const struct table_config *table, double batch,
                             rp_error *err)
 {
-    const struct limiter_section *limiter = &table->limiter;
+    const struct limiter_config *limiter = &table->limiter;
     double items = items_per_round(config);
     if (limiter->kind != LIMITER_RATIO) {
         double size = (double)table->max_size, least = batch - 1.0 + items;
@@ -67,7 +67,7 @@ static rp_status lockstep_check(const struct run_config *config, double batch, r
                        shards);
     if (!table)
         return err_set(err, RP_INVALID_ARGUMENT, "there is no table '%s' in broker.tables", config->adder.table);
-    if (!config->actors.on || !config->learners.on)
+    if (config->actors.count == 0 || config->learners.count == 0)
         return RP_OK; /* no turns to take */
     if (table->limiter.kind == LIMITER_MIN_SIZE || table->limiter.kind == LIMITER_NONE)
         return err_set(err, RP_INVALID_ARGUMENT,
@@ -139,16 +139,17 @@ static void hold_signals(sigset_t *before)
 static void keep_nothing(struct broker_config *broker)
 {
     static char nothing[] = "", none[] = "none";
-    if (broker->storage_memory > 0 && !broker->storage_dir[0]) /* one folder for all */
-        broker->storage_dir = broker->journal_dir[0] ? broker->journal_dir : broker->checkpoint_dir;
-    broker->journal_dir = broker->checkpoint_dir = nothing;
+    if (broker->storage_memory == 0)
+        broker->folder = nothing;
+    broker->journal_ns = JOURNAL_OFF;
+    broker->checkpoint_keep = 0;
     broker->checkpoint_load = none;
 }
 
 static rp_status start_broker(struct lockstep *self, rp_error *err)
 {
     self->broker_config = self->config->broker; /* strings and lists still belong to the run */
-    if (self->config->actors.on && self->config->learners.on)
+    if (self->config->actors.count != 0 && self->config->learners.count != 0)
         keep_nothing(&self->broker_config);
     self->broker_config.prompt = true; /* every step waits for its effects */
     self->broker_config.seed = (int64_t)(worker_seed(self->config, "broker", 0) >> 1);
@@ -241,7 +242,7 @@ static rp_status open_learner(struct lockstep *self, rp_error *err)
                             worker_seed(config, "parameters", 0), err);
     if (!self->agent)
         return (rp_status)err->status;
-    if (!config->learners.on)
+    if (config->learners.count == 0)
         return load_weights(self, err);
     rng_seed(&self->agent->rng, worker_seed(config, "learner", 0));
     struct learner_options options = {

@@ -161,10 +161,10 @@ static int read_config(struct program *self)
 static int check_index(const struct program *self)
 {
     bool learner = self->kind == PROGRAM_LEARNER;
-    if (learner && !self->run.learners.on)
-        return cli_usage(self->name, "learners.on is false: this run has no learners");
-    if (self->kind == PROGRAM_ACTOR && !self->evaluate && !self->run.actors.on)
-        return cli_usage(self->name, "actors.on is false: this run has no actors");
+    if (learner && self->run.learners.count == 0)
+        return cli_usage(self->name, "learners.count is 0: this run has no learners");
+    if (self->kind == PROGRAM_ACTOR && !self->evaluate && self->run.actors.count == 0)
+        return cli_usage(self->name, "actors.count is 0: this run has no actors");
     int64_t count = learner ? self->run.learners.count : self->run.actors.count;
     const char *key = learner ? "learners.count" : "actors.count";
     if (!(self->kind & WORKERS) || self->evaluate || self->index < count || (count == 0 && self->index == 0))
@@ -178,9 +178,9 @@ static int check_index(const struct program *self)
 /* Only replay-launch decides what auto means, and passes the counts to the processes that it starts. */
 static void settle_counts(struct run_config *run)
 {
-    if (run->actors.count == 0)
+    if (run->actors.count < 0)
         run->actors.count = 1;
-    if (run->learners.count == 0)
+    if (run->learners.count < 0)
         run->learners.count = 1;
 }
 
@@ -448,7 +448,7 @@ static int run_single(const struct program *program, const struct env_provider *
     }
     char weights[512];
     snprintf(weights, sizeof weights, "%s/" LEARNER_STATE_FILE, config->folder);
-    int64_t end = config->actors.on ? config->stop.steps : config->stop.learner_steps;
+    int64_t end = config->actors.count != 0 ? config->stop.steps : config->stop.learner_steps;
     const struct lockstep_options lockstep = {
         .config = config,
         .report_every = end >= REPORTS ? (uint64_t)end / REPORTS : REPORT_STEPS,

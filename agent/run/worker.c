@@ -634,7 +634,7 @@ static rp_status look(struct worker *self, const struct variables *variables, ui
 {
     const struct stop_section *stop = &self->config->stop;
     int64_t steps = 0;
-    if (!self->config->actors.on) {
+    if (self->config->actors.count == 0) {
         *at = variables->steps;
         *last = stop->learner_steps > 0 && *at >= (uint64_t)stop->learner_steps;
         return RP_OK;
@@ -649,7 +649,7 @@ static rp_status look(struct worker *self, const struct variables *variables, ui
  * evaluation. */
 static rp_status pause_looking(struct worker *self, struct variables *variables, rp_error *err)
 {
-    if (!self->config->actors.on)
+    if (self->config->actors.count == 0)
         return variables_pull(variables, RETRY_MS, NULL, err);
     nanosleep(&(struct timespec){.tv_nsec = LOOK_NS}, NULL);
     return RP_OK;
@@ -685,7 +685,7 @@ static rp_status worker_evaluate(struct evaluator_work *self, rp_error *err)
         while (every > 0 && next <= at)
             next += every;
         double mean;
-        bool acts = config->actors.on;
+        bool acts = config->actors.count != 0;
         if (acts)
             RP_TRY(last ? await_last(worker, variables, err) : variables_pull(variables, 0, NULL, err));
         RP_TRY(evaluate_once(self, acts ? worker_steps(worker, (int64_t)at) : 0, &mean, err));
@@ -879,7 +879,7 @@ static bool never_starves(const struct run_config *config)
 static bool has_learned_enough(const struct learner_work *self)
 {
     const struct run_config *config = self->worker.config;
-    return config->actors.on && config->stop.steps > 0 && self->most_steps >= (uint64_t)config->stop.steps &&
+    return config->actors.count != 0 && config->stop.steps > 0 && self->most_steps >= (uint64_t)config->stop.steps &&
            never_starves(config);
 }
 

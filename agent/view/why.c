@@ -188,7 +188,7 @@ static bool slow_disk(const struct why_facts *facts, struct why *out)
     out->bad = true;
     out->blocked = WHY_SIDE_ACTORS;
     say(out, "Inserts wait for the broker's disk: %s.", wait->text);
-    advise(out, "Free space there or use a faster disk; journal.fsync: never asks less of it.");
+    advise(out, "Free space there or use a faster disk; journal: never asks less of it.");
     return true;
 }
 

@@ -828,8 +828,7 @@ void checkpoints_clean(struct checkpoints *self)
 rp_status checkpoint_start(struct checkpoints *self, enum checkpoint_reason reason, uint64_t *number, rp_error *err)
 {
     if (!self)
-        return err_set(err, RP_FAILED_PRECONDITION,
-                       "checkpoints are off: set checkpoint.dir (or journal.dir) in the broker's configuration");
+        return err_set(err, RP_FAILED_PRECONDITION, "checkpoints are off: write folder in the broker's configuration");
     if (!self->wanted || reason == CHECKPOINT_ASKED)
         self->reason = reason;
     self->wanted = true;
@@ -981,7 +980,7 @@ void checkpoint_finished(struct checkpoints *self, uint64_t number, bool ok)
 void checkpoint_exit(struct checkpoints *self, bool (*turn)(void *ctx), void *ctx)
 {
     const struct stream *stream = self->stream;
-    if (self->state.config->checkpoint_on_exit)
+    if (self->state.config->checkpoint_every_ns > 0)
         checkpoint_start(self, CHECKPOINT_EXIT, NULL, NULL);
     struct clock clock = clock_system(); /* the broker's may stand still */
     uint64_t seen = 0;

@@ -164,7 +164,7 @@ static inline bool checkpoint_is_running(const struct checkpoints *self)
 }
 /* The disk writer has finished this checkpoint, or (ok is false) has given it up. */
 void checkpoint_finished(struct checkpoints *self, uint64_t number, bool ok);
-/* Makes the last checkpoint, if checkpoint.on_exit is set, and waits for it. turn: lets the broker work; returns false if
+/* Makes the last checkpoint, unless checkpoint.every is 0s, and waits for it. turn: lets the broker work; returns false if
  * the end must not wait any longer. */
 void checkpoint_exit(struct checkpoints *self, bool (*turn)(void *ctx), void *ctx);
 /* Removes files that are no longer needed: called when a checkpoint has ended, and when the disk becomes short of space. */

@@ -14,17 +14,14 @@
 #include "proto/base/dtype.h"
 #include "proto/base/endpoint.h"
 #include "proto/base/error.h"
+#include "proto/base/need.h"
 #include "proto/base/utf8.h"
 
 #define ROOT(member) offsetof(struct broker_config, member)
 #define TABLE(member) offsetof(struct table_config, member)
-#define FIELD(member) offsetof(struct field_config, member)
-#define EXTENSION(member) offsetof(struct extension_config, member)
 
 static const char *const log_levels[] = {"debug", "info", "warn", "error", "off", NULL};
-static const char *const fsync_modes[] = {"never", "interval", "always", NULL};
-static const char *const limiter_kinds[] = {"none", "min_size", "sample_to_insert_ratio", "queue", "stack", NULL};
-
+static const char *const journal_words[] = {"off", "never", NULL}; /* JOURNAL_OFF, JOURNAL_NEVER */
 static const char *const automatic[] = {"auto", NULL};
 static const char *const security_modes[] = {"auto", "none", "curve", NULL};
 
@@ -70,31 +67,25 @@ static const struct schema_row rows[] = {
     {"log.level", SCHEMA_ENUM, ROOT(log_level), "info", 0, 0, log_levels, 0, "debug, info, warn, error or off"},
     {"log.file", SCHEMA_STRING, ROOT(log_file), "", 0, 0, NULL, 0,
      "append the log to this file; empty: standard error"},
-    {"journal.dir", SCHEMA_STRING, ROOT(journal_dir), "", 0, 0, NULL, 0,
-     "record every change in this folder before confirming it to a client, so that kill -9 loses nothing; empty: no "
-     "journal"},
-    {"journal.fsync", SCHEMA_ENUM, ROOT(journal_fsync), "interval", 0, 0, fsync_modes, 0,
-     "what a power failure may lose: never (what the kernel had not written), interval (the last interval), always "
-     "(nothing)"},
-    {"journal.interval", SCHEMA_TIME, ROOT(journal_interval_ns), "1s", 1e6, 3.6e12, NULL, 0,
-     "with fsync interval: time between two syncs"},
-    {"journal.max", SCHEMA_BYTES, ROOT(journal_max), "1GiB", 1024 * KIB, 9e18, NULL, 0,
+    {"folder", SCHEMA_STRING, ROOT(folder), "", 0, 0, NULL, 0,
+     "keep the tables in this folder, and load what is in it at the start; empty: nothing is kept on disk"},
+    {"journal", SCHEMA_TIME, ROOT(journal_ns), "1s", 0, 3.6e12, journal_words, 0,
+     "with a folder: record every change before confirming it to a client, so that kill -9 loses nothing. The time "
+     "between two syncs is what a power failure may lose; 0s: nothing; never: what the kernel had not written. off: "
+     "only checkpoints"},
+    {"journal_max", SCHEMA_BYTES, ROOT(journal_max), "1GiB", 1024 * KIB, 9e18, NULL, 0,
      "make a checkpoint when the journal is larger than this and than the stored data; sooner on a small disk "
      "(docs/OPERATE.md bounds the disk)"},
-    {"checkpoint.dir", SCHEMA_STRING, ROOT(checkpoint_dir), "", 0, 0, NULL, 0,
-     "make checkpoints in this folder and load the newest at the start; empty: only with a journal, in its folder"},
     {"checkpoint.every", SCHEMA_TIME, ROOT(checkpoint_every_ns), "10min", 0, 8.64e14, NULL, 0,
-     "interval between checkpoints; 0s: only on request (replay-ctl checkpoint, SIGUSR1) or at the end"},
-    {"checkpoint.keep", SCHEMA_INT, ROOT(checkpoint_keep), "3", 1, 1000, NULL, 0, "number of checkpoints to keep"},
-    {"checkpoint.on_exit", SCHEMA_BOOL, ROOT(checkpoint_on_exit), "true", 0, 0, NULL, 0,
-     "make a checkpoint when asked to stop"},
+     "with a folder: interval between checkpoints, and there is one at the end; 0s: only on request (replay-ctl "
+     "checkpoint, SIGUSR1)"},
+    {"checkpoint.keep", SCHEMA_INT, ROOT(checkpoint_keep), "3", 0, 1000, NULL, 0,
+     "number of checkpoints to keep; 0: without a journal, none are made"},
     {"checkpoint.load", SCHEMA_STRING, ROOT(checkpoint_load), "newest", 0, 0, NULL, 0,
      "what to start from: newest; salvage (also with a damaged journal, up to the damage); none; or a checkpoint's "
      "number, without the journal after it"},
-    {"storage.dir", SCHEMA_STRING, ROOT(storage_dir), "", 0, 0, NULL, 0,
-     "folder for chunks that do not fit into memory; empty: the folder of the journal or of the checkpoints"},
     {"storage.memory", SCHEMA_BYTES, ROOT(storage_memory), "0", 0, 9e18, NULL, 0,
-     "keep this many bytes of chunks in memory and the cold chunks on disk; 0: all in memory"},
+     "keep this many bytes of chunks in memory and the cold chunks in the folder; 0: all in memory"},
     {"storage.disk", SCHEMA_BYTES, ROOT(storage_disk), "0", 0, 9e18, NULL, 0,
      "maximum bytes of chunks on disk; beyond it tables remove items; 0: no limit but the disk"},
     {"security.mode", SCHEMA_ENUM, ROOT(security_mode), "auto", 0, 0, security_modes, 0,
@@ -102,10 +93,10 @@ static const struct schema_row rows[] = {
      "auto: curve if other machines can reach an endpoint (docs/OPERATE.md)"},
     {"security.keys", SCHEMA_STRING, ROOT(keys_dir), "", 0, 0, NULL, 0,
      "folder of the broker's key and of the list of keys that are let in (replay-ctl key)"},
-    {"security.quota.sessions", SCHEMA_INT, ROOT(quota_sessions), "1000", 0, 1e9, NULL, 0,
-     "with keys: open writers of one key; 0: no limit. replay-launch writes what its run needs"},
-    {"security.quota.inserts", SCHEMA_INT, ROOT(quota_inserts), "0", 0, 1e12, NULL, 0,
-     "with keys: items per second that the writers of one key may insert; 0: no limit"},
+    {"security.quota", SCHEMA_OPTIONS, ROOT(quota_options), NULL, 0, 2, NULL, 0,
+     "with keys, limits of each key that has none of its own: sessions, its open writers (1000; replay-launch writes "
+     "what "
+     "its run needs), and inserts, the items per second of its writers (0: no limit)"},
     {"plugins", SCHEMA_PATHS, ROOT(plugins), NULL, 0, 64, NULL, 0,
      "shared objects with further selectors and extensions; relative to the file, if they exist there"},
     {"tables", SCHEMA_LIST, ROOT(tables), NULL, 1, 1000, NULL, sizeof(struct table_config), "the replay tables"},
@@ -117,70 +108,80 @@ static const struct schema_row rows[] = {
      "an item leaves the table after this many samples; 0: never for that reason"},
     {"tables[].soft_capacity", SCHEMA_BOOL, TABLE(soft_capacity), "false", 0, 0, NULL, 0,
      "let the table grow past max_size (by at most a quarter) and remove the surplus periodically"},
-    {"tables[].sampler.kind", SCHEMA_STRING, TABLE(sampler.kind), "uniform", 0, 0, NULL, 0,
-     "fifo, lifo, uniform, min_heap, max_heap, prioritized, or a selector of a plug-in"},
-    {"tables[].sampler.options", SCHEMA_OPTIONS, TABLE(sampler.options), NULL, 0, 32, NULL, 0, "prioritized: exponent"},
-    {"tables[].remover.kind", SCHEMA_STRING, TABLE(remover.kind), "fifo", 0, 0, NULL, 0,
-     "the same kinds as for the sampler"},
-    {"tables[].remover.options", SCHEMA_OPTIONS, TABLE(remover.options), NULL, 0, 32, NULL, 0,
-     "the same options; a negative exponent removes low priorities first"},
-    {"tables[].limiter.kind", SCHEMA_ENUM, TABLE(limiter.kind), "min_size", 0, 0, limiter_kinds, 0,
-     "none, min_size, sample_to_insert_ratio, queue or stack"},
-    {"tables[].limiter.samples_per_insert", SCHEMA_REAL, TABLE(limiter.samples_per_insert), "1", -1e18, 1e18, NULL, 0,
-     "sample_to_insert_ratio: the target"},
-    {"tables[].limiter.min_size", SCHEMA_REAL, TABLE(limiter.min_size), "1", -1e18, 1e18, NULL, 0,
-     "number of items before the first sample"},
-    {"tables[].limiter.error_buffer", SCHEMA_REAL, TABLE(limiter.error_buffer), "-1", -1, 1e18, NULL, 0,
-     "sample_to_insert_ratio: how far samples may run ahead of or behind the target; -1: use min_diff and max_diff"},
-    {"tables[].limiter.min_diff", SCHEMA_REAL, TABLE(limiter.min_diff), "-1e18", -1e18, 1e18, NULL, 0,
-     "sample_to_insert_ratio: minimum of inserts * samples_per_insert - samples"},
-    {"tables[].limiter.max_diff", SCHEMA_REAL, TABLE(limiter.max_diff), "1e18", -1e18, 1e18, NULL, 0,
-     "sample_to_insert_ratio: maximum of inserts * samples_per_insert - samples"},
-    {"tables[].signature", SCHEMA_LIST, TABLE(signature), NULL, 0, 255, NULL, sizeof(struct field_config),
-     "the fields that every item must have; empty: any fields"},
-    {"tables[].signature[].name", SCHEMA_STRING, FIELD(name), NULL, 0, 0, NULL, 0, "name of the field"},
-    {"tables[].signature[].dtype", SCHEMA_STRING, FIELD(dtype), NULL, 0, 0, NULL, 0,
-     "element type: float32, uint8, ..."},
-    {"tables[].signature[].shape", SCHEMA_INTS, FIELD(shape), NULL, 0, 9, NULL, 0,
-     "shape of the whole field, its steps first; 0: any number of steps"},
-    {"tables[].extensions", SCHEMA_LIST, TABLE(extensions), NULL, 0, 16, NULL, sizeof(struct extension_config),
-     "actions that run inside the table's operations"},
-    {"tables[].extensions[].kind", SCHEMA_STRING, EXTENSION(kind), NULL, 0, 0, NULL, 0,
-     "statistics, priority_diffusion, insert_on_sample, or an extension of a plug-in"},
-    {"tables[].extensions[].options", SCHEMA_OPTIONS, EXTENSION(options), NULL, 0, 32, NULL, 0,
-     "priority_diffusion: radius, decay; insert_on_sample: table"},
+    {"tables[].sampler", SCHEMA_KIND, TABLE(sampler), "uniform", 0, 0, NULL, 0,
+     "fifo, lifo, uniform, min_heap, max_heap, prioritized (its option: exponent), or a selector of a plug-in"},
+    {"tables[].remover", SCHEMA_KIND, TABLE(remover), "fifo", 0, 0, NULL, 0,
+     "the same kinds as for the sampler; a negative exponent removes low priorities first"},
+    {"tables[].limiter", SCHEMA_KIND, TABLE(limiter_options), "min_size", 0, 0, NULL, 0,
+     "none; min_size (min_size: items before the first sample, 1); sample_to_insert_ratio (min_size, "
+     "samples_per_insert: the target, and error_buffer: how far samples may run ahead of or behind it; or min_diff and "
+     "max_diff: bounds of inserts * samples_per_insert - samples); queue; or stack"},
+    {"tables[].signature", SCHEMA_TUPLES, TABLE(signature), NULL, 0, 255, NULL, 0,
+     "the fields that every item must have: {observation: [float32, 0, 4], reward: float32}, each with its dtype and "
+     "its shape, steps first (0: any number of steps); empty: any fields"},
+    {"tables[].extensions", SCHEMA_KINDS, TABLE(extensions), NULL, 0, 16, NULL, 0,
+     "actions that run inside the table's operations: statistics, priority_diffusion (radius, decay), insert_on_sample "
+     "(table), or an extension of a plug-in"},
     {"tables[].metadata", SCHEMA_STRING, TABLE(metadata), "", 0, CONFIG_METADATA_MOST, NULL, 0,
      "any text about the table, for its users: the broker keeps it and shows it to clients; empty: as in the files "
-     "that "
-     "are loaded"},
+     "that are loaded"},
 };
+
+#define LIMIT(member) offsetof(struct limiter_config, member)
+
+static const struct schema_row limiter_rows[] = {
+    {"samples_per_insert", SCHEMA_REAL, LIMIT(samples_per_insert), "1", -1e18, 1e18, NULL, 0, NULL},
+    {"min_size", SCHEMA_REAL, LIMIT(min_size), "1", -1e18, 1e18, NULL, 0, NULL},
+    {"error_buffer", SCHEMA_REAL, LIMIT(error_buffer), "-1", -1, 1e18, NULL, 0, NULL},
+    {"min_diff", SCHEMA_REAL, LIMIT(min_diff), "-1e18", -1e18, 1e18, NULL, 0, NULL},
+    {"max_diff", SCHEMA_REAL, LIMIT(max_diff), "1e18", -1e18, 1e18, NULL, 0, NULL},
+};
+static const struct schema_alias limiter_aliases[] = {
+    {"spi", "samples_per_insert"}, {"min_size_to_sample", "min_size"}, {NULL, NULL}};
+static const struct schema limiter_schema = {
+    .rows = limiter_rows, .n_rows = sizeof limiter_rows / sizeof limiter_rows[0], .aliases = limiter_aliases};
+
+static const struct schema_row quota_rows[] = {
+    {"sessions", SCHEMA_INT, offsetof(struct quota, sessions), "1000", 0, 1e9, NULL, 0, NULL},
+    {"inserts", SCHEMA_INT, offsetof(struct quota, inserts_per_second), "0", 0, 1e12, NULL, 0, NULL},
+};
+static const struct schema quota_schema = {.rows = quota_rows, .n_rows = sizeof quota_rows / sizeof quota_rows[0]};
 
 struct limiter_config config_limiter(const struct table_config *table)
 {
-    const struct limiter_section *section = &table->limiter;
-    return (struct limiter_config){
-        .kind = (enum limiter_kind)section->kind,
-        .samples_per_insert = section->samples_per_insert,
-        .min_size = section->min_size,
-        .error_buffer = section->error_buffer,
-        .min_diff = section->min_diff,
-        .max_diff = section->max_diff,
-        .size = (double)table->max_size,
-    };
+    struct limiter_config limiter = table->limiter;
+    limiter.size = (double)table->max_size;
+    return limiter;
+}
+
+bool config_field(const rp_option *option, struct field_config *out)
+{
+    const char *at = option->value;
+    char word[32];
+    bool named = schema_next(&at, word, sizeof word);
+    *out = (struct field_config){.name = option->name, .dtype = named ? dtype_by_name(word) : -1};
+    while (schema_next(&at, word, sizeof word)) {
+        int64_t size;
+        if (out->rank > RP_MAX_RANK || !schema_parse_int(word, &size) || size < (out->rank > 0) || size > UINT32_MAX)
+            return false;
+        out->shape[out->rank++] = (uint32_t)size;
+    }
+    return out->dtype >= 0 && !at[strspn(at, " ]")];
 }
 
 const char *config_folder(const struct broker_config *config)
 {
-    const char *const folders[] = {config->journal_dir, config->checkpoint_dir, config->storage_dir};
-    for (uint32_t i = 0; i < 3; i++)
-        if (folders[i] && folders[i][0])
-            return folders[i];
-    return NULL;
+    return config->folder && config->folder[0] ? config->folder : NULL;
+}
+
+bool config_has_journal(const struct broker_config *config)
+{
+    return config_folder(config) && config->journal_ns != JOURNAL_OFF;
 }
 
 bool config_makes_checkpoints(const struct broker_config *config)
 {
-    return (config->journal_dir && config->journal_dir[0]) || (config->checkpoint_dir && config->checkpoint_dir[0]);
+    return config_folder(config) && (config->checkpoint_keep > 0 || config_has_journal(config));
 }
 
 /* True if `http` cannot be reached from other machines, or is off. */
@@ -251,11 +252,11 @@ struct quota config_quota(const struct broker_config *config)
 {
     int64_t quarter = config->memory_limit / 4, least = config->peer_backlog_bytes;
     return (struct quota){
-        .sessions = config->quota_sessions,
+        .sessions = config->quota.sessions,
         .granted_bytes = config_ingest_budget(config) / 4,
         .waiting = QUOTA_WAITING,
         .unread_bytes = quarter > least ? quarter : least,
-        .inserts_per_second = config->quota_inserts,
+        .inserts_per_second = config->quota.inserts_per_second,
     };
 }
 
@@ -263,28 +264,28 @@ struct quota config_quota(const struct broker_config *config)
 /* "next_observation" beside an "observation" of the same kind is the observation of another item. */
 static bool is_shared(const struct table_config *table, const struct field_config *field)
 {
-    const struct field_config *fields = table->signature.data;
-    if (!field->name || !field->dtype || strncmp(field->name, "next_", 5) != 0)
+    const rp_option *fields = table->signature.data;
+    struct field_config other;
+    if (strncmp(field->name, "next_", 5) != 0)
         return false;
     for (uint32_t i = 0; i < table->signature.count; i++)
-        if (fields[i].name && strcmp(fields[i].name, field->name + 5) == 0 && fields[i].dtype &&
-            strcmp(fields[i].dtype, field->dtype) == 0)
-            return true;
+        if (strcmp(fields[i].name, field->name + 5) == 0)
+            return config_field(&fields[i], &other) && other.dtype == field->dtype;
     return false;
 }
 
 double config_item_bytes(const struct table_config *table)
 {
-    const struct field_config *fields = table->signature.data;
+    const rp_option *fields = table->signature.data;
+    struct field_config field;
     double sum = 0.0;
     for (uint32_t i = 0; i < table->signature.count; i++) {
-        int32_t dtype = fields[i].dtype ? dtype_by_name(fields[i].dtype) : -1;
-        const int64_t *shape = fields[i].shape.data;
-        double bytes = dtype >= 0 ? (double)dtype_size(dtype) : 0.0;
-        for (uint32_t d = 0; d < fields[i].shape.count; d++)
-            bytes *= shape[d] > 0 ? (double)shape[d] : 1.0; /* any number of steps: at least one */
-        if (!is_shared(table, &fields[i]))
-            sum += bytes;
+        if (!config_field(&fields[i], &field) || is_shared(table, &field))
+            continue;
+        double bytes = (double)dtype_size(field.dtype);
+        for (uint32_t d = 0; d < field.rank; d++)
+            bytes *= field.shape[d] > 0 ? (double)field.shape[d] : 1.0; /* any number of steps: at least one */
+        sum += bytes;
     }
     return sum;
 }
@@ -388,20 +389,22 @@ static void check_limiter(const struct table_config *table, const char *path, st
 
 static void check_signature(const struct table_config *table, const char *path, struct schema_report *report)
 {
-    const struct field_config *fields = table->signature.data;
+    const rp_option *fields = table->signature.data;
+    struct field_config field;
     for (uint32_t i = 0; i < table->signature.count; i++) {
-        char at[96];
-        snprintf(at, sizeof at, "%s.signature[%u]", path, i);
-        if (fields[i].dtype && dtype_by_name(fields[i].dtype) < 0)
+        char at[256];
+        snprintf(at, sizeof at, "%s.signature.%s", path, fields[i].name);
+        if (config_field(&fields[i], &field))
+            continue;
+        if (field.dtype < 0)
             schema_problem(report, at,
-                           "no dtype '%s': use one of bool, int8 ... uint64, float16, bfloat16, float32, "
-                           "float64, complex64, complex128",
-                           fields[i].dtype);
-        const int64_t *shape = fields[i].shape.data;
-        for (uint32_t d = 0; d < fields[i].shape.count; d++)
-            if (shape[d] < 0 || shape[d] > UINT32_MAX || (shape[d] == 0 && d > 0))
-                schema_problem(report, at, "dimension %u of the shape is %lld: it must be positive%s", d,
-                               (long long)shape[d], d == 0 ? ", or 0 for any number of steps" : "");
+                           "%s begins with none of the dtypes bool, int8 ... uint64, float16, bfloat16, float32, "
+                           "float64, complex64, complex128: write a field as [float32, 0, 4]",
+                           fields[i].value);
+        else
+            schema_problem(report, at, "%s: dimension %u of the shape must be positive%s; there are at most %u",
+                           fields[i].value, field.rank, field.rank == 0 ? ", or 0 for any number of steps" : "",
+                           RP_MAX_RANK + 1);
     }
 }
 
@@ -421,7 +424,7 @@ static void report_unknown(const char *what, const char *kind, const char *(*bui
 }
 
 /* plugins: an unknown kind may come from a plug-in. It is checked when the tables are created. */
-static void check_selector(const struct selector_config *selector, const char *path, bool plugins,
+static void check_selector(const struct schema_kind *selector, const char *path, bool plugins,
                            struct schema_report *report)
 {
     const rp_selector_ops *ops = selector->kind ? selector_builtin(selector->kind) : NULL;
@@ -457,7 +460,7 @@ static bool no_copy(void *table, uint32_t slot, const char *other, double priori
 }
 
 static void check_copy_target(const struct broker_config *config, const struct table_config *table,
-                              const struct extension_config *extension, const char *path, struct schema_report *report)
+                              const struct schema_kind *extension, const char *path, struct schema_report *report)
 {
     const rp_option *options = extension->options.data;
     const struct table_config *tables = config->tables.data;
@@ -473,7 +476,7 @@ static void check_copy_target(const struct broker_config *config, const struct t
 static void check_extension(const struct broker_config *config, const struct table_config *table, uint32_t i,
                             const char *path, struct schema_report *report)
 {
-    const struct extension_config *extension = (const struct extension_config *)table->extensions.data + i;
+    const struct schema_kind *extension = (const struct schema_kind *)table->extensions.data + i;
     const rp_extension_ops *ops = extension->kind ? extension_builtin(extension->kind) : NULL;
     char at[96];
     snprintf(at, sizeof at, "%s.extensions[%u]", path, i);
@@ -562,20 +565,10 @@ static void check_http(const char *address, struct schema_report *report)
 
 static void check_disk(const struct broker_config *config, struct schema_report *report)
 {
-    const char *folder = config_folder(config);
-    struct {
-        const char *key, *value;
-    } folders[] = {{"journal.dir", config->journal_dir},
-                   {"checkpoint.dir", config->checkpoint_dir},
-                   {"storage.dir", config->storage_dir}};
-    for (uint32_t i = 0; folder && i < 3; i++)
-        if (folders[i].value && folders[i].value[0] && strcmp(folders[i].value, folder) != 0)
-            schema_problem(
-                report, folders[i].key,
-                "'%s' is another folder than '%s': journal, checkpoints and spilled chunks share their files",
-                folders[i].value, folder);
-    if (config->storage_memory && !folder)
-        schema_problem(report, "storage.memory", "cold chunks need a folder: set storage.dir");
+    if (config->storage_memory && !config_folder(config))
+        schema_problem(report, "storage.memory", "cold chunks need a place on disk: write folder");
+    if (config_has_journal(config) && config->checkpoint_keep == 0)
+        schema_problem(report, "checkpoint.keep", "a journal starts from a checkpoint: write at least 1");
     if (config->storage_memory > config->memory_limit)
         schema_problem(report, "storage.memory", "must be at most memory_limit");
     const char *load = config->checkpoint_load;
@@ -626,7 +619,7 @@ static double items_of(double whole, uint32_t shards, uint32_t shard)
 
 static void divide_table(struct table_config *table, uint32_t shards, uint32_t shard)
 {
-    struct limiter_section *limiter = &table->limiter;
+    struct limiter_config *limiter = &table->limiter;
     table->max_size = part_of(table->max_size, shards, shard);
     table->max_bytes = part_of(table->max_bytes, shards, shard);
     limiter->min_size = items_of(limiter->min_size, shards, shard);
@@ -640,8 +633,11 @@ static void divide(struct broker_config *config, uint32_t shards)
 {
     uint32_t shard = (uint32_t)config->shard;
     int64_t *const parts[] = {
-        &config->memory_limit, &config->journal_max,   &config->storage_memory,
-        &config->storage_disk, &config->quota_inserts,
+        &config->memory_limit,
+        &config->journal_max,
+        &config->storage_memory,
+        &config->storage_disk,
+        &config->quota.inserts_per_second,
     };
     struct table_config *tables = config->tables.data;
     for (uint32_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
@@ -653,14 +649,10 @@ static void divide(struct broker_config *config, uint32_t shards)
 /* ---- endpoints and folders ---- */
 
 /* Replaces a string of the configuration. */
-static rp_status set(char **at, const char *text, rp_error *err)
+static void set(char **at, const char *text)
 {
-    char *copy = strdup(text);
-    if (!copy)
-        return err_set(err, RP_NO_MEMORY, "no memory for the configuration of a shard");
     free(*at);
-    *at = copy;
-    return RP_OK;
+    *at = need_text(text);
 }
 
 static bool is_default(const char *key, const char *value)
@@ -683,7 +675,8 @@ static rp_status move_port(char **address, int64_t by, rp_error *err)
         return err_set(err, RP_INVALID_ARGUMENT, "%s leaves no ports for all shards: use a smaller one, or port 0",
                        *address);
     snprintf(moved, sizeof moved, "%.*s:%lld", (int)(colon - *address), *address, (long long)(port + by));
-    return set(address, moved, err);
+    set(address, moved);
+    return RP_OK;
 }
 
 static rp_status move_endpoint(char **endpoint, int64_t shard, rp_error *err)
@@ -694,7 +687,8 @@ static rp_status move_endpoint(char **endpoint, int64_t shard, rp_error *err)
     if (shard == 0)
         return RP_OK;
     snprintf(moved, sizeof moved, "%s-%lld", *endpoint, (long long)shard);
-    return set(endpoint, moved, err);
+    set(endpoint, moved);
+    return RP_OK;
 }
 
 /* Shards of one machine: each listens at the ports after those of the shard before it. */
@@ -719,7 +713,7 @@ static void to_bind(const char *listed, char out[ENDPOINT_BYTES])
 }
 
 /* Listed shards: each has its entry, and any free ports of the same host beside it. */
-static rp_status bind_listed(struct broker_config *config, rp_error *err)
+static void bind_listed(struct broker_config *config)
 {
     char service[ENDPOINT_BYTES], beside[ENDPOINT_BYTES];
     to_bind(config_shard_endpoint(config, config->shard > 0 ? (uint32_t)config->shard : 0), service);
@@ -727,23 +721,21 @@ static rp_status bind_listed(struct broker_config *config, rp_error *err)
     snprintf(beside, sizeof beside, "%.*s:0", tcp ? (int)(strrchr(service, ':') - service) : 15,
              tcp ? service : "tcp://127.0.0.1");
     if (is_default("service", config->service))
-        RP_TRY(set(&config->service, service, err));
+        set(&config->service, service);
     if (is_default("ingest", config->ingest))
-        RP_TRY(set(&config->ingest, beside, err));
-    return is_default("events", config->events) ? set(&config->events, beside, err) : RP_OK;
+        set(&config->ingest, beside);
+    if (is_default("events", config->events))
+        set(&config->events, beside);
 }
 
-static rp_status divide_folders(struct broker_config *config, rp_error *err)
+static rp_status divide_folder(struct broker_config *config, rp_error *err)
 {
-    char **const folders[] = {&config->journal_dir, &config->checkpoint_dir, &config->storage_dir};
-    for (uint32_t i = 0; i < 3; i++) {
-        char own[4096];
-        if (!(*folders[i])[0])
-            continue;
-        if ((size_t)snprintf(own, sizeof own, "%s/shard-%lld", *folders[i], (long long)config->shard) >= sizeof own)
-            return err_set(err, RP_INVALID_ARGUMENT, "the path of the folder %s is too long", *folders[i]);
-        RP_TRY(set(folders[i], own, err));
-    }
+    char own[4096];
+    if (!config_folder(config))
+        return RP_OK;
+    if ((size_t)snprintf(own, sizeof own, "%s/shard-%lld", config->folder, (long long)config->shard) >= sizeof own)
+        return err_set(err, RP_INVALID_ARGUMENT, "the path of the folder %s is too long", config->folder);
+    set(&config->folder, own);
     return RP_OK;
 }
 
@@ -761,7 +753,7 @@ static uint64_t hash_lines(const char *text, uint64_t hash)
     return hash;
 }
 
-/* Hashes tables and number of shards. 0: no memory. */
+/* Hashes tables and number of shards. */
 static uint64_t hash_settings(const struct broker_config *config)
 {
     struct schema tables = broker_schema;
@@ -772,32 +764,31 @@ static uint64_t hash_settings(const struct broker_config *config)
     char *text = NULL;
     size_t size = 0;
     FILE *out = open_memstream(&text, &size);
-    if (!out)
-        return 0;
     schema_print(&tables, config, out);
-    bool ok = fclose(out) == 0;
-    uint64_t hash = ok ? hash_lines(text, UINT64_C(0xCBF29CE484222325) ^ config_shards(config)) : 0;
+    fclose(out);
+    uint64_t hash = hash_lines(text, UINT64_C(0xCBF29CE484222325) ^ config_shards(config));
     free(text);
-    return ok && hash == 0 ? 1 : hash;
+    return hash ? hash : 1;
 }
 
 rp_status config_become_shard(struct broker_config *config, rp_error *err)
 {
     uint32_t shards = config_shards(config);
     bool listed = config_shard_endpoint(config, 0) != NULL;
-    if (shards == 1)
-        return listed ? bind_listed(config, err) : RP_OK;
-    if (config->shard < 0)
+    if (shards > 1 && config->shard < 0)
         return err_set(
             err, RP_INVALID_ARGUMENT,
             "there are %u shards, and this broker does not know which it is: write shard: 0 to %u, or --set shard=...",
             shards, shards - 1);
+    if (listed)
+        bind_listed(config);
+    if (shards == 1)
+        return RP_OK;
     config->settings = hash_settings(config);
-    if (!config->settings)
-        return err_set(err, RP_NO_MEMORY, "no memory for the configuration of a shard");
     divide(config, shards);
-    RP_TRY(listed ? bind_listed(config, err) : move_all(config, err));
-    return divide_folders(config, err);
+    if (!listed)
+        RP_TRY(move_all(config, err));
+    return divide_folder(config, err);
 }
 
 /* ---- checks ---- */
@@ -877,7 +868,7 @@ static void check_processes(const struct broker_config *config, uint32_t shards,
 }
 
 /* The room that limiter_init demands of a part, in the numbers of the whole. False: it is missing, and reported. */
-static bool check_room(const struct limiter_section *limiter, uint32_t shards, const char *at,
+static bool check_room(const struct limiter_config *limiter, uint32_t shards, const char *at,
                        struct schema_report *report)
 {
     double spi = limiter->samples_per_insert, least = fmax(1.0, spi) * shards;
@@ -1018,9 +1009,36 @@ rp_status config_check_folder(const struct broker_config *config, const char *fo
 }
 
 /* ---- the schema */
-static void config_check(const void *root, struct schema_report *report)
+static const char *limiter_name(uint32_t kind)
 {
-    const struct broker_config *config = root;
+    return kind <= LIMITER_STACK ? limiter_kind_name((enum limiter_kind)kind) : NULL;
+}
+
+static void read_limiter(struct table_config *table, uint32_t index, struct schema_report *report)
+{
+    char path[48];
+    uint32_t kind = 0;
+    snprintf(path, sizeof path, "tables[%u].limiter", index);
+    while (limiter_name(kind) && strcmp(limiter_name(kind), table->limiter_options.kind) != 0)
+        kind++;
+    if (!limiter_name(kind))
+        report_unknown("limiter", table->limiter_options.kind, limiter_name, path, report);
+    schema_read_options(&limiter_schema, &table->limiter_options.options, path, &table->limiter, report);
+    table->limiter.kind = limiter_name(kind) ? (enum limiter_kind)kind : LIMITER_MIN_SIZE;
+}
+
+void config_derive(struct broker_config *config, struct schema_report *report)
+{
+    struct table_config *tables = config->tables.data;
+    schema_read_options(&quota_schema, &config->quota_options, "security.quota", &config->quota, report);
+    for (uint32_t i = 0; i < config->tables.count; i++)
+        read_limiter(&tables[i], i, report);
+}
+
+static void config_check(void *root, struct schema_report *report)
+{
+    struct broker_config *config = root;
+    config_derive(config, report);
     check_endpoint("service", config->service, report);
     check_endpoint("ingest", config->ingest, report);
     check_endpoint("events", config->events, report);
@@ -1047,7 +1065,7 @@ const struct schema_alias broker_aliases[] = {
     {"replay_size", "max_size"},
     {"min_replay_size", "limiter.min_size"},
     {"min_size_to_sample", "limiter.min_size"},
-    {"rate_limiter", "limiter.kind"},
+    {"rate_limiter", "limiter"},
     {"spi", "limiter.samples_per_insert"},
     {"max_memory", "memory_limit"},
     {NULL, NULL},
@@ -1062,7 +1080,7 @@ const struct schema broker_schema = {
     .check = config_check,
 };
 
-static void check_strictly(const void *root, struct schema_report *report)
+static void check_strictly(void *root, struct schema_report *report)
 {
     rp_error err = {0};
     config_check(root, report);
@@ -1085,6 +1103,6 @@ const char broker_default_yaml[] =
     "tables:\n"
     "  - name: replay\n"
     "    max_size: 1000000\n"
-    "    sampler: {kind: prioritized, options: {exponent: 0.6}}\n"
-    "    remover: {kind: fifo}\n"
+    "    sampler: {kind: prioritized, exponent: 0.6}\n"
+    "    remover: fifo\n"
     "    limiter: {kind: min_size, min_size: 1}\n";

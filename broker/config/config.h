@@ -10,32 +10,18 @@
 #include "proto/config/schema.h"
 #include "proto/keys/allow.h"
 #include "replay/plugin.h"
+#include "replay/types.h"
+
+/* Words of the key journal in place of a time. */
+enum { JOURNAL_OFF = -1, JOURNAL_NEVER = -2 };
 
 enum security_mode { SECURITY_AUTO, SECURITY_NONE, SECURITY_CURVE };
 
-struct selector_config {
-    char *kind;
-    struct schema_list options; /* rp_option */
-};
-
-struct limiter_section {
-    int32_t kind; /* enum limiter_kind */
-    double samples_per_insert;
-    double min_size;
-    double error_buffer;
-    double min_diff;
-    double max_diff;
-};
-
-struct extension_config {
-    char *kind;
-    struct schema_list options;
-};
-
+/* A field of a table's signature. */
 struct field_config {
-    char *name;
-    char *dtype;
-    struct schema_list shape; /* int64_t; 0 means any number of steps */
+    const char *name;
+    int32_t dtype;
+    uint32_t rank, shape[RP_MAX_RANK + 1]; /* shape[0] == 0: any number of steps */
 };
 
 struct table_config {
@@ -44,10 +30,11 @@ struct table_config {
     int64_t max_bytes; /* 0: no limit */
     int64_t max_times_sampled;
     bool soft_capacity;
-    struct selector_config sampler, remover;
-    struct limiter_section limiter;
-    struct schema_list signature;  /* struct field_config */
-    struct schema_list extensions; /* struct extension_config */
+    struct schema_kind sampler, remover;
+    struct schema_kind limiter_options;
+    struct limiter_config limiter; /* not a key: what limiter_options say. config_limiter adds the size */
+    struct schema_list signature;  /* rp_option: name and "[dtype, steps, ...]", for config_field */
+    struct schema_list extensions; /* struct schema_kind */
     char *metadata;
 };
 
@@ -72,21 +59,18 @@ struct broker_config {
     int64_t seed;
     int32_t log_level;
     char *log_file;
-    char *journal_dir;     /* set: every effect is recorded there */
-    int32_t journal_fsync; /* enum fsync_mode */
-    int64_t journal_interval_ns;
+    char *folder;        /* of journal, checkpoints and cold chunks; empty: nothing is kept on disk */
+    int64_t journal_ns;  /* between two syncs of the journal; 0: before each message to a client; or JOURNAL_... */
     int64_t journal_max; /* bytes of journal after which a checkpoint is made */
-    char *checkpoint_dir;
-    int64_t checkpoint_every_ns; /* 0: only on request */
-    int64_t checkpoint_keep;
-    bool checkpoint_on_exit;
-    char *checkpoint_load; /* newest, salvage, none, or a number */
-    char *storage_dir;
-    int64_t storage_memory; /* 0: all data stays in memory */
+    int64_t checkpoint_every_ns; /* 0: only on request, not even at the end */
+    int64_t checkpoint_keep;     /* 0, without a journal: none are made */
+    char *checkpoint_load;       /* newest, salvage, none, or a number */
+    int64_t storage_memory;      /* 0: all data stays in memory */
     int64_t storage_disk;
-    int32_t security_mode;                 /* enum security_mode */
-    char *keys_dir;                        /* of the keys that are let in */
-    int64_t quota_sessions, quota_inserts; /* of each key that has no such limit of its own; 0: none */
+    int32_t security_mode; /* enum security_mode */
+    char *keys_dir;        /* of the keys that are let in */
+    struct schema_list quota_options;
+    struct quota quota; /* not a key: what quota_options say, for config_quota */
     struct schema_list
         shards;    /* char *: service endpoints; empty strings: processes of one broker. One: it is alone; none: auto */
     bool pin;      /* binds the core thread of shard i to the core i */
@@ -107,9 +91,13 @@ extern const char broker_default_yaml[];
 
 /* The limiter of a table as limiter_init takes it: a queue or a stack holds max_size items. */
 struct limiter_config config_limiter(const struct table_config *table);
-/* Returns the folder of journal, checkpoints and spilled chunks, which share one. NULL: nothing is kept on disk. */
+/* Reads a field of a signature. False: its dtype or a dimension is wrong. */
+bool config_field(const rp_option *option, struct field_config *out);
+/* Returns the folder of journal, checkpoints and spilled chunks. NULL: nothing is kept on disk. */
 const char *config_folder(const struct broker_config *config);
-/* True if checkpoints are made: they have a folder, or there is a journal, which they keep short. */
+/* True if every effect is recorded. */
+bool config_has_journal(const struct broker_config *config);
+/* True if checkpoints are made: some are to be kept, or there is a journal, which they keep short. */
 bool config_makes_checkpoints(const struct broker_config *config);
 /* True if an endpoint, of this broker or of a listed shard, or `http` can be reached from other machines. */
 bool config_is_open(const struct broker_config *config);
@@ -139,6 +127,8 @@ rp_status config_check_folder(const struct broker_config *config, const char *fo
 /* Makes the folders of all shards in the folder (NULL: there is none), before any of them starts. Otherwise a first start that fails
  * halfway would look like that of fewer shards. A shard whose folder cannot be made says so itself. */
 void config_make_parts(const struct broker_config *config, const char *folder);
+/* Fills the members that are no keys: limiters and quota. broker_schema does so, too. */
+void config_derive(struct broker_config *config, struct schema_report *report);
 /* Reports what shards cannot do. */
 void config_check_shards(const struct broker_config *config, struct schema_report *report);
 /* True if shards can divide the table's sampler: it has a mass, or the table is a queue, of which each shard has a part. */

@@ -38,7 +38,7 @@ struct sync_job {
     enum disk_kind kind; /* of the file to remove */
     uint64_t number;
     int descriptor;    /* closed by the syncing thread; -1: it opens the segment by its number */
-    bool timed;        /* the sync of journal.interval */
+    bool timed;        /* the sync of an interval */
     uint64_t failures; /* of a checkpoint: see struct disk_job */
     bool ok;
     rp_error err;

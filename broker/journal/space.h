@@ -11,7 +11,7 @@
 
 struct space {
     bool journal;         /* effects are recorded, not only chunks */
-    uint64_t journal_max; /* journal.max */
+    uint64_t journal_max; /* as configured */
     uint64_t keep;        /* checkpoint.keep */
     uint64_t live;        /* bytes of chunks in use that lie in segments */
     uint64_t state;       /* estimated bytes of a whole checkpoint */

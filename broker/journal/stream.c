@@ -896,7 +896,7 @@ static void hold_text(const struct stream *self, char *text, size_t size)
         break;
     case HOLD_JOURNAL:
         snprintf(text, size,
-                 "the journal in %.140s has grown by %.1f MiB while a checkpoint is written: raise journal.max", path,
+                 "the journal in %.140s has grown by %.1f MiB while a checkpoint is written: raise journal_max", path,
                  (double)self->journal_bytes / (1 << 20));
         break;
     case HOLD_BACKLOG:
@@ -946,8 +946,10 @@ static rp_status open_writer(struct stream *self, rp_error *err)
             segments_know(&self->segments, file->number, file->bytes);
     }
     /* Without a journal nothing is promised to clients; a checkpoint syncs what it needs at its end. */
-    enum fsync_mode mode = self->journal ? (enum fsync_mode)config->journal_fsync : FSYNC_NEVER;
-    self->disk_writer = disk_writer_new(&self->folder, &self->pool, mode, config->journal_interval_ns, err);
+    enum fsync_mode mode = config->journal_ns < 0    ? FSYNC_NEVER
+                           : config->journal_ns == 0 ? FSYNC_ALWAYS
+                                                     : FSYNC_INTERVAL;
+    self->disk_writer = disk_writer_new(&self->folder, &self->pool, mode, config->journal_ns, err);
     if (!self->disk_writer)
         return RP_NO_MEMORY;
     disk_writer_set_trace(self->disk_writer, &self->state.loop->trace);
@@ -971,7 +973,7 @@ rp_status stream_open(struct stream **out, const struct durable_state *state, rp
     }
     self->state = *state;
     self->effects = effects;
-    stream_record(self, config->journal_dir && config->journal_dir[0]);
+    stream_record(self, config_has_journal(config));
     self->number = 1;
     self->segment_bytes = SEGMENT_BYTES;
     uint64_t eighth = (uint64_t)config->memory_limit / 8;

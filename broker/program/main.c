@@ -45,7 +45,7 @@ static struct schema_source source_of(const struct settings *self)
 static bool try_config(const struct schema_source *source, struct broker_config *config)
 {
     struct schema_report *report = schema_report_new();
-    bool ok = report && schema_read(&broker_schema, source, config, report);
+    bool ok = schema_read(&broker_schema, source, config, report);
     schema_report_destroy(&report);
     return ok;
 }
@@ -93,8 +93,8 @@ static bool settings_read(const struct settings *self, struct broker_config *con
         return false;
     struct schema_report *report = schema_report_new();
     const struct schema_source source = source_of(self);
-    bool ok = report && schema_read(self->check ? &broker_schema_strict : &broker_schema, &source, config, report);
-    if (!ok && report) {
+    bool ok = schema_read(self->check ? &broker_schema_strict : &broker_schema, &source, config, report);
+    if (!ok) {
         fputs(schema_report_text(report), stderr);
         fprintf(stderr, "replay-broker: %u mistake%s in the configuration; nothing was started\n",
                 schema_report_count(report), schema_report_count(report) == 1 ? "" : "s");
@@ -368,7 +368,7 @@ static void print_help(const void *target)
     puts("\n"
          "SIGTERM and SIGINT stop it: waiting requests are cancelled, and items that are not in a table yet stay "
          "unacknowledged.\n"
-         "With checkpoint.dir or journal.dir set, it writes a last checkpoint and waits for the disk; a second signal "
+         "With a folder, it writes a last checkpoint and waits for the disk; a second signal "
          "ends that.\n"
          "SIGUSR1 starts a checkpoint. SIGHUP reopens log.file after a rotation.\n"
          "Exit status: 0 stopped as asked, 1 could not run, 2 the command line or the configuration is wrong.");

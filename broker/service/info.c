@@ -159,7 +159,6 @@ static void add_params(struct arena *arena, const struct service *service, Repla
 
 static Replay__DiskInfo *disk_info(struct arena *arena, const struct service *service)
 {
-    static const char *const modes[] = {"never", "interval", "always"};
     const struct stream *stream = service->stream;
     if (!stream)
         return NULL;
@@ -167,7 +166,8 @@ static Replay__DiskInfo *disk_info(struct arena *arena, const struct service *se
     replay__disk_info__init(info);
     info->folder = arena_text(arena, stream->folder.path);
     info->journal = stream->journal;
-    info->fsync = arena_text(arena, modes[stream->journal ? service->config->journal_fsync : FSYNC_NEVER]);
+    int64_t sync_ns = service->config->journal_ns;
+    info->fsync = arena_text(arena, sync_ns < 0 ? "never" : sync_ns == 0 ? "always" : "interval");
     info->segments = stream->segments.n;
     info->bytes = stream->segments.total_bytes;
     info->free_bytes = stream->space.free == SPACE_UNKNOWN ? (double)NAN : (double)stream->space.free;

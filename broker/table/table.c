@@ -602,24 +602,22 @@ static bool host_copy_to(void *ctx, uint32_t slot, const char *other_table, doub
 
 static void signature_init(struct table *self)
 {
-    const struct field_config *fields = self->config->signature.data;
+    const rp_option *fields = self->config->signature.data;
     struct signature *signature = &self->signature;
     signature->n = self->config->signature.count;
     signature->fields = need_alloc(signature->n * sizeof *signature->fields);
     for (uint32_t i = 0; i < signature->n; i++) {
         struct signature_field *field = &signature->fields[i];
-        const int64_t *shape = fields[i].shape.data;
-        field->name = fields[i].name;
-        field->dtype = dtype_by_name(fields[i].dtype);
-        field->rank = fields[i].shape.count;
-        for (uint32_t d = 0; d < field->rank; d++)
-            field->shape[d] = (uint32_t)shape[d];
+        struct field_config from;
+        config_field(&fields[i], &from); /* the configuration was checked */
+        *field = (struct signature_field){.name = from.name, .dtype = from.dtype, .rank = from.rank};
+        memcpy(field->shape, from.shape, sizeof from.shape);
     }
 }
 
 static rp_status extensions_init(struct table *self, rp_error *err)
 {
-    const struct extension_config *list = self->config->extensions.data;
+    const struct schema_kind *list = self->config->extensions.data;
     uint32_t n = self->config->extensions.count;
     self->extensions = need_alloc(n * sizeof *self->extensions);
     for (uint32_t i = 0; i < n; i++) {

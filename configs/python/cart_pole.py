@@ -53,5 +53,5 @@ class CartPole:
 
 
 def make(max_steps: int = 500) -> CartPole:
-    """What environment.python names: cart_pole:make."""
+    """What environment.name names: python:cart_pole:make."""
     return CartPole(max_steps)

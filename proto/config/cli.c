@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "proto/base/log.h"
+#include "proto/base/need.h"
 #include "proto/config/schema.h"
 
 #define FIRST_KEY 256 /* getopt's keys for options without a letter: this plus the row */
@@ -83,12 +84,7 @@ int cli_override(const struct cli *cli, struct cli_overrides *all, const char *p
 {
     if (all->n == CLI_MAX_OVERRIDES)
         return cli_usage(cli->program, "more than %u values are set", CLI_MAX_OVERRIDES);
-    if (asprintf(&all->texts[all->n], "%s%s", prefix, text) < 0) {
-        all->texts[all->n] = NULL;
-        fprintf(stderr, "%s: no memory\n", cli->program);
-        return EXIT_FAILURE;
-    }
-    all->n++;
+    all->texts[all->n++] = need_print("%s%s", prefix, text);
     return CLI_GO_ON;
 }
 

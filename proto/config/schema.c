@@ -7,6 +7,7 @@
 #include <strings.h>
 
 #include "proto/base/need.h"
+#include "proto/base/utf8.h"
 #include "proto/config/schema_row.h"
 
 bool schema_row_below(const struct schema_row *row, const char *prefix, const char **name, size_t *length,
@@ -48,35 +49,37 @@ void schema_join(char *out, size_t size, const char *parent, const char *name, s
 
 bool schema_row_required(const struct schema_row *row)
 {
-    if (row->default_text)
-        return false;
-    switch (row->type) {
-    case SCHEMA_STRING:
-    case SCHEMA_PATH:
-    case SCHEMA_LIST:
-    case SCHEMA_STRINGS:
-    case SCHEMA_PATHS:
-    case SCHEMA_COUNT:
-    case SCHEMA_INTS:
-    case SCHEMA_REALS:
-    case SCHEMA_OPTIONS:
-        return row->min >= 1;
-    default:
-        return true;
-    }
+    bool may_be_empty = row->type == SCHEMA_STRING || row->type == SCHEMA_PATH || row->type > SCHEMA_ENUM;
+    return !row->default_text && (!may_be_empty || row->min >= 1);
 }
 
 static void free_level(const struct schema *schema, const char *prefix, void *base);
+
+static void free_options(struct schema_list *list)
+{
+    rp_option *options = list->data;
+    for (uint32_t i = 0; i < list->count; i++) {
+        free((char *)options[i].name);
+        free((char *)options[i].value);
+    }
+    free(options);
+    *list = (struct schema_list){0};
+}
+
+static void free_kind(struct schema_kind *kind)
+{
+    free(kind->kind);
+    kind->kind = NULL;
+    free_options(&kind->options);
+}
 
 static void free_list(const struct schema *schema, const struct schema_row *row, struct schema_list *list)
 {
     for (uint32_t i = 0; i < list->count; i++) {
         if (row->type == SCHEMA_STRINGS || row->type == SCHEMA_PATHS || row->type == SCHEMA_COUNT) {
             free(((char **)list->data)[i]);
-        } else if (row->type == SCHEMA_OPTIONS) {
-            rp_option *option = (rp_option *)list->data + i;
-            free((char *)option->name);
-            free((char *)option->value);
+        } else if (row->type == SCHEMA_KINDS) {
+            free_kind((struct schema_kind *)list->data + i);
         } else if (row->type == SCHEMA_LIST) {
             char prefix[SCHEMA_MAX_PATH];
             snprintf(prefix, sizeof prefix, "%s[]", row->path);
@@ -90,23 +93,15 @@ static void free_list(const struct schema *schema, const struct schema_row *row,
 static void free_value(const struct schema *schema, const struct schema_row *row, void *base)
 {
     void *at = (char *)base + row->offset;
-    switch (row->type) {
-    case SCHEMA_STRING:
-    case SCHEMA_PATH:
+    if (row->type == SCHEMA_STRING || row->type == SCHEMA_PATH) {
         free(*(char **)at);
         *(char **)at = NULL;
-        break;
-    case SCHEMA_LIST:
-    case SCHEMA_STRINGS:
-    case SCHEMA_PATHS:
-    case SCHEMA_COUNT:
-    case SCHEMA_INTS:
-    case SCHEMA_REALS:
-    case SCHEMA_OPTIONS:
+    } else if (row->type == SCHEMA_KIND) {
+        free_kind(at);
+    } else if (row->type == SCHEMA_OPTIONS || row->type == SCHEMA_TUPLES) {
+        free_options(at);
+    } else if (row->type > SCHEMA_ENUM) {
         free_list(schema, row, at);
-        break;
-    default:
-        break;
     }
 }
 
@@ -146,8 +141,10 @@ static const char *type_name(enum schema_type type)
         [SCHEMA_PATHS] = "list of paths",
         [SCHEMA_COUNT] = "integer or list of strings",
         [SCHEMA_INTS] = "list of integers",
-        [SCHEMA_REALS] = "list of numbers",
         [SCHEMA_OPTIONS] = "map of options",
+        [SCHEMA_TUPLES] = "map of lists",
+        [SCHEMA_KIND] = "kind with options",
+        [SCHEMA_KINDS] = "list of kinds",
     };
     return names[type];
 }
@@ -175,20 +172,13 @@ static void format_number(enum schema_type type, double value, char *out, size_t
         snprintf(out, size, "%lld", (long long)value);
 }
 
-/* Returns the number of words of a row of whole numbers; each word stands for its index. */
+/* Returns the number of words of a row of numbers; word i stands for -1 - i. */
 static uint32_t row_words(const struct schema_row *row)
 {
     uint32_t n = 0;
-    while ((row->type == SCHEMA_INT || row->type == SCHEMA_COUNT) && row->choices && row->choices[n])
+    while (row->type != SCHEMA_ENUM && row->choices && row->choices[n])
         n++;
     return n;
-}
-
-/* Returns the least number that may be written as a number: smaller ones have words. */
-static double least_number(const struct schema_row *row)
-{
-    double n = row_words(row);
-    return n > 0 && row->min < n ? n : row->min;
 }
 
 /* Writes the row's words, "auto, or ", before a phrase about numbers. */
@@ -204,7 +194,7 @@ static void format_words(const struct schema_row *row, char *out, size_t size)
 static void format_range(const struct schema_row *row, char *out, size_t size)
 {
     char low[48], high[48];
-    double min = least_number(row);
+    double min = row->min;
     format_number(row->type, min, low, sizeof low);
     format_number(row->type, row->max, high, sizeof high);
     bool no_low = row->min < 0 && endless(row->type, row->min);
@@ -233,8 +223,7 @@ void schema_format_bounds(const struct schema_row *row, char *out, size_t size)
 
 static bool in_bounds(const struct schema_row *row, double value, char *why, size_t size)
 {
-    double min = least_number(row);
-    if (!schema_row_bounded(row) || (value >= min && value <= row->max))
+    if (!schema_row_bounded(row) || (value >= row->min && value <= row->max))
         return true;
     char bounds[128], shown[48];
     schema_format_bounds(row, bounds, sizeof bounds);
@@ -285,10 +274,11 @@ static void explain_word(const struct schema_row *row, const char *text, char *w
     char words[128];
     const char *near = schema_nearest(text, row->choices, row_words(row));
     format_words(row, words, sizeof words);
+    const char *number = row->type == SCHEMA_TIME ? "a time" : "a whole number";
     if (near)
-        snprintf(why, size, "'%.*s' is not %sa whole number (did you mean '%s'?)", SHOWN, text, words, near);
+        snprintf(why, size, "'%.*s' is not %s%s (did you mean '%s'?)", SHOWN, text, words, number, near);
     else
-        snprintf(why, size, "'%.*s' is not %sa whole number", SHOWN, text, words);
+        snprintf(why, size, "'%.*s' is not %s%s", SHOWN, text, words, number);
 }
 
 /* True if the text is one of the row's words. */
@@ -297,7 +287,7 @@ static bool set_word(const struct schema_row *row, const char *text, void *at)
     uint32_t n = row_words(row);
     for (uint32_t i = 0; i < n; i++) {
         if (strcmp(row->choices[i], text) == 0) {
-            memcpy(at, &(int64_t){i}, sizeof(int64_t));
+            memcpy(at, &(int64_t){-1 - (int64_t)i}, sizeof(int64_t));
             return true;
         }
     }
@@ -414,27 +404,17 @@ static bool is_plain(const char *text)
     return n < 512 && text[n] == '\0';
 }
 
-/* Reads one code point of UTF-8; a damaged byte stands for itself. Returns the number of bytes. */
-static size_t decode(const unsigned char *at, uint32_t *code)
-{
-    size_t n = at[0] >= 0xf0 ? 4 : at[0] >= 0xe0 ? 3 : at[0] >= 0xc0 ? 2 : 1;
-    *code = n == 1 ? at[0] : at[0] & (0x7fu >> n);
-    for (size_t i = 1; i < n; i++) {
-        if ((at[i] & 0xc0) != 0x80) {
-            *code = at[0];
-            return 1;
-        }
-        *code = *code << 6 | (at[i] & 0x3fu);
-    }
-    return n;
-}
-
 static void print_quoted(FILE *out, const char *text)
 {
     fputc('"', out);
     for (const unsigned char *at = (const unsigned char *)text; *at;) {
-        uint32_t code;
-        size_t n = decode(at, &code);
+        size_t n = utf8_sequence((const char *)at, strlen((const char *)at));
+        uint32_t code = at[0]; /* a damaged byte, or a letter beyond those that need an escape, stands for itself */
+        if (n == 2 || n == 3)
+            code = (at[0] & (n == 2 ? 0x1fu : 0x0fu)) << 6 | (at[1] & 0x3fu);
+        if (n == 3)
+            code = code << 6 | (at[2] & 0x3fu);
+        n = n > 0 ? n : 1;
         if (code == '"' || code == '\\')
             fprintf(out, "\\%c", (int)code);
         else if (code == '\n')
@@ -493,14 +473,13 @@ static void print_scalar(FILE *out, const struct schema_row *row, const void *ba
         break;
     default:
         memcpy(&whole, at, sizeof whole);
-        if (whole >= 0 && whole < row_words(row)) {
-            print_string(out, row->choices[whole]);
-            return;
-        }
         snprintf(text, sizeof text, "%lld", (long long)whole);
         break;
     }
-    fputs(text, out);
+    if (whole < 0 && -whole <= row_words(row))
+        print_string(out, row->choices[-1 - whole]);
+    else
+        fputs(text, out);
 }
 
 /* ------------------------------------------------------------------------------------------------------------- tree */
@@ -540,9 +519,32 @@ static bool is_count(const struct schema_row *row, const struct schema_list *lis
     return count;
 }
 
+/* Prints "{a: \"1\"}", after the kind if there is one. */
+static void print_options(FILE *out, const char *kind, const struct schema_list *list)
+{
+    const rp_option *options = list->data;
+    fputs(kind ? "{kind: " : "{", out);
+    if (kind)
+        print_string(out, kind);
+    for (uint32_t i = 0; i < list->count; i++) {
+        fputs(kind || i > 0 ? ", " : "", out);
+        print_string(out, options[i].name);
+        fputs(": ", out);
+        print_quoted(out, options[i].value);
+    }
+    fputc('}', out);
+}
+
+static void print_kind(FILE *out, const struct schema_kind *kind)
+{
+    if (kind->options.count > 0)
+        print_options(out, kind->kind, &kind->options);
+    else
+        print_string(out, kind->kind);
+}
+
 static void print_flow(struct printer *p, const struct schema_row *row, const struct schema_list *list)
 {
-    bool map = row->type == SCHEMA_OPTIONS;
     if (is_count(row, list)) {
         fprintf(p->out, " %u\n", list->count);
         return;
@@ -551,26 +553,19 @@ static void print_flow(struct printer *p, const struct schema_row *row, const st
         fprintf(p->out, " %s\n", row->choices[0]);
         return;
     }
-    fputs(map ? " {" : " [", p->out);
+    fputs(" [", p->out);
     for (uint32_t i = 0; i < list->count; i++) {
         if (i > 0)
             fputs(", ", p->out);
         if (row->type == SCHEMA_INTS) {
             fprintf(p->out, "%lld", (long long)((const int64_t *)list->data)[i]);
-        } else if (row->type == SCHEMA_REALS) {
-            char text[64];
-            schema_format_real(((const double *)list->data)[i], text, sizeof text);
-            fputs(text, p->out);
         } else if (row->type == SCHEMA_STRINGS || row->type == SCHEMA_PATHS || row->type == SCHEMA_COUNT) {
             print_quoted(p->out, ((char *const *)list->data)[i]);
         } else {
-            const rp_option *option = (const rp_option *)list->data + i;
-            print_string(p->out, option->name);
-            fputs(": ", p->out);
-            print_quoted(p->out, option->value);
+            print_kind(p->out, (const struct schema_kind *)list->data + i);
         }
     }
-    fputs(map ? "}\n" : "]\n", p->out);
+    fputs("]\n", p->out);
 }
 
 static void print_list(struct printer *p, const struct schema_row *row, const struct schema_list *list)
@@ -597,13 +592,21 @@ static void print_leaf(struct printer *p, const struct schema_row *row, const ch
     fprintf(p->out, "%.*s:", length, name);
     if (row->type == SCHEMA_LIST) {
         print_list(p, row, at);
-    } else if (row->type > SCHEMA_LIST) {
-        print_flow(p, row, at);
-    } else {
-        fputc(' ', p->out);
-        print_scalar(p->out, row, base);
-        fputc('\n', p->out);
+        return;
     }
+    bool map = row->type == SCHEMA_OPTIONS || row->type == SCHEMA_TUPLES;
+    if (row->type > SCHEMA_LIST && !map && row->type != SCHEMA_KIND) {
+        print_flow(p, row, at);
+        return;
+    }
+    fputc(' ', p->out);
+    if (map)
+        print_options(p->out, NULL, at);
+    else if (row->type == SCHEMA_KIND)
+        print_kind(p->out, at);
+    else
+        print_scalar(p->out, row, base);
+    fputc('\n', p->out);
 }
 
 static void print_level(struct printer *p, const char *prefix, const void *base)
@@ -651,8 +654,6 @@ void schema_print_reference(const struct schema *schema, FILE *out)
     fputs("| key | type | default | allowed | meaning |\n|---|---|---|---|---|\n", out);
     for (uint32_t i = 0; i < schema->n_rows; i++) {
         const struct schema_row *row = &schema->rows[i];
-        if (!row->help)
-            continue;
         char bounds[128];
         schema_format_bounds(row, bounds, sizeof bounds);
         fprintf(out, "| `%s` | %s | ", row->path, type_name(row->type));
@@ -671,7 +672,7 @@ void schema_print_reference(const struct schema *schema, FILE *out)
         if (row->type != SCHEMA_ENUM)
             print_cell(out, bounds);
         fputs(" | ", out);
-        print_cell(out, row->help);
+        print_cell(out, row->help ? row->help : "");
         fputs(" |\n", out);
     }
 }

@@ -34,13 +34,21 @@ enum schema_type {
     SCHEMA_COUNT,   /* the same, or a whole number: as many empty strings, or a word of choices: none.
                        The bounds count strings either way */
     SCHEMA_INTS,    /* struct schema_list of int64_t */
-    SCHEMA_REALS,   /* struct schema_list of double */
     SCHEMA_OPTIONS, /* struct schema_list of rp_option: a free map of scalars, checked by its user */
+    SCHEMA_TUPLES,  /* the same; a value may be a list, whose text is "[a, b]": schema_next */
+    SCHEMA_KIND,    /* struct schema_kind: a word, or a map of the word as `kind` with its options */
+    SCHEMA_KINDS,   /* struct schema_list of struct schema_kind */
 };
 
 struct schema_list {
     void *data;
     uint32_t count;
+};
+
+/* One of several kinds of a thing, and the options of that kind. */
+struct schema_kind {
+    char *kind;
+    struct schema_list options; /* rp_option */
 };
 
 struct schema_row {
@@ -49,10 +57,9 @@ struct schema_row {
     size_t offset;            /* in the root struct, or in the list element's struct below a "[]" */
     const char *default_text; /* as it would be written in YAML; NULL: required (scalars) or empty (lists, strings) */
     double min, max; /* inclusive, for numbers (in base units) and for the length of lists; both 0: unbounded */
-    const char *const
-        *choices;     /* enum: NULL-terminated; int: words for 0, 1, ..., which are not written as numbers then */
-    size_t elem_size; /* list */
-    const char *help; /* NULL: written by programs for programs, and not in the reference */
+    const char *const *choices; /* enum: NULL-terminated; int and time: words, which stand for -1, -2, ... */
+    size_t elem_size;           /* list */
+    const char *help;
 };
 
 struct schema_report;
@@ -68,8 +75,8 @@ struct schema {
     const struct schema_row *rows;
     uint32_t n_rows;
     size_t root_size;
-    /* Optional: checks that concern several keys. Reports through schema_problem. */
-    void (*check)(const void *root, struct schema_report *report);
+    /* Optional: derives members from others, and checks what concerns several keys. Reports through schema_problem. */
+    void (*check)(void *root, struct schema_report *report);
     const struct schema_alias *aliases; /* ends with an alias without a word; or NULL */
 };
 
@@ -95,16 +102,21 @@ struct schema_source {
         *overrides; /* NULL-terminated: "tables[0].max_size=5" changes the document before it is read; or NULL */
 };
 
-/* Fill *root (root_size bytes, zeroed by the caller) from a source, a file, or a string ("name" stands for the file name; the
+/* Fill *root (root_size bytes, zeroed by the caller) from a source, or from a string ("name" stands for the file name; the
  * text "" gives the defaults). False: see the report. The caller frees the result with schema_free.
  *
  * The path of an override starts at the root of the document, even with a section; its value is YAML. */
 bool schema_read(const struct schema *schema, const struct schema_source *source, void *root,
                  struct schema_report *report);
-bool schema_read_file(const struct schema *schema, const char *path, void *root, struct schema_report *report);
 bool schema_read_text(const struct schema *schema, const char *name, const char *text, void *root,
                       struct schema_report *report);
 void schema_free(const struct schema *schema, void *root);
+
+/* Fills *root from options by rows of scalars, each with a default. path: of the options, for the report. */
+void schema_read_options(const struct schema *schema, const struct schema_list *options, const char *path, void *root,
+                         struct schema_report *report);
+/* Copies the next element of a text "[a, b]" or "a", and moves *at behind it. False: none is left, or it is too long. */
+bool schema_next(const char **at, char *out, size_t size);
 
 /* Prints the whole configuration as YAML that reads back to the same values, each key with its help as a comment. */
 void schema_print(const struct schema *schema, const void *root, FILE *out);

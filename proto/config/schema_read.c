@@ -17,8 +17,9 @@
 
 #define MAX_FILE (1u << 20)
 #define MAX_DEPTH 32u
-#define MAX_LIST 4096u /* elements, if the row has no bound */
-#define MAX_NAME 128u  /* bytes of a free option's name */
+#define MAX_LIST 4096u  /* elements, if the row has no bound */
+#define MAX_NAME 128u   /* bytes of a free option's name */
+#define MAX_OPTIONS 32u /* of a kind */
 
 #define MAX_PROBLEMS 200u
 #define MAX_PLACES (1u << 20)
@@ -702,7 +703,7 @@ static const char *beside_file(const struct schema_reader *r, const struct schem
 static bool count_allowed(struct schema_reader *r, const struct schema_row *row, const yaml_node_t *node, size_t count,
                           const char *path)
 {
-    const char *things = row->type == SCHEMA_OPTIONS ? "keys" : "elements";
+    const char *things = row->type == SCHEMA_OPTIONS || row->type == SCHEMA_TUPLES ? "keys" : "elements";
     if (schema_row_bounded(row) && ((double)count < row->min || (double)count > row->max)) {
         char bounds[128];
         struct schema_row counted = *row;
@@ -721,12 +722,19 @@ static bool count_allowed(struct schema_reader *r, const struct schema_row *row,
 static void apply_defaults(struct schema_reader *r, struct schema_level *level, const char *prefix, const char *path,
                            struct schema_place place);
 
+static void read_kind(struct schema_reader *r, const struct schema_row *row, yaml_node_t *node, struct schema_kind *out,
+                      const char *path);
+
 static void read_element(struct schema_reader *r, const struct schema_row *row, yaml_node_t *node, void *element,
                          const char *path)
 {
     char prefix[SCHEMA_MAX_PATH], why[WHY_BYTES], whole[PATH_MAX];
     struct schema_place place = yaml_place(node->start_mark);
     report_place(r->report, path, place);
+    if (row->type == SCHEMA_KINDS) {
+        read_kind(r, row, node, element, path);
+        return;
+    }
     if (row->type == SCHEMA_LIST) {
         struct schema_level level = {element, need_alloc(r->schema->n_rows * sizeof(bool))};
         snprintf(prefix, sizeof prefix, "%s[]", row->path);
@@ -738,10 +746,8 @@ static void read_element(struct schema_reader *r, const struct schema_row *row, 
     }
     const char *text = scalar_text(r, node, path);
     if (!text)
-        text = row->type == SCHEMA_INTS || row->type == SCHEMA_REALS ? "0" : "";
-    const struct schema_row scalar = {.type = row->type == SCHEMA_INTS    ? SCHEMA_INT
-                                              : row->type == SCHEMA_REALS ? SCHEMA_REAL
-                                                                          : SCHEMA_STRING};
+        text = row->type == SCHEMA_INTS ? "0" : "";
+    const struct schema_row scalar = {.type = row->type == SCHEMA_INTS ? SCHEMA_INT : SCHEMA_STRING};
     if (!schema_set_scalar(&scalar, beside_file(r, row, node, text, whole), element, why, sizeof why))
         report_at(r->report, place, path, "%s", why);
 }
@@ -759,7 +765,7 @@ static void read_sequence(struct schema_reader *r, const struct schema_row *row,
         return;
     size_t size = row->type == SCHEMA_LIST    ? row->elem_size
                   : row->type == SCHEMA_INTS  ? sizeof(int64_t)
-                  : row->type == SCHEMA_REALS ? sizeof(double)
+                  : row->type == SCHEMA_KINDS ? sizeof(struct schema_kind)
                                               : sizeof(char *);
     list->data = need_alloc(count * size);
     list->count = (uint32_t)count;
@@ -797,9 +803,26 @@ static void read_count(struct schema_reader *r, const struct schema_row *row, ya
         strings[list->count] = need_text("");
 }
 
+/* Returns the text of a list of scalars, "[a, b]", to be freed; NULL: reported. */
+static char *tuple_text(struct schema_reader *r, const yaml_node_t *node, const char *path)
+{
+    char *text = need_text("["), *longer;
+    for (int *item = node->data.sequence.items.start; item < node->data.sequence.items.top; item++) {
+        const char *word = scalar_text(r, yaml_document_get_node(r->document, *item), path);
+        longer = word ? need_print("%s%s%s", text, text[1] ? ", " : "", word) : NULL;
+        free(text);
+        if (!longer)
+            return NULL;
+        text = longer;
+    }
+    longer = need_print("%s]", text);
+    free(text);
+    return longer;
+}
+
 /* Reads one "name: value" of a free map. */
-static void read_option(struct schema_reader *r, struct schema_list *list, yaml_node_t *key, yaml_node_t *value,
-                        const char *path)
+static void read_option(struct schema_reader *r, enum schema_type type, struct schema_list *list, yaml_node_t *key,
+                        yaml_node_t *value, const char *path)
 {
     const char *name = scalar_text(r, key, path);
     if (!name)
@@ -818,16 +841,16 @@ static void read_option(struct schema_reader *r, struct schema_list *list, yaml_
         }
     }
     report_place(r->report, option_path, yaml_place(value->start_mark));
-    const char *text = scalar_text(r, value, option_path);
-    if (!text)
-        return;
-    options[list->count++] = (rp_option){need_text(name), need_text(text)};
+    bool tuple = type == SCHEMA_TUPLES && value->type == YAML_SEQUENCE_NODE;
+    const char *scalar = tuple ? NULL : scalar_text(r, value, option_path);
+    char *text = tuple ? tuple_text(r, value, option_path) : scalar ? need_text(scalar) : NULL;
+    if (text)
+        options[list->count++] = (rp_option){need_text(name), text};
 }
 
-static void read_options(struct schema_reader *r, const struct schema_row *row, yaml_node_t *node, void *base,
-                         const char *path)
+static void read_options(struct schema_reader *r, const struct schema_row *row, yaml_node_t *node,
+                         struct schema_list *list, const char *path)
 {
-    struct schema_list *list = (struct schema_list *)((char *)base + row->offset);
     if (node->type != YAML_MAPPING_NODE) {
         report_at(r->report, yaml_place(node->start_mark), path, "must be a map of options, not %s", yaml_kind(node));
         return;
@@ -838,9 +861,41 @@ static void read_options(struct schema_reader *r, const struct schema_row *row, 
     list->data = need_alloc(count * sizeof(rp_option));
     for (size_t i = 0; i < count; i++) {
         yaml_node_pair_t pair = node->data.mapping.pairs.start[i];
-        read_option(r, list, yaml_document_get_node(r->document, pair.key),
+        read_option(r, row->type, list, yaml_document_get_node(r->document, pair.key),
                     yaml_document_get_node(r->document, pair.value), path);
     }
+}
+
+/* Takes the word out of the options of a map. */
+static char *take_kind(struct schema_list *options)
+{
+    rp_option *list = options->data;
+    for (uint32_t i = 0; i < options->count; i++) {
+        char *kind = (char *)list[i].value;
+        if (strcmp(list[i].name, "kind") != 0)
+            continue;
+        free((char *)list[i].name);
+        memmove(&list[i], &list[i + 1], (--options->count - i) * sizeof *list);
+        return kind;
+    }
+    return NULL;
+}
+
+static void read_kind(struct schema_reader *r, const struct schema_row *row, yaml_node_t *node, struct schema_kind *out,
+                      const char *path)
+{
+    const struct schema_row options = {.type = SCHEMA_OPTIONS, .max = MAX_OPTIONS};
+    if (node->type == YAML_SEQUENCE_NODE) {
+        report_at(r->report, yaml_place(node->start_mark), path, "must be a word, or a map with a kind, not a list");
+    } else if (node->type == YAML_MAPPING_NODE) {
+        read_options(r, &options, node, &out->options, path);
+        out->kind = take_kind(&out->options);
+    } else {
+        const char *word = scalar_text(r, node, path);
+        out->kind = word ? need_text(word) : NULL;
+    }
+    if (!out->kind)
+        out->kind = need_text(row->default_text ? row->default_text : "");
 }
 
 /* ------------------------------------------------------------------------------------------------------------- maps */
@@ -854,8 +909,11 @@ static void read_value(struct schema_reader *r, const struct schema_row *row, ya
     case SCHEMA_STRINGS:
     case SCHEMA_PATHS:
     case SCHEMA_INTS:
-    case SCHEMA_REALS:
+    case SCHEMA_KINDS:
         read_sequence(r, row, node, base, path);
+        break;
+    case SCHEMA_KIND:
+        read_kind(r, row, node, (struct schema_kind *)((char *)base + row->offset), path);
         break;
     case SCHEMA_COUNT:
         if (node->type == YAML_SCALAR_NODE)
@@ -864,12 +922,16 @@ static void read_value(struct schema_reader *r, const struct schema_row *row, ya
             read_sequence(r, row, node, base, path);
         break;
     case SCHEMA_OPTIONS:
-        read_options(r, row, node, base, path);
+    case SCHEMA_TUPLES:
+        read_options(r, row, node, (struct schema_list *)((char *)base + row->offset), path);
         break;
     default: {
         const char *text = scalar_text(r, node, path);
-        if (text && !schema_set_scalar(row, beside_file(r, row, node, text, whole), base, why, sizeof why))
-            report_at(r->report, yaml_place(node->start_mark), path, "%s", why);
+        if (!text || schema_set_scalar(row, beside_file(r, row, node, text, whole), base, why, sizeof why))
+            break;
+        report_at(r->report, yaml_place(node->start_mark), path, "%s", why);
+        if (row->default_text && row->type != SCHEMA_STRING) /* so that checks do not complain of the value once more */
+            schema_set_scalar(row, row->default_text, base, why, sizeof why);
         break;
     }
     }
@@ -914,7 +976,7 @@ static const char *find_elsewhere(const struct schema *schema, const char *prefi
             return name;
         found = found ? found : row->path;
     }
-    return found;
+    return !found && end != key ? end : found; /* an alias may stand for an option, which has no row */
 }
 
 static void report_unknown(struct schema_reader *r, const char *prefix, const char *key, struct schema_place place,
@@ -933,10 +995,8 @@ static void report_unknown(struct schema_reader *r, const char *prefix, const ch
     const char *near = find_elsewhere(r->schema, prefix, key);
     if (!near)
         near = schema_nearest(key, names, n);
-    if (near)
-        report_at(r->report, place, path, "unknown key (did you mean '%s'?)", near);
-    else
-        report_at(r->report, place, path, "unknown key");
+    report_at(r->report, place, path, "unknown key%s%s%s", near ? " (did you mean '" : "", near ? near : "",
+              near ? "'?)" : "");
     for (uint32_t i = 0; i < n; i++)
         free((char *)names[i]);
 }
@@ -1000,11 +1060,8 @@ static void read_pair(struct schema_reader *r, struct schema_level *level, yaml_
         return;
     if (group) {
         schema_join(below, sizeof below, prefix, name, strlen(name));
-        row = value->type == YAML_SCALAR_NODE ? find_row(r->schema, below, "kind", &group) : NULL;
-        if (!row) {
-            read_map(r, level, value, below, key_path);
-            return;
-        }
+        read_map(r, level, value, below, key_path);
+        return;
     }
     level->seen[row - r->schema->rows] = true;
     read_value(r, row, value, level->base, key_path);
@@ -1072,9 +1129,50 @@ static void apply_defaults(struct schema_reader *r, struct schema_level *level, 
             apply_default(r, row, level->base, row_path, place);
         /* Strings are never NULL, even after a mistake. */
         char **string = (char **)((char *)level->base + row->offset);
-        if ((row->type == SCHEMA_STRING || row->type == SCHEMA_PATH) && !*string)
+        if ((row->type == SCHEMA_STRING || row->type == SCHEMA_PATH || row->type == SCHEMA_KIND) && !*string)
             *string = need_text("");
     }
+}
+
+/* ---------------------------------------------------------------------------------------------------------- options */
+
+void schema_read_options(const struct schema *schema, const struct schema_list *options, const char *path, void *root,
+                         struct schema_report *report)
+{
+    const rp_option *given = options->data;
+    const char *names[MAX_OPTIONS];
+    char why[WHY_BYTES], at[SCHEMA_MAX_PATH];
+    for (uint32_t i = 0; i < schema->n_rows; i++) {
+        names[i] = schema->rows[i].path;
+        schema_set_scalar(&schema->rows[i], schema->rows[i].default_text, root, why, sizeof why);
+    }
+    for (uint32_t k = 0; k < options->count; k++) {
+        uint32_t i = 0;
+        while (i < schema->n_rows && strcmp(names[i], given[k].name) != 0)
+            i++;
+        schema_join(at, sizeof at, path, given[k].name, strlen(given[k].name));
+        if (i < schema->n_rows) {
+            if (!schema_set_scalar(&schema->rows[i], given[k].value, root, why, sizeof why))
+                schema_problem(report, at, "%s", why);
+            continue;
+        }
+        const char *near = find_elsewhere(schema, "", given[k].name);
+        near = near ? near : schema_nearest(given[k].name, names, schema->n_rows);
+        schema_problem(report, at, "unknown key%s%s%s", near ? " (did you mean '" : "", near ? near : "",
+                       near ? "'?)" : "");
+    }
+}
+
+bool schema_next(const char **at, char *out, size_t size)
+{
+    *at += strspn(*at, "[ ,");
+    size_t length = strcspn(*at, " ,]");
+    if (length == 0 || length >= size)
+        return false;
+    memcpy(out, *at, length);
+    out[length] = '\0';
+    *at += length;
+    return true;
 }
 
 /* ------------------------------------------------------------------------------------------------------ whole texts */
@@ -1201,11 +1299,5 @@ bool schema_read_text(const struct schema *schema, const char *name, const char 
                       struct schema_report *report)
 {
     const struct schema_source source = {.name = name, .text = text};
-    return schema_read(schema, &source, root, report);
-}
-
-bool schema_read_file(const struct schema *schema, const char *path, void *root, struct schema_report *report)
-{
-    const struct schema_source source = {.file = path};
     return schema_read(schema, &source, root, report);
 }

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "proto/base/error.h"
+#include "proto/base/need.h"
 #include "proto/config/schema.h"
 
 #define PATH_BYTES 4096u
@@ -135,44 +136,6 @@ static rp_status path_of(const char *folder, const char *name, char out[PATH_BYT
     return err_set(err, RP_INVALID_ARGUMENT, "the path of the folder of keys is too long");
 }
 
-/* Reads the whole file; *text is NULL if there is none. */
-static rp_status read_all(const char *path, char **text, rp_error *err)
-{
-    struct stat info;
-    *text = NULL;
-    int file = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
-    if (file < 0)
-        return errno == ENOENT ? RP_OK : err_set(err, RP_IO, "cannot read %s: %s", path, strerror(errno));
-    rp_status status = RP_OK;
-    size_t size = 0;
-    if (fstat(file, &info) != 0 || !S_ISREG(info.st_mode) || info.st_size > FILE_MOST)
-        status = err_set(err, RP_IO, "%s is not a plain file of at most %u MiB", path, FILE_MOST >> 20);
-    else if (info.st_mode & 022)
-        status = err_set(err, RP_PERMISSION_DENIED,
-                         "%s has mode %04o, so others may add keys to it: run chmod 600, and look at what is in it",
-                         path, (unsigned)info.st_mode & 07777);
-    else if (info.st_uid != geteuid() && info.st_uid != 0 && geteuid() != 0)
-        status = err_set(err, RP_PERMISSION_DENIED, "%s belongs to another user, who may add keys to it", path);
-    else if (!(*text = malloc((size_t)info.st_size + 1)))
-        status = err_set(err, RP_NO_MEMORY, "no memory for %s", path);
-    while (status == RP_OK && size < (size_t)info.st_size) {
-        ssize_t got = read(file, *text + size, (size_t)info.st_size - size);
-        if (got < 0)
-            status = err_set(err, RP_IO, "cannot read %s: %s", path, strerror(errno));
-        if (got <= 0)
-            break;
-        size += (size_t)got;
-    }
-    close(file);
-    if (status == RP_OK) {
-        (*text)[size] = '\0';
-        return RP_OK;
-    }
-    free(*text);
-    *text = NULL;
-    return status;
-}
-
 struct allowed_key *allow_find(struct allow_list *self, const char *who)
 {
     uint8_t public_key[KEY_BYTES];
@@ -210,9 +173,7 @@ static const struct allowed_key *find_twin(const struct allowed_key **sorted, ui
 
 static rp_status check_twins(const struct allow_list *self, const char *path, rp_error *err)
 {
-    const struct allowed_key **sorted = malloc((self->n + 1) * sizeof(*sorted));
-    if (!sorted)
-        return err_set(err, RP_NO_MEMORY, "no memory for the list of keys");
+    const struct allowed_key **sorted = need_alloc(self->n * sizeof(*sorted));
     for (uint32_t i = 0; i < self->n; i++)
         sorted[i] = &self->keys[i];
     const struct allowed_key *twin = find_twin(sorted, self->n);
@@ -222,18 +183,13 @@ static rp_status check_twins(const struct allow_list *self, const char *path, rp
     return err_set(err, RP_ALREADY_EXISTS, "%s has '%s', or its key, already: revoke it first", path, twin->name);
 }
 
-static rp_status add_key(struct allow_list *self, const struct allowed_key *key, rp_error *err)
+static void add_key(struct allow_list *self, const struct allowed_key *key)
 {
     if (self->n == self->capacity) {
-        uint32_t capacity = self->capacity ? 2 * self->capacity : 16;
-        struct allowed_key *keys = realloc(self->keys, capacity * sizeof *keys);
-        if (!keys)
-            return err_set(err, RP_NO_MEMORY, "no memory for the list of keys");
-        self->keys = keys;
-        self->capacity = capacity;
+        self->capacity = self->capacity ? 2 * self->capacity : 16;
+        self->keys = need_resize(self->keys, self->capacity, sizeof *self->keys);
     }
     self->keys[self->n++] = *key;
-    return RP_OK;
 }
 
 static rp_status parse(char *text, const char *path, struct allow_list *out, rp_error *err)
@@ -249,7 +205,7 @@ static rp_status parse(char *text, const char *path, struct allow_list *out, rp_
                            "line %u of %s is wrong: NAME ROLES PUBLIC, then limits such as sessions=10; roles are "
                            "actor, learner, observer and admin, joined by '+'",
                            number, path);
-        RP_TRY(add_key(out, &key, err));
+        add_key(out, &key);
     }
     return check_twins(out, path, err);
 }
@@ -259,8 +215,11 @@ rp_status allow_read(const char *folder, struct allow_list *out, rp_error *err)
     char path[PATH_BYTES], *text = NULL;
     *out = (struct allow_list){0};
     RP_TRY(path_of(folder, ALLOW_FILE, path, err));
-    RP_TRY(read_all(path, &text, err));
-    rp_status status = text ? parse(text, path, out, err) : RP_OK;
+    rp_status status = key_file_read(path, false, FILE_MOST, &text, err);
+    if (status == RP_NOT_FOUND)
+        return RP_OK;
+    if (status == RP_OK)
+        status = parse(text, path, out, err);
     free(text);
     if (status != RP_OK)
         allow_free(out);
@@ -303,54 +262,28 @@ static int lock_folder(const char *folder, rp_error *err)
     return lock;
 }
 
-/* Copies the lines of the old file except that of `without`. *found: it was there. */
-static void copy_lines(FILE *file, const char *old, const struct allowed_key *without)
+/* What the new file has: the lines of the old one except that of `without`, and `with`; either may be NULL. */
+struct change {
+    const char *old;
+    const struct allowed_key *without, *with;
+};
+
+static void print_change(FILE *file, const void *from)
 {
-    for (const char *line = old, *end; line && *line; line = end) {
+    const struct change *self = from;
+    for (const char *line = self->old, *end; *line; line = end) {
         size_t length = strcspn(line, "\n");
-        char *copy = strndup(line, length);
+        char *copy = need_print("%.*s", (int)length, line);
         struct allowed_key key;
-        bool skip = copy && without && !is_blank(copy) && allow_parse(copy, &key) &&
-                    memcmp(key.public_key, without->public_key, KEY_BYTES) == 0;
+        bool skip = self->without && !is_blank(copy) && allow_parse(copy, &key) &&
+                    memcmp(key.public_key, self->without->public_key, KEY_BYTES) == 0;
         free(copy);
         if (!skip)
             fprintf(file, "%.*s\n", (int)length, line);
         end = line[length] ? line + length + 1 : line + length;
     }
-}
-
-/* Gives a new file the mode of the one that it replaces and, if root writes it, that one's owner or that of the folder: a broker
- * that runs as somebody else has to read it. */
-static bool keep_access(int descriptor, const char *path, const char *folder)
-{
-    struct stat old;
-    bool exists = stat(path, &old) == 0;
-    if (exists && fchmod(descriptor, old.st_mode & 0755) != 0)
-        return false;
-    if (geteuid() != 0 || (!exists && stat(folder, &old) != 0))
-        return true;
-    return fchown(descriptor, old.st_uid, old.st_gid) == 0;
-}
-
-static rp_status replace_file(const char *folder, const char *path, const char *old, const struct allowed_key *without,
-                              const struct allowed_key *with, rp_error *err)
-{
-    char temporary[PATH_BYTES + 16];
-    snprintf(temporary, sizeof temporary, "%s.new", path);
-    unlink(temporary);
-    int descriptor = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-    FILE *file = descriptor < 0 ? NULL : fdopen(descriptor, "w");
-    bool ok = file != NULL;
-    if (file) {
-        copy_lines(file, old, without);
-        if (with)
-            print_line(file, with);
-        ok = fflush(file) == 0 && keep_access(descriptor, path, folder) && fsync(descriptor) == 0;
-        ok = fclose(file) == 0 && ok && rename(temporary, path) == 0;
-    } else if (descriptor >= 0) {
-        close(descriptor);
-    }
-    return ok ? RP_OK : err_set(err, RP_IO, "cannot write %s: %s", path, strerror(errno));
+    if (self->with)
+        print_line(file, self->with);
 }
 
 static const char header[] = "# Keys that the broker lets in: NAME ROLES PUBLIC [sessions=N granted=BYTES waiting=N "
@@ -378,17 +311,20 @@ static rp_status change(const char *folder, const struct allowed_key *with, cons
     rp_status status = RP_OK;
     if (who && !without)
         status = err_set(err, RP_NOT_FOUND, "%s has no key '%.80s': replay-ctl key list shows what it has", path, who);
-    else if (with && !who && (status = add_key(&list, with, err)) == RP_OK)
+    if (with && !who) {
+        add_key(&list, with);
         status = check_twins(&list, path, err);
+    }
     if (status == RP_OK && with && without) {
         merged = *without;
         merge(&merged, with);
         with = &merged;
     }
+    if (status == RP_OK && (status = key_file_read(path, false, FILE_MOST, &text, err)) == RP_NOT_FOUND)
+        status = RP_OK;
     if (status == RP_OK)
-        status = read_all(path, &text, err);
-    if (status == RP_OK)
-        status = replace_file(folder, path, text ? text : header, without, with, err);
+        status =
+            key_file_write(path, false, print_change, &(struct change){text ? text : header, without, with}, true, err);
     free(text);
     allow_free(&list);
     return status;

@@ -2,6 +2,8 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <libgen.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -69,30 +71,44 @@ void key_add_broker(struct key *self, const uint8_t public_key[KEY_BYTES])
 
 /* ---- reading ---- */
 
-/* Opens the file and reads all of it, if nobody else may. */
-static rp_status read_private(const char *path, char text[FILE_BYTES], rp_error *err)
+static rp_status check_access(const char *path, const struct stat *info, bool secret, rp_error *err)
+{
+    if (info->st_mode & (secret ? 077 : 022))
+        return err_set(
+            err, RP_PERMISSION_DENIED, "%s has mode %04o, so others may %s", path, (unsigned)info->st_mode & 07777,
+            secret ? "read the secret in it: run chmod 600, and make a new key if others could have seen this one"
+                   : "add keys to it: run chmod 600, and look at what is in it");
+    if (info->st_uid != geteuid() && info->st_uid != 0 && geteuid() != 0)
+        return err_set(err, RP_PERMISSION_DENIED, "%s belongs to another user", path);
+    return RP_OK;
+}
+
+rp_status key_file_read(const char *path, bool secret, size_t most, char **text, rp_error *err)
 {
     struct stat info;
+    *text = NULL;
     int file = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
-    rp_status status = RP_OK;
     if (file < 0)
-        return err_set(err, errno == ENOENT ? RP_NOT_FOUND : RP_IO, "cannot read the key file %s: %s", path,
-                       strerror(errno));
-    ssize_t size = -1;
-    if (fstat(file, &info) != 0 || !S_ISREG(info.st_mode))
-        status = err_set(err, RP_IO, "the key file %s is not a plain file", path);
-    else if (info.st_mode & 077)
-        status = err_set(err, RP_PERMISSION_DENIED,
-                         "the key file %s has mode %04o, so others may read the secret in it: run chmod 600, and make "
-                         "a new key if others could have seen this one",
-                         path, (unsigned)info.st_mode & 07777);
-    else if (info.st_uid != geteuid() && geteuid() != 0)
-        status = err_set(err, RP_PERMISSION_DENIED, "the key file %s belongs to another user", path);
-    else if ((size = read(file, text, FILE_BYTES - 1)) < 0 || size == FILE_BYTES - 1)
-        status = err_set(err, RP_IO, "cannot read the key file %s: %s", path, size < 0 ? strerror(errno) : "too long");
-    if (size >= 0)
-        text[size] = '\0';
+        return err_set(err, errno == ENOENT ? RP_NOT_FOUND : RP_IO, "cannot read %s: %s", path, strerror(errno));
+    rp_status status = RP_OK;
+    size_t size = 0;
+    if (fstat(file, &info) != 0 || !S_ISREG(info.st_mode) || info.st_size > (off_t)most)
+        status = err_set(err, RP_IO, "%s is not a plain file of at most %zu bytes", path, most);
+    else if ((status = check_access(path, &info, secret, err)) == RP_OK && !(*text = malloc((size_t)info.st_size + 1)))
+        status = err_set(err, RP_NO_MEMORY, "no memory for %s", path);
+    while (status == RP_OK && size < (size_t)info.st_size) {
+        ssize_t got = read(file, *text + size, (size_t)info.st_size - size);
+        if (got < 0)
+            status = err_set(err, RP_IO, "cannot read %s: %s", path, strerror(errno));
+        if (got <= 0)
+            break;
+        size += (size_t)got;
+    }
     close(file);
+    if (status == RP_OK)
+        (*text)[size] = '\0';
+    else
+        free(*text), *text = NULL;
     return status;
 }
 
@@ -156,12 +172,13 @@ static rp_status keys_parse(const char *path, char *text, struct key *out, rp_er
 
 rp_status key_read(const char *path, struct key *out, rp_error *err)
 {
-    char text[FILE_BYTES];
+    char *text;
     *out = (struct key){0};
-    rp_status status = read_private(path, text, err);
-    if (status == RP_OK)
-        status = keys_parse(path, text, out, err);
-    explicit_bzero(text, sizeof text);
+    RP_TRY(key_file_read(path, true, FILE_BYTES, &text, err));
+    size_t size = strlen(text);
+    rp_status status = keys_parse(path, text, out, err);
+    explicit_bzero(text, size);
+    free(text);
     if (status != RP_OK)
         key_wipe(out);
     return status;
@@ -169,28 +186,41 @@ rp_status key_read(const char *path, struct key *out, rp_error *err)
 
 /* ---- writing ---- */
 
-static bool write_lines(FILE *file, const struct key *key)
+static void print_key(FILE *file, const void *from)
 {
+    const struct key *key = from;
     char public_text[KEY_TEXT], secret_text[KEY_TEXT], broker_text[KEY_TEXT];
     key_text(key->public_key, public_text);
     key_text(key->secret_key, secret_text);
-    bool ok =
-        fprintf(file,
-                "# A key of the replay broker. Keep it secret: who can read this file can do what the key may do.\n"
-                "name %s\npublic %s\nsecret %s\n",
-                key->name, public_text, secret_text) > 0;
-    for (uint32_t i = 0; ok && i < key->n_brokers; i++) {
+    fprintf(file,
+            "# A key of the replay broker. Keep it secret: who can read this file can do what the key may do.\n"
+            "name %s\npublic %s\nsecret %s\n",
+            key->name, public_text, secret_text);
+    for (uint32_t i = 0; i < key->n_brokers; i++) {
         key_text(key->brokers[i], broker_text);
-        ok = fprintf(file, "broker %s\n", broker_text) > 0;
+        fprintf(file, "broker %s\n", broker_text);
     }
     explicit_bzero(secret_text, sizeof secret_text);
-    return ok;
 }
 
-/* Writes a temporary file beside the path and gives it the name, so that no reader sees half of it. */
-rp_status key_write(const char *path, const struct key *key, bool replace, rp_error *err)
+/* A broker that runs as somebody else has to read the file. */
+static bool keep_access(int descriptor, const char *path, bool secret)
 {
-    char temporary[4096], buffer[FILE_BYTES];
+    struct stat old;
+    char folder[PATH_MAX];
+    bool exists = stat(path, &old) == 0;
+    if (exists && !secret && fchmod(descriptor, old.st_mode & 0755) != 0)
+        return false;
+    snprintf(folder, sizeof folder, "%s", path);
+    if (geteuid() != 0 || (!exists && stat(dirname(folder), &old) != 0))
+        return true;
+    return fchown(descriptor, old.st_uid, old.st_gid) == 0;
+}
+
+rp_status key_file_write(const char *path, bool secret, void (*print)(FILE *file, const void *from), const void *from,
+                         bool replace, rp_error *err)
+{
+    char temporary[PATH_MAX], buffer[FILE_BYTES];
     if ((size_t)snprintf(temporary, sizeof temporary, "%s.%ld", path, (long)getpid()) >= sizeof temporary)
         return err_set(err, RP_INVALID_ARGUMENT, "the path of the key file is too long");
     if (!replace && access(path, F_OK) == 0)
@@ -198,24 +228,26 @@ rp_status key_write(const char *path, const struct key *key, bool replace, rp_er
     unlink(temporary);
     int descriptor = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     FILE *file = descriptor < 0 ? NULL : fdopen(descriptor, "w");
-    if (!file) {
-        int error = errno;
-        if (descriptor >= 0)
-            close(descriptor);
-        return err_set(err, RP_IO, "cannot write the key file %s: %s", path, strerror(error));
+    bool ok = file && keep_access(descriptor, path, secret);
+    if (file) {
+        setvbuf(file, buffer, _IOFBF, sizeof buffer); /* a buffer that can be wiped */
+        print(file, from);
+        ok = ok && !ferror(file) && fflush(file) == 0 && fsync(descriptor) == 0;
+        ok = fclose(file) == 0 && ok;
+        explicit_bzero(buffer, sizeof buffer);
+    } else if (descriptor >= 0) {
+        close(descriptor);
     }
-    setvbuf(file, buffer, _IOFBF, sizeof buffer); /* a buffer that can be wiped */
-    struct stat old;                              /* root may change a file for its owner, who has to read it */
-    bool ok = !replace || geteuid() != 0 || stat(path, &old) != 0 || fchown(descriptor, old.st_uid, old.st_gid) == 0;
-    ok = ok && write_lines(file, key) && fflush(file) == 0 && fsync(descriptor) == 0;
-    ok = fclose(file) == 0 && ok;
-    explicit_bzero(buffer, sizeof buffer);
     ok = ok && (replace ? rename(temporary, path) : link(temporary, path)) == 0;
     int error = errno;
     if (!ok || !replace)
         unlink(temporary);
     if (ok)
         return RP_OK;
-    return err_set(err, error == EEXIST ? RP_ALREADY_EXISTS : RP_IO, "cannot write the key file %s: %s", path,
-                   strerror(error));
+    return err_set(err, error == EEXIST ? RP_ALREADY_EXISTS : RP_IO, "cannot write %s: %s", path, strerror(error));
+}
+
+rp_status key_write(const char *path, const struct key *key, bool replace, rp_error *err)
+{
+    return key_file_write(path, true, print_key, key, replace, err);
 }

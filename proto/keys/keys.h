@@ -15,6 +15,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #include "replay/error.h"
 
@@ -42,6 +43,14 @@ rp_status key_read(const char *path, struct key *out, rp_error *err);
 rp_status key_write(const char *path, const struct key *key, bool replace, rp_error *err);
 /* Adds a broker that the holder may connect to, as the first to be tried. The oldest goes when there are too many. */
 void key_add_broker(struct key *self, const uint8_t public_key[KEY_BYTES]);
+
+/* Reads a whole text file of at most `most` bytes; *text is freed by the caller. RP_NOT_FOUND: there is none.
+ * RP_PERMISSION_DENIED: others may read it (secret) or write it, or it belongs to somebody else. */
+rp_status key_file_read(const char *path, bool secret, size_t most, char **text, rp_error *err);
+/* Writes a file of mode 0600 beside the path and gives it the name, so that no reader sees half of it. It keeps the mode of the file
+ * that it replaces, unless it is secret, and root gives it to the owner of that file or of the folder. RP_ALREADY_EXISTS: there is one, and replace is false. */
+rp_status key_file_write(const char *path, bool secret, void (*print)(FILE *file, const void *from), const void *from,
+                         bool replace, rp_error *err);
 
 /* A name of a key: 1 to 63 letters, digits, dots, dashes and underscores, and no dot or dash first. */
 bool key_name_is_good(const char *name);

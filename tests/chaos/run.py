@@ -87,9 +87,9 @@ class Conductor:
         """The broker's settings: by the seed."""
         rng = random.Random("settings-%d" % self.options.seed)
         chosen = {
-            "journal": not self.options.no_journal, "fsync": rng.choice(["never", "interval", "always"]),
+            "journal": not self.options.no_journal, "sync": rng.choice(["never", "20ms", "0s"]),
             "max": rng.choice(["1MiB", "8MiB", "1GiB"]), "every": rng.choice(["0s", "150ms", "1s"]),
-            "keep": rng.randint(1, 3), "on_exit": rng.choice(["true", "false"]),
+            "keep": rng.randint(1, 3),
             "memory": rng.choice(["0", "0", "300KiB", "2MiB"]),
             "expiry": rng.choice(["600ms", "5s"]), "curve": self.options.curve,
             "load": "salvage" if self.options.only_starts else "newest"}
@@ -99,7 +99,7 @@ class Conductor:
         """Where nothing but what was synced must survive. A sanitizer wants to be the first library itself."""
         path = pathlib.Path(self.options.broker).resolve().parent / "tests" / "chaos_power.so"
         wanted = self.settings["journal"] and not os.environ.get("RP_SANITIZE") and (
-            self.settings["fsync"] == "always" or self.options.only_starts)
+            self.settings["sync"] == "0s" or self.options.only_starts)
         return path if wanted and path.exists() else None
 
     # ------------------------------------------------------------------------------------------------- processes --
@@ -391,14 +391,14 @@ def main():
     add("--items", type=float, default=float("inf"), help="stop after so many items")
     add("--tables", type=lambda text: text.split(","), help="only these")
     add("--set", type=lambda text: text.split(","), default=[], metavar="KEY=VALUE,...",
-        help="the broker's settings, instead of the seed's: fsync, max, every, keep, on_exit, memory, expiry")
+        help="the broker's settings, instead of the seed's: sync, max, every, keep, memory, expiry")
     add("--only", default="", help="only faults whose names contain one of these words")
     add("--between", type=float, default=0.15, help="longest pause between faults, in seconds")
     add("--longest", type=float, default=0.6, help="longest stop, in seconds")
     add("--pause-every", type=int, default=45, help="faults between two audits")
     add("--no-journal", action="store_true", help="only faults that a broker without a journal survives")
     add("--only-starts", action="store_true",
-        help="power may fail whatever fsync is; then acknowledged things may be lost, but the broker must start")
+        help="power may fail whatever sync is; then acknowledged things may be lost, but the broker must start")
     add("--curve", action="store_true", help="with keys, on all sockets")
     add("--plain", action="store_true", help="no namespaces")
     add("--keep", action="store_true", help="keep the folder in any case")

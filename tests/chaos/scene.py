@@ -24,7 +24,7 @@ class Table:
 
 
 TABLES = [
-    Table("replay", "all", "sampler: {kind: prioritized, options: {exponent: 0.6}}, limiter: "
+    Table("replay", "all", "sampler: {kind: prioritized, exponent: 0.6}, limiter: "
           "{kind: sample_to_insert_ratio, samples_per_insert: 1.0, min_size: 20, error_buffer: 400}"),
     Table("recent", "newest", "sampler: {kind: uniform}, remover: {kind: fifo}, limiter: {kind: min_size, min_size: 5}",
           max_size=300, whole=True, layout="ends"),
@@ -32,7 +32,7 @@ TABLES = [
     Table("best", "top", "sampler: {kind: max_heap}, remover: {kind: min_heap}, limiter: {kind: min_size, min_size: 1}",
           max_size=250, whole=True),
     Table("signed", "all", "sampler: {kind: min_heap}, limiter: {kind: min_size, min_size: 1}, signature: "
-          "[{name: tag, dtype: uint32, shape: [0, 2]}, {name: data, dtype: uint64, shape: [0, 4]}]",
+          "{tag: [uint32, 0, 2], data: [uint64, 0, 4]}",
           whole=True, deletes=True),
     Table("thrice", "times", "sampler: {kind: uniform}, limiter: {kind: min_size, min_size: 30}", times=3),
 ]

@@ -25,15 +25,15 @@ const char *const table_names[TABLES] = {"replay", "queue", "plain", "once", "tw
 const uint32_t table_times[TABLES] = {[QUEUE] = 1, [ONCE] = 1, [TWICE] = 2};
 
 static const char tables[] =
-    "  - {name: replay, max_size: 16000000, sampler: {kind: prioritized, options: {exponent: \"1\"}},\n"
+    "  - {name: replay, max_size: 16000000, sampler: {kind: prioritized, exponent: \"1\"},\n"
     "     limiter: {kind: sample_to_insert_ratio, samples_per_insert: 4, min_size: 40, error_buffer: 16000}}\n"
     "  - {name: queue, max_size: 100000, max_times_sampled: 1, sampler: {kind: fifo},\n"
     "     limiter: {kind: queue}}\n"
     "  - {name: plain, max_size: 16000000, sampler: {kind: uniform}, limiter: {kind: min_size, min_size: 1}}\n"
     "  - {name: once, max_size: 16000000, max_times_sampled: 1, sampler: {kind: uniform},\n"
     "     limiter: {kind: min_size, min_size: 1}}\n"
-    "  - {name: twice, max_size: 16000000, max_times_sampled: 2, sampler: {kind: prioritized, options: {exponent: "
-    "\"1\"}},\n"
+    "  - {name: twice, max_size: 16000000, max_times_sampled: 2, sampler: {kind: prioritized, exponent: "
+    "\"1\"},\n"
     "     limiter: {kind: sample_to_insert_ratio, samples_per_insert: 2, min_size: 4, error_buffer: 4000000}}\n";
 
 struct fault_counts {
@@ -245,7 +245,7 @@ static int run(uint32_t shards, uint32_t faults, uint64_t seed, bool journal, do
     if (!self.books || !mkdtemp(dir))
         return 1;
     if (journal)
-        snprintf(more, sizeof more, "journal: {dir: %s, fsync: never}\n", dir);
+        snprintf(more, sizeof more, "folder: %s\njournal: never\n", dir);
     printf("chaos over %u shards %s a journal: seed %" PRIu64 "\n", shards, journal ? "with" : "without", seed);
     fflush(stdout);
     shardbed_start(&self.set, shards, tables, more);

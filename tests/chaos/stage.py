@@ -182,9 +182,9 @@ class Broker:
                  "events: tcp://%s:%d" % (host, self.ports[2]), "memory_limit: 512MiB",
                  "session: {expiry: %s}" % o["expiry"], "log: {level: info}"]
         if o["journal"]:
-            lines += ["journal: {dir: %s, fsync: %s, interval: 20ms, max: %s}" % (self.journal, o["fsync"], o["max"]),
-                      "checkpoint: {every: %s, keep: %d, on_exit: %s, load: %s}"
-                      % (o["every"], int(o["keep"]), o["on_exit"], o["load"])]
+            lines += ["folder: %s\njournal: %s\njournal_max: %s" % (self.journal, o["sync"], o["max"]),
+                      "checkpoint: {every: %s, keep: %d, load: %s}"
+                      % (o["every"], int(o["keep"]), o["load"])]
             if o["memory"]:
                 lines += ["storage: {memory: %s}" % o["memory"]]
         lines += ["security: {mode: curve, keys: %s}" % (self.folder / "keys") if o["curve"] else "security: {mode: none}"]

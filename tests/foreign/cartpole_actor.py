@@ -86,7 +86,7 @@ class Policy:
             (_, outputs), matrix = tensors[name + "weight"]
             self.layers.append([(matrix[i::outputs], bias) for i, bias in enumerate(tensors[name + "bias"][1])])
         if "q/value/weight" in tensors or not self.layers:
-            raise ValueError("this example evaluates plain Q-networks: set agent: {algorithm: dqn, dueling: false}")
+            raise ValueError("this example evaluates plain Q-networks: set agent: {algorithm: dqn, options: {dueling: false}}")
 
     def values(self, x):
         for layer in self.layers[:-1]:

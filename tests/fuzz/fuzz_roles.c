@@ -59,7 +59,7 @@ static void read_config(void)
     snprintf(yaml, sizeof yaml,
              "service: tcp://127.0.0.1:0\ningest: tcp://127.0.0.1:0\nevents: tcp://127.0.0.1:0\nseed: 7\n"
              "security: {mode: curve, keys: %s}\nsession: {expiry: 3600s}\ntables:\n"
-             "  - {name: t, max_size: 100, sampler: {kind: prioritized, options: {exponent: 1.0}}}\n",
+             "  - {name: t, max_size: 100, sampler: {kind: prioritized, exponent: 1.0}}\n",
              world.folder);
     struct schema_report *report = schema_report_new();
     CHECK(schema_read_text(&broker_schema, "fuzz.yaml", yaml, &world.config, report));

@@ -17,7 +17,9 @@ CTL = os.environ.get("RP_CTL", "replay-ctl")
 COLUMNS = [pb.Column(name="observation", dtype="float32", shape=[2]), pb.Column(name="action", dtype="int32")]
 FIELDS = [pb.Field(name="x", column=0, count=2), pb.Field(name="a", column=1, start=1, count=1, squeeze=True)]
 CONFIG = """
-checkpoint: {dir: %s, every: 0s, on_exit: false}
+folder: %s
+journal: off
+checkpoint: {every: 0s}
 tables:
   - {name: replay, max_size: 100, sampler: {kind: fifo}, limiter: {kind: none}}
   - {name: other, max_size: 100, limiter: {kind: none}}
@@ -80,7 +82,7 @@ def a_broker_without_a_folder_says_what_to_do():
     with Broker("tables: [{name: t}]\n") as broker:
         rc, out, err = ctl("checkpoint", endpoint=broker.endpoints["service"])
         equal(rc, 1)
-        contains(err, "checkpoint.dir")
+        contains(err, "write folder")
 
 
 @test

@@ -41,7 +41,7 @@ broker:
   tables:
     - name: replay
       max_size: 20000
-      sampler: {kind: prioritized, options: {exponent: 0.6}}
+      sampler: {kind: prioritized, exponent: 0.6}
       limiter: {kind: LIMITER}
 """
 

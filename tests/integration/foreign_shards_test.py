@@ -23,7 +23,7 @@ session: {expiry: 6s}
 tables:
   - name: replay
     max_size: 30000
-    sampler: {kind: prioritized, options: {exponent: 1.0}}
+    sampler: {kind: prioritized, exponent: 1.0}
     limiter: {kind: min_size, min_size: 6}
   - name: ratio
     max_size: 30000
@@ -66,7 +66,7 @@ class Listed:
         self.folder = tempfile.TemporaryDirectory(prefix="replay-shards-")
         where = self.folder.name
         self.endpoints = ["ipc://%s/s%d" % (where, i) for i in range(N)]
-        settings = "shards: [%s]\njournal: {dir: %s/journal}\n" % (", ".join(self.endpoints), where)
+        settings = "shards: [%s]\nfolder: %s/journal\n" % (", ".join(self.endpoints), where)
         self.brokers = [Broker("shard: %d\ningest: ipc://%s/i%d\nevents: ipc://%s/e%d\n%s%s" % (
             i, where, i, where, i, settings, TABLES)) for i in range(N)]
 

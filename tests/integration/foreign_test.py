@@ -30,7 +30,7 @@ session: {expiry: 6s}
 tables:
   - name: replay
     max_size: 10000
-    sampler: {kind: prioritized, options: {exponent: 1.0}}
+    sampler: {kind: prioritized, exponent: 1.0}
     limiter: {kind: min_size, min_size: 1}
   - name: fifo
     max_size: 10000
@@ -49,8 +49,8 @@ tables:
     max_size: 1000
     limiter: {kind: min_size, min_size: 1}
     signature:
-      - {name: observation, dtype: float32, shape: [3]}
-      - {name: rewards, dtype: float32, shape: [0]}
+      observation: [float32, 3]
+      rewards: [float32, 0]
 """
 
 SHORT_LIVED = """
@@ -706,7 +706,7 @@ def a_restart_with_a_journal_asks_for_hello_and_nothing_is_in_doubt(world):
     """Killed and started again: the heartbeat answers a gap, as after a lost message, and never that the session is
     unknown. A client that does what section 10 says about a gap goes on exactly once."""
     with tempfile.TemporaryDirectory(prefix="replay-foreign-") as disk, Broker(
-            SHORT_LIVED.replace("expiry: 600ms", "expiry: 10s") + "journal: {dir: %s, fsync: never}\n" % disk) as broker:
+            SHORT_LIVED.replace("expiry: 600ms", "expiry: 10s") + "folder: %s\njournal: never\n" % disk) as broker:
         actor = Actor(Service(broker.endpoints["service"]), COLUMNS, "survivor")
         layout = actor.layout("held", WHOLE)
         for i in range(6):

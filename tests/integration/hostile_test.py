@@ -38,7 +38,7 @@ peer_backlog_bytes: 8MiB
 session: {expiry: 2s}
 tables:
   - {name: calm, max_size: 500, sampler: {kind: uniform}, limiter: {kind: min_size, min_size: 1}}
-  - {name: target, max_size: 1000, sampler: {kind: prioritized, options: {exponent: 1.0}}, limiter: {kind: none}}
+  - {name: target, max_size: 1000, sampler: {kind: prioritized, exponent: 1.0}, limiter: {kind: none}}
   - {name: held, max_size: 4, max_times_sampled: 1, sampler: {kind: fifo}, limiter: {kind: queue}}
   - {name: small, max_size: 1000, max_bytes: 10KiB, sampler: {kind: fifo}, limiter: {kind: none}}
   - {name: large, max_size: 100, sampler: {kind: fifo}, limiter: {kind: none}}

@@ -163,7 +163,7 @@ def test_files_of_the_run():
         run = place.launch("--folder", "one", *sets(*plugin, *BRIEF))
         run.ends()
         again = place.launch("--folder", "two", *sets(
-            *plugin, "stop.steps=600", "learners.on=false", "evaluator.episodes=0", "actors.weights=one/learner.weights",
+            *plugin, "stop.steps=600", "learners.count=0", "evaluator.episodes=0", "actors.weights=one/learner.weights",
             "broker.tables[0].limiter={kind: min_size, min_size: 1}"))
         again.ends()
         equal(again.read("status.json")["steps"], 600, "steps with saved weights")

@@ -13,8 +13,8 @@ from machines import place_in
 # Nothing is packed and compared at every connection: hosts_test.py does that.
 HOSTS = """
 hosts:
-  - {ssh: "%(name)s[1-2]", cores: 2, programs: %(programs)s}
-  - {ssh: %(name)s3, cores: 2, roles: [learner], programs: %(programs)s}
+  - {name: "%(name)s[1-2]", cores: 2, programs: %(programs)s}
+  - {name: %(name)s3, cores: 2, roles: [learner], programs: %(programs)s}
 """
 PROGRAMS = pathlib.Path(program("launch")).resolve().parent
 NAMES = ("cpu1", "cpu2", "cpu3")
@@ -70,7 +70,7 @@ def test_run_reaches_its_goal(lab):
 def test_killed_launcher_leaves_nothing(lab):
     """A host that does not let the launcher in is left out, with a sentence."""
     lab.add("locked").allow(False)
-    with place_in(lab, NEAR + "  - {ssh: locked}\n") as place:
+    with place_in(lab, NEAR + "  - {name: locked}\n") as place:
         launcher = place.launch(*sets(*ENDLESS))
         await_spread(launcher)
         contains(launcher.text(), "locked is left out", "Permission denied", "ssh-copy-id locked")

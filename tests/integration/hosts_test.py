@@ -20,7 +20,7 @@ def rows(text):
 def test_check_sends_programs_once(lab):
     names = ("cpu1", "cpu2")
     near = lab.add("near")  # has our programs under the same path
-    with place_in(lab, 'hosts: [{ssh: "cpu[1-2]"}, {ssh: near}]') as place:
+    with place_in(lab, 'hosts: [{name: "cpu[1-2]"}, {name: near}]') as place:
         first, _ = place.call("check", str(place.config))
         equal(set(rows(first)), {*names, "near"}, "hosts")
         check("sent" not in rows(first)["near"] and not near.cache().exists(), first)
@@ -41,7 +41,7 @@ def test_check_sends_programs_once(lab):
 @test
 def test_programs_that_were_sent_run(lab):
     """The machine lacks a library, too: it came along."""
-    with place_in(lab, 'hosts: [{ssh: cpu1, roles: [actor, learner]}]') as place:
+    with place_in(lab, 'hosts: [{name: cpu1, roles: [actor, learner]}]') as place:
         libraries = lab.at_home("ssh", "cpu1", "ldd /root/.cache/replay/programs/*/replay-learner").stdout
         check("not found" in libraries or not folder_of_a_library(), libraries)
         launcher = place.launch(*sets("stop.steps=500"))
@@ -54,13 +54,13 @@ def test_programs_that_were_sent_run(lab):
 
 BROKEN = """
 hosts:
-  - {ssh: cpu1}
-  - {ssh: locked}
-  - {ssh: nowhere.invalid}
-  - {ssh: "off"}
-  - {ssh: stranger}
-  - {ssh: cpu2, programs: /nowhere}
-  - {ssh: full}
+  - {name: cpu1}
+  - {name: locked}
+  - {name: nowhere.invalid}
+  - {name: "off"}
+  - {name: stranger}
+  - {name: cpu2, programs: /nowhere}
+  - {name: full}
   - {name: odd, command: [sh, -c, "exit 3", sh]}
 """
 SENTENCES = {"locked": "ssh-copy-id locked", "nowhere.invalid": "resolve", "off": "Connection refused", "stranger": "ssh stranger",

@@ -14,7 +14,7 @@ from machines import place_in
 PROGRAMS = pathlib.Path(program("launch")).resolve().parent
 HOSTS = """
 hosts:
-  - {ssh: cpu1, cores: 2, roles: [actor], programs: %s}
+  - {name: cpu1, cores: 2, roles: [actor], programs: %s}
 """ % PROGRAMS
 RATE = 500_000  # bytes/s: actors make far more, and the learner could use them
 LOAD = (ENDLESS[0], "adder.batch_items=100", "adder.buffer_items=2000", "learners.delay=50ms",

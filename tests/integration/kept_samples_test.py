@@ -26,7 +26,7 @@ tables:
   - {name: uniform, max_size: 1000, sampler: {kind: uniform}, limiter: {kind: none}}
   - name: prioritized
     max_size: 1000
-    sampler: {kind: prioritized, options: {exponent: 0.6}}
+    sampler: {kind: prioritized, exponent: 0.6}
     limiter: {kind: none}
   - {name: queue, max_size: 64, max_times_sampled: 1, sampler: {kind: fifo}, limiter: {kind: queue}}
 """
@@ -169,7 +169,7 @@ def a_queue_loses_nothing_when_connections_break(world):
 def a_restarted_broker_gives_the_same_again(world):
     """With a journal: after kill -9, and after an orderly end."""
     with tempfile.TemporaryDirectory(prefix="replay-kept-") as folder:
-        with Broker(CONFIG + "journal: {dir: %s, fsync: never}\n" % folder) as broker:
+        with Broker(CONFIG + "folder: %s\njournal: never\n" % folder) as broker:
             for kill in (True, False):
                 service = Service(broker.endpoints["service"])
                 watcher = Service(broker.endpoints["service"])

@@ -159,10 +159,10 @@ def test_runs():
     """A list of all runs, some of them side by side, and an end for the old ones, but not for one that goes on."""
     with Place() as place:
         contains(place.call("runs")[0], "no runs")
-        first = place.launch("--seed", "3", *sets("stop.steps=600", "broker.journal.dir=broker"))
+        first = place.launch("--seed", "3", *sets("stop.steps=600", "broker.folder=broker"))
         first.ends()
         done = first.folder.resolve().name
-        second = place.launch(*sets(*ENDLESS, "agent.tau=0.5"))
+        second = place.launch(*sets(*ENDLESS, "agent.target=0.5"))
         second.await_alive(lambda: second.folder.resolve().name != done, "a folder of its own")
         second.await_phase("running")
         runs = json.loads(place.call("runs", "--json")[0])
@@ -174,7 +174,7 @@ def test_runs():
         contains(place.call("runs")[0], done, "running", "seed")
 
         out, _ = place.call("runs", done, "runs/latest", "--html", "mine.html")
-        contains(out, done, "agent.tau", "seed", "mine.html")
+        contains(out, done, "agent.target", "seed", "mine.html")
         contains((place.base / "mine.html").read_text(), '"name": "%s"' % done, '"environment_steps": [')
         place.call("runs", done, "nothing", status=1)
         place.call("runs", "--prune", "few", status=2)

@@ -23,7 +23,8 @@ stop: {steps: 6000}
 launch: {backoff: 20ms, failures: 100, hang: 2s}
 report: {every: 200ms}
 broker:
-  journal: {dir: broker, interval: 50ms}
+  folder: broker
+  journal: 50ms
   tables:
     - name: replay
       max_size: 100000
@@ -180,7 +181,7 @@ def test_resume_finds_the_table():
 @test
 def test_without_a_journal():
     """The tables are lost with the broker, and nothing else: the learner pauses until min_size is met again."""
-    with Place(CONFIG.replace("  journal: {dir: broker, interval: 50ms}\n", "")) as place:
+    with Place(CONFIG.replace("  folder: broker\n  journal: 50ms\n", "")) as place:
         run = place.running("--folder", "run", *sets("stop.steps=4000"))
         run.await_alive(lambda: run.history()[-1] > 1000, "steps")
         learner = run.pid("learner-0")
@@ -222,7 +223,7 @@ def test_full_disk():
         try:
             os.environ["RP_LAUNCH"] = disk.launch
             run = place.launch("--folder", "run", *sets("stop.steps=4000", "launch.hang=60s",
-                                                        "broker.journal.dir=%s/journal" % disk.path))
+                                                        "broker.folder=%s/journal" % disk.path))
         finally:
             os.environ["RP_LAUNCH"] = before
         ledger = Ledger(run)

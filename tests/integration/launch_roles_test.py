@@ -37,22 +37,22 @@ def test_signatures_of_all_kinds():
                  "broker.tables[0].max_times_sampled=1", "broker.tables[0].sampler={kind: fifo}",
                  "evaluator.episodes=0", "stop.steps=600")
     for kind in ("{kind: sequence, length: 6, period: 5, end: pad}", "{kind: sequence, length: 6, period: 5, end: truncate}",
-                 "{kind: sequence, length: 6, period: 5, end: continue}", "{kind: episode, max_length: 500}"):
+                 "{kind: sequence, length: 6, period: 5, end: continue}", "{kind: episode, length: 500}"):
         with Place() as place:
             run = place.launch(*sets(*sequences, "adder=" + kind))
             run.ends()
             equal(run.read("status.json")["restarts"], 0, kind + ": restarts")
-            check("name: step_type" in (run.folder / "config.yaml").read_text(), kind, "has no signature")
+            check("step_type: \"[uint8" in (run.folder / "config.yaml").read_text(), kind, "has no signature")
 
 
 @test
 def test_a_signature_that_does_not_fit():
     """It is a mistake of the file, found before anything starts; one that fits is kept."""
-    fields = [{"name": name, "dtype": dtype, "shape": shape} for name, dtype, shape in (
-        ("observation", "float32", [4]), ("action", "int32", []), ("reward", "float32", []), ("discount", "float32", []),
-        ("next_observation", "float32", [4]))]
+    fields = {"observation": ["float32", 4], "action": "int32", "reward": "float32", "discount": "float32",
+              "next_observation": ["float32", 4]}
+    less = {name: fields[name] for name in list(fields)[:4]}
     with Place() as place:
-        for wrong, status in ((fields, 0), (fields[:4], 2), (fields + fields[:1], 2), ([dict(fields[0], shape=[5])] + fields[1:], 2)):
+        for wrong, status in ((fields, 0), (less, 2), (dict(fields, more="float32"), 2), (dict(fields, observation=["float32", 5]), 2)):
             place.call("check", "run.yaml", *sets("broker.tables[0].signature=" + json.dumps(wrong)), status=status)
 
 

@@ -28,7 +28,7 @@ SOURCE = pathlib.Path(os.environ.get("RP_SOURCE_DIR", pathlib.Path(__file__).res
 SLOW = 10 if os.environ.get("RP_SANITIZE") else 1  # a sanitizer's factor
 TABLES = """
 tables:
-  - {name: replay, max_size: 50, sampler: {kind: prioritized, options: {exponent: 1.0}}, limiter: {kind: min_size, min_size: 5}}
+  - {name: replay, max_size: 50, sampler: {kind: prioritized, exponent: 1.0}, limiter: {kind: min_size, min_size: 5}}
   - {name: queue, max_size: 4, max_times_sampled: 1, sampler: {kind: fifo}, limiter: {kind: queue}}
   - {name: 'a "b"/c', max_size: 10, limiter: {kind: sample_to_insert_ratio, samples_per_insert: 2, error_buffer: 10}}
 """
@@ -248,7 +248,7 @@ def json_and_openmetrics_say_the_same():
 @test
 def the_journal_has_figures():
     with tempfile.TemporaryDirectory(prefix="replay-metrics-") as folder:
-        with Site(more="journal: {dir: %s, fsync: always}\n" % folder) as site:
+        with Site(more="folder: %s\njournal: 0s\n" % folder) as site:
             work(site)
             metrics, disk = site.web.metrics(), site.web.json("/api/info")["disk"]
             check(disk["journal"] and disk["fsync"] == "always" and disk["bytes"] > 0)
@@ -259,7 +259,7 @@ def the_journal_has_figures():
             check(metrics.get("replay_journal_wait_seconds_count") > 0)
             check({"disk-writer", "syncer"} <= {t["name"] for t in site.web.json("/api/info")["process"]["threads"]})
         # Counters of a table that is restored begin at 0 like all others: a counter must not go back to another number.
-        with Site(more="journal: {dir: %s}\n" % folder) as site:
+        with Site(more="folder: %s\n" % folder) as site:
             metrics = site.web.metrics()
             equal([metrics.get("replay_table_" + name, table="replay") for name in ("items", "inserts_total", "samples_total")],
                   [20, 0, 0])
@@ -279,7 +279,7 @@ def described(family):
 
 @test
 def documents_name_what_there_is():
-    with tempfile.TemporaryDirectory(prefix="replay-metrics-") as folder, Site(more="journal: {dir: %s}\n" % folder) as site:
+    with tempfile.TemporaryDirectory(prefix="replay-metrics-") as folder, Site(more="folder: %s\n" % folder) as site:
         work(site)
         metrics = site.web.metrics()
     page = SOURCE / "docs" / "METRICS.md"

@@ -18,7 +18,7 @@ INVALID_ARGUMENT, NOT_FOUND, DEADLINE_EXCEEDED, FAILED_PRECONDITION, CANCELLED =
 MOST = 1 << 24
 TABLES = """
 shards: 2
-journal: {dir: %s}
+folder: %s
 tables:
   - {name: wide, sampler: {kind: uniform}, limiter: {kind: sample_to_insert_ratio, samples_per_insert: 2, min_size: 4, error_buffer: 200000}}
   - {name: tight, sampler: {kind: prioritized}, limiter: {kind: sample_to_insert_ratio, samples_per_insert: 2, min_size: 4, error_buffer: 40}}

@@ -124,7 +124,7 @@ broker:
   events: ipc://$dir/events
   tables:
     - name: replay
-      sampler: {kind: prioritized, options: {exponent: 0.6}}
+      sampler: {kind: prioritized, exponent: 0.6}
       limiter: {kind: sample_to_insert_ratio, samples_per_insert: 8, min_size: 200, error_buffer: 200}
 END
 "$RP_BROKER" -c "$dir/run.yaml" --section broker --log-level warn > "$dir/broker.txt" 2>&1 &

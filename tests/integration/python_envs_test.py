@@ -20,7 +20,7 @@ if not EXTENSION.exists():
 
 CONFIG = """
 name: counting
-environment: {python: 'counting:make', interpreter: /usr/bin/python3, options: {kind: counting}}
+environment: {name: 'python:counting:make', interpreter: /usr/bin/python3, options: {kind: counting}}
 agent: {algorithm: dqn, hidden: [8], batch: 16}
 adder: {table: replay, n_step: 3, batch_items: 10, buffer_items: 20}
 actors: {count: 1, epsilon: 0.4}
@@ -85,7 +85,7 @@ def a_run_has_the_numbers_of_its_environment():
         equal(episodes(launcher), {10.0})
         equal(launcher.read("report.json")["final_value"], 10.0)
         config = (launcher.folder / "config.yaml").read_text()
-        check("shape: [2]" in config and "actions: 3" in config, "the spec is not in", config)
+        check('shape: "[2]"' in config and 'actions: "3"' in config, "the spec is not in", config)
         out, _ = place.call("eval", "run", "--json", "--episodes", "3")
         equal((json.loads(out)["return"], json.loads(out)["episodes"]), (10.0, 3))
 
@@ -99,19 +99,19 @@ def kinds_of_environments():
     for kind, launcher in all_at_once(cases):
         equal((kind, reports(launcher)[-1]["actor_steps"]), (kind, 400))
         equal((kind, episodes(launcher)), (kind, {10.0}))
-        check(kind != "image" or "scale: 0.00392156863" in (launcher.folder / "config.yaml").read_text(), "no scale")
+        check(kind != "image" or 'scale: "0.00392156863"' in (launcher.folder / "config.yaml").read_text(), "no scale")
 
 
 @test
 def environments_of_gymnasium():
-    """gym: ID asks gymnasium.make: here a module of that name, with an environment that one can register nowhere else."""
+    """gym:ID asks gymnasium.make: here a module of that name, with an environment that one can register nowhere else."""
     with PythonPlace() as place:
         place.write("gymnasium.py", "import counting\n\ndef make(id, kind):\n    assert id == 'Counting-v3', id\n"
                                     "    env = counting.make(kind)\n    env.spec = type('Spec', (), {'max_episode_steps': 77})\n"
                                     "    return env\n")
-        launcher = place.run("environment.python=''", "environment.gym=Counting-v3", "stop.steps=300", "evaluator.episodes=0")
+        launcher = place.run("environment.name=gym:Counting-v3", "stop.steps=300", "evaluator.episodes=0")
         equal(episodes(launcher), {10.0})
-        check("max_steps: 77" in (launcher.folder / "config.yaml").read_text(), "no time limit")
+        check('max_steps: "77"' in (launcher.folder / "config.yaml").read_text(), "no time limit")
 
 
 @test
@@ -181,10 +181,10 @@ def mistakes_are_found_before_anything_starts():
              (option(kind="failing", how="none", episode=1, step=1), "TypeError"),
              (option(kind="failing", how="three", episode=1, step=1), "returned 3 values"),
              (option(kind="failing", how="nan", episode=1, step=1), "not finite"),
-             (["environment.options={}", "environment.python=counting:maek"], "did you mean 'make'?"),
-             (["environment.python=countin:make"], "there is no module 'countin'"),
+             (["environment.options={}", "environment.name=python:counting:maek"], "did you mean 'make'?"),
+             (["environment.name=python:countin:make"], "there is no module 'countin'"),
              (option(colour="red"), "colour"),
-             (["environment.python=''", "environment.gym=NoSuch-v0"], "gymnasium"),
+             (["environment.name=gym:NoSuch-v0"], "gymnasium"),
              (["environment.interpreter=no-such-python"], "there is no program 'no-such-python'"),
              (["environment.interpreter=/bin/false"], "Python printed nothing"),
              (option(kind="continuous"), "dqn needs discrete actions"),
@@ -216,7 +216,7 @@ def one_process_is_repeatable():
         results = []
         for seed in (1, 1, 2):
             done = subprocess.run([PYTHON, "-m", "replaybus.single", "-c", str(place.config), "--quiet", "--json", "--seed", str(seed),
-                                   *sets("environment.python=cart_pole:make", "environment.options={}", "evaluator.every=0")],
+                                   *sets("environment.name=python:cart_pole:make", "environment.options={}", "evaluator.every=0")],
                                   capture_output=True, text=True, timeout=3 * PATIENCE, cwd=place.base, env=environment)
             equal((done.returncode, done.stderr), (0, ""))
             results.append(json.loads(done.stdout.splitlines()[-1]))

@@ -26,7 +26,7 @@ broker:
   tables:
     - name: replay
       max_size: 10000
-      sampler: {kind: prioritized, options: {exponent: 0.6}}
+      sampler: {kind: prioritized, exponent: 0.6}
       limiter: {kind: sample_to_insert_ratio, samples_per_insert: 4, min_size: 200, error_buffer: 100}
 """
 

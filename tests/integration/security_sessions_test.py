@@ -26,7 +26,7 @@ RESOURCE_EXHAUSTED = 5
 class World(KeyWorld):
     def __init__(self):
         self.disk = pathlib.Path(tempfile.mkdtemp(prefix="replay-disk-"))
-        super().__init__("journal: {dir: %s, fsync: never}\n" % self.disk, ports=free_ports(3))
+        super().__init__("folder: %s\njournal: never\n" % self.disk, ports=free_ports(3))
 
     def remove(self):
         super().remove()

@@ -18,16 +18,17 @@ launch:
   engine: slurm
   backoff: 100ms
   slurm:
-    partition: main
-    cores: 1
+    core: {partition: main, cpus-per-task: 1}
     warning: 45s
-    actors: {partition: spare, count: %s, per_task: 1, options: [--exclude=n1]}
+    actors: {partition: spare, exclude: n1}
+    count: %s
+    per_task: 1
 report: {every: 250ms}
 """
 GOAL = SLURM % "2-4" + """
 name: goal
 environment: {name: CartPole-v1, delay: 1ms}
-agent: {algorithm: dqn, hidden: [64, 64], activation: tanh, batch: 64, discount: 0.99, learning_rate: 1e-3, tau: 0.01, double: true,
+agent: {algorithm: dqn, hidden: [64, 64], activation: tanh, batch: 64, discount: 0.99, learning_rate: 1e-3, target: 0.01,
         huber: 0, importance_exponent: 0}
 adder: {kind: transition, table: replay, n_step: 10, batch_items: 5, buffer_items: 20}
 actors: {count: 2, random_steps: 1000, epsilon: 0.2, epsilon_steps: 10000, epsilon_alpha: 0, pull_every: 5}
@@ -196,8 +197,8 @@ def check_before(place):
     config = place.base / "check.yaml"
     config.write_text(LIMIT)
     place.call("check", str(config))
-    place.call("check", str(config), *sets("launch.slurm.partition=none"), status=2)
-    place.call("check", str(config), *sets("launch.slurm.actors.per_task=64"), status=2)
+    place.call("check", str(config), *sets("launch.slurm.core.partition=none"), status=2)
+    place.call("check", str(config), *sets("launch.slurm.per_task=64"), status=2)
     for which in ("core", "actors"):
         script, _ = place.call("script", str(config), which)
         subprocess.run(["sh", "-n"], input=script, text=True, check=True)
@@ -213,7 +214,7 @@ def main():
                                  SSH_CONNECTION="192.0.2.1 50000 192.0.2.2 22", TMPDIR=str(place.base / "tmp"))
         (place.base / "tmp").mkdir()
         check_before(place)
-        limit = Run(Terminal, place, "limit", LIMIT, *sets("launch.slurm.time=1min"))
+        limit = Run(Terminal, place, "limit", LIMIT, *sets("launch.slurm.core.time=1"))
         goal = Run(Launcher, place, "goal", GOAL)
         goal.await_steps(1000)
         figures["back after preemption"] = preempt_all(goal, cluster)

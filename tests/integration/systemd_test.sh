@@ -28,7 +28,7 @@ service: tcp://*:7600
 ingest: tcp://*:7601
 events: tcp://*:7602
 log: {file: /var/log/replay/broker.log}
-journal: {dir: /var/lib/replay}
+folder: /var/lib/replay
 security: {keys: keys}
 tables: [{name: replay}]
 YAML

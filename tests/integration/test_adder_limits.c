@@ -17,10 +17,10 @@
 #define WAIT 10000
 
 #define SIGNATURE(observations)                                                                                        \
-    "     signature: [{name: observation, dtype: float32, shape: [" observations "]},\n"                               \
-    "                 {name: action, dtype: int32, shape: []}, {name: reward, dtype: float32, shape: []},\n"           \
-    "                 {name: discount, dtype: float32, shape: []},\n"                                                  \
-    "                 {name: next_observation, dtype: float32, shape: [" observations "]}]}\n"
+    "     signature: {observation: [float32, " observations "],\n"                                                     \
+    "                 action: int32, reward: float32,\n"                                                               \
+    "                 discount: float32,\n"                                                                            \
+    "                 next_observation: [float32, " observations "]}}\n"
 
 static const char tables[] =
     "  - {name: free, max_size: 100000, max_times_sampled: 1, sampler: {kind: fifo}}\n"
@@ -29,11 +29,11 @@ static const char tables[] =
     "     limiter: {kind: queue}}\n"
     "  - {name: signed, max_size: 1000,\n" SIGNATURE("1") "  - {name: wide, max_size: 1000,\n" SIGNATURE(
         "5") "  - {name: fours, max_size: 1000,\n"
-             "     signature: [{name: observation, dtype: float32, shape: [4, 1]},\n"
-             "                 {name: action, dtype: int32, shape: [4]},\n"
-             "                 {name: reward, dtype: float32, shape: [4]},\n"
-             "                 {name: discount, dtype: float32, shape: [4]},\n"
-             "                 {name: step_type, dtype: uint8, shape: [4]}]}\n";
+             "     signature: {observation: [float32, 4, 1],\n"
+             "                 action: [int32, 4],\n"
+             "                 reward: [float32, 4],\n"
+             "                 discount: [float32, 4],\n"
+             "                 step_type: [uint8, 4]}}\n";
 
 static const rp_env_spec spec = {
     .observation_dtype = RP_DTYPE_FLOAT32, .observation_rank = 1, .observation_shape = {1}, .n_actions = 2};

@@ -69,9 +69,7 @@ static void start(const char *options, bool journal)
     char more[400], path[128];
     snprintf(folder, sizeof folder, "/tmp/replay-checkpoints-XXXXXX");
     assert_non_null(mkdtemp(folder));
-    int used = snprintf(more, sizeof more, "checkpoint: {dir: %s, %s}\n", folder, options);
-    if (journal)
-        snprintf(more + used, sizeof more - (size_t)used, "journal: {dir: %s}\n", folder);
+    snprintf(more, sizeof more, "folder: %s\njournal: %s\ncheckpoint: {%s}\n", folder, journal ? "1s" : "off", options);
     snprintf(path, sizeof path, "%s/mine.txt", folder);
     close(open(path, O_CREAT | O_WRONLY, 0600));
     broker_process_start(&broker, TABLE, more);
@@ -155,7 +153,7 @@ static struct testpeer_answer *checkpoint(void)
 
 TEST(a_client_asks)
 {
-    start("every: 0s, on_exit: false", false);
+    start("every: 0s", false);
     insert(1, 1000);
     const Replay__CheckpointReply *reply = checkpoint()->reply->checkpoint;
     assert_int_equal(reply->number, 1);
@@ -183,7 +181,7 @@ TEST(a_client_asks)
 
 TEST(several_share_one_and_time_runs_out)
 {
-    start("every: 0s, on_exit: false", false);
+    start("every: 0s", false);
     insert(1, 20000);
     uint64_t first = ask(true, NO_TIMEOUT), hasty = ask(false, 0), second = ask(false, NO_TIMEOUT),
              third = ask(false, NO_TIMEOUT);
@@ -206,7 +204,7 @@ TEST(it_says_that_it_is_off)
     peer = testpeer_connect(context, broker.service);
     struct testpeer_answer *answer = testpeer_await(peer, ask(false, NO_TIMEOUT));
     assert_int_equal(answer->status, RP_FAILED_PRECONDITION);
-    assert_non_null(strstr(answer->text, "checkpoint.dir"));
+    assert_non_null(strstr(answer->text, "write folder"));
     assert_null(testpeer_info(peer)->disk);
     kill(broker.pid, SIGUSR1); /* is no reason to end */
     assert_int_equal(size(), 0);
@@ -217,7 +215,7 @@ TEST(it_says_that_it_is_off)
 
 TEST(a_signal_the_period_and_the_end)
 {
-    start("every: 0s, keep: 5", false);
+    start("every: 10min, keep: 5", false);
     insert(1, 300);
     kill(broker.pid, SIGUSR1);
     await_checkpoint(1);
@@ -233,7 +231,7 @@ TEST(a_signal_the_period_and_the_end)
     assert_int_equal(answer->reply->sample->key[0], 1);
     sampled_check(answer, 0);
     end();
-    start("every: 20ms, keep: 3, on_exit: false", false);
+    start("every: 20ms, keep: 3", false);
     insert(1, 300);
     uint32_t first = 1;
     if (!process_await(is_gone, &first, 20000)) /* a chain of changes has an end, and then its base goes */
@@ -259,7 +257,7 @@ static void damage(uint32_t number, bool cut)
 TEST(the_one_before_is_used)
 {
     for (int cut = 0; cut < 2; cut++) {
-        start("every: 0s, on_exit: false", false);
+        start("every: 0s", false);
         insert(1, 700);
         checkpoint();
         insert(701, 700);
@@ -285,7 +283,7 @@ TEST(the_one_before_is_used)
 /* With a journal the damage costs nothing. */
 TEST(the_journal_makes_up_for_it)
 {
-    start("every: 0s, on_exit: false", true);
+    start("every: 0s", true);
     insert(1, 700);
     checkpoint();
     insert(701, 700);
@@ -302,7 +300,7 @@ TEST(the_journal_makes_up_for_it)
 TEST(killed_while_one_is_written)
 {
     for (int journal = 0; journal < 2; journal++) {
-        start("every: 0s, on_exit: false", journal);
+        start("every: 0s", journal);
         insert(1, 500);
         checkpoint();
         insert(501, 60000);

@@ -35,7 +35,7 @@ struct desk {
 static void desk_start(struct desk *self, bool journal)
 {
     char more[200];
-    snprintf(more, sizeof more, "%s: {dir: %s}\n", journal ? "journal" : "checkpoint", self->folder.path);
+    snprintf(more, sizeof more, "folder: %s\njournal: %s\n", self->folder.path, journal ? "1s" : "off");
     broker_process_start(&self->broker, TABLES, more);
     self->context = zmq_ctx_new();
     self->peer = testpeer_connect(self->context, self->broker.service);

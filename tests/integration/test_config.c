@@ -89,12 +89,12 @@ TEST(check_finds_memory_that_is_not_there)
     static const struct {
         const char *tables, *where, *numbers[3];
     } rows[] = {
-        {"{name: a, max_size: 1000, signature: [{name: x, dtype: uint8, shape: [100000]}]}",
+        {"{name: a, max_size: 1000, signature: {x: [uint8, 100000]}}",
          "tables[0].max_size: ",
          {"1000 items", "95MiB", "56MiB"}},
-        {"{name: a, max_size: 500, signature: [{name: x, dtype: uint8, shape: [100000]}]}", NULL, {NULL}},
-        {"{name: a, max_size: 100, max_times_sampled: 1, limiter: {kind: queue}, signature: [{name: x, "
-         "dtype: uint8, shape: [100000]}]}",
+        {"{name: a, max_size: 500, signature: {x: [uint8, 100000]}}", NULL, {NULL}},
+        {"{name: a, max_size: 100, max_times_sampled: 1, limiter: {kind: queue}, signature: {x: [uint8, "
+         "100000]}}",
          NULL,
          {NULL}},
         {"{name: a, max_bytes: 60MiB}", "tables[0].max_bytes: ", {"60MiB", "56MiB", "64MiB"}},
@@ -107,7 +107,7 @@ TEST(check_finds_memory_that_is_not_there)
         {"{name: a, max_size: 700000, remover: {kind: min_heap}}",
          "tables[0].max_size: ",
          {"700000 items", "66MiB", "56MiB"}},
-        {"{name: a, max_bytes: 30MiB, signature: [{name: x, dtype: uint8, shape: [64]}]}",
+        {"{name: a, max_bytes: 30MiB, signature: {x: [uint8, 64]}}",
          "tables[0].max_bytes: ",
          {"491520 items", "67MiB", "56MiB"}},
     };
@@ -159,7 +159,7 @@ TEST(what_print_config_prints_is_the_same_configuration)
 {
     const char *good =
         write_file("good.yaml", "memory_limit: 123MiB\ntables:\n  - {name: a, sampler: {kind: prioritized, "
-                                "options: {exponent: 0.7}}}\n");
+                                "exponent: 0.7}}\n");
     assert_int_equal(run("-c", good, "--print-config"), 0);
     says(out, "memory_limit: 123MiB");
     char *first = strdup(out);

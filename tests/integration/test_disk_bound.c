@@ -198,7 +198,7 @@ static bool begin(struct scene *self, const char *remover, const char *keys)
     snprintf(tables, sizeof tables,
              "  - {name: t, max_size: %u, sampler: {kind: uniform}, remover: {kind: %s}, limiter: {kind: none}}\n",
              ITEMS, remover);
-    snprintf(more, sizeof more, "journal: {dir: %s%s}\n", self->folder, keys);
+    snprintf(more, sizeof more, "folder: %s\n%s\n", self->folder, keys);
     broker_process_start(&self->broker, tables, more);
     return true;
 }
@@ -225,16 +225,16 @@ static void stays_below(const char *remover, const char *keys, uint64_t most, bo
 
 TEST(the_folder_stays_below_its_bound)
 {
-    stays_below("fifo", ", max: 1MiB, fsync: interval", most_bytes(MIB, 3), true);
+    stays_below("fifo", "journal_max: 1MiB", most_bytes(MIB, 3), true);
 }
 
 /* Something lives in every segment. */
 TEST(so_it_does_if_items_stay_at_random)
 {
-    stays_below("uniform", ", max: 1MiB, fsync: always", most_bytes(MIB, 3), false);
+    stays_below("uniform", "journal_max: 1MiB\njournal: 0s", most_bytes(MIB, 3), false);
 }
 
-/* journal.max is many times the disk. */
+/* journal_max is many times the disk. */
 TEST(a_small_disk_has_a_short_journal)
 {
     stays_below("uniform", "", DISK_BYTES, false);
@@ -249,7 +249,7 @@ static int has_shrunk(void *ctx)
 TEST(a_start_on_a_full_disk_makes_room_first)
 {
     struct scene self = {0};
-    if (!begin(&self, "fifo", ", max: 1GiB, fsync: never"))
+    if (!begin(&self, "fifo", "journal: never"))
         skip();
     while (folder_bytes(&self) < 2 * MIB)
         write_much(&self, 64 * KIB, NULL);

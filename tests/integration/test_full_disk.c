@@ -131,7 +131,7 @@ static void full_disk(const char *sync, bool kills)
         skip();
     }
     char more[256];
-    snprintf(more, sizeof more, "session: {expiry: 3s}\njournal: {dir: %s/journal, fsync: %s}\n", self->disk, sync);
+    snprintf(more, sizeof more, "session: {expiry: 3s}\nfolder: %s/journal\njournal: %s\n", self->disk, sync);
     broker_process_start(&self->broker, TABLES, more);
     rp_error err = {0};
     pthread_t thread;
@@ -165,12 +165,12 @@ static void full_disk(const char *sync, bool kills)
 
 TEST(writers_wait_for_a_full_disk)
 {
-    full_disk("interval", false);
+    full_disk("1s", false);
 }
 
 TEST(a_kill_on_a_full_disk_loses_nothing)
 {
-    full_disk("always", true);
+    full_disk("0s", true);
 }
 
 /* Nothing at all can be written, and nobody will free space while the broker is told to end. */
@@ -182,7 +182,7 @@ TEST(the_end_does_not_wait_for_a_full_disk)
         skip();
     }
     char more[256], hog[96];
-    snprintf(more, sizeof more, "session: {expiry: 3s}\njournal: {dir: %s/journal}\n", self->disk);
+    snprintf(more, sizeof more, "session: {expiry: 3s}\nfolder: %s/journal\n", self->disk);
     broker_process_start(&self->broker, TABLES, more);
     snprintf(hog, sizeof hog, "%s/hog", self->disk);
     int file = open(hog, O_WRONLY | O_CREAT, 0644);

@@ -47,7 +47,7 @@ TEST(a_hangup_opens_the_log_anew)
     snprintf(old, sizeof old, "%s/broker.log.1", folder);
     snprintf(data, sizeof data, "%s/data", folder);
     snprintf(checkpoint, sizeof checkpoint, "%s/checkpoint-00000001.replay", data);
-    snprintf(more, sizeof more, "log: {file: %s}\ncheckpoint: {dir: %s, every: 0s}\n", path, data);
+    snprintf(more, sizeof more, "log: {file: %s}\nfolder: %s\njournal: off\n", path, data);
     struct broker_process broker;
     broker_process_start(&broker, TABLES, more);
     await_text(path, "B0001");

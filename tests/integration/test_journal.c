@@ -199,15 +199,15 @@ static void check_counters(struct scene *scene, uint64_t n)
     rp_client_destroy(&client);
 }
 
-static void kill_again_and_again(const char *test, const char *fsync, uint64_t steps, uint32_t least)
+static void kill_again_and_again(const char *test, const char *sync, uint64_t steps, uint32_t least)
 {
     struct rng rng;
     rng_seed(&rng, naive_seed(test));
     struct scene *scene = calloc(1, sizeof *scene);
     char more[512];
     twin_folder_init(&scene->folder);
-    snprintf(more, sizeof more, TIMES "journal: {dir: %s, fsync: %s}\ncheckpoint: {every: 20ms, keep: 1}\n",
-             scene->folder.path, fsync);
+    snprintf(more, sizeof more, TIMES "folder: %s\njournal: %s\ncheckpoint: {every: 20ms, keep: 1}\n",
+             scene->folder.path, sync);
     broker_process_start(&scene->broker, TABLES, more);
     scene->steps = steps;
     scene->busy = WRITERS + 1;
@@ -248,12 +248,12 @@ static void kill_again_and_again(const char *test, const char *fsync, uint64_t s
 
 TEST(nothing_is_lost_whenever_the_broker_is_killed)
 {
-    kill_again_and_again(__func__, "interval", 30000, 8);
+    kill_again_and_again(__func__, "1s", 30000, 8);
 }
 
 TEST(nor_with_a_sync_before_every_answer)
 {
-    kill_again_and_again(__func__, "always", 1500, 1);
+    kill_again_and_again(__func__, "0s", 1500, 1);
 }
 
 /* ---- the files ---- */
@@ -314,7 +314,7 @@ static void start(struct scene *scene, const char *tables)
     *scene = (struct scene){.steps = 0};
     twin_folder_init(&scene->folder);
     char more[512];
-    snprintf(more, sizeof more, TIMES "journal: {dir: %s, fsync: never}\n", scene->folder.path);
+    snprintf(more, sizeof more, TIMES "folder: %s\njournal: never\n", scene->folder.path);
     broker_process_start(&scene->broker, tables, more);
 }
 

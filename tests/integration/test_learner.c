@@ -19,8 +19,7 @@
 #define WAIT 10000
 #define BATCH 8
 
-static const char tables[] =
-    "  - {name: replay, max_size: 1000, sampler: {kind: prioritized, options: {exponent: 0.6}}}\n";
+static const char tables[] = "  - {name: replay, max_size: 1000, sampler: {kind: prioritized, exponent: 0.6}}\n";
 
 struct fixture {
     struct broker_process broker;

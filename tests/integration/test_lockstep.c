@@ -23,7 +23,7 @@ static const char dqn[] =
     "  tables:\n"
     "    - name: replay\n"
     "      max_size: 2000\n"
-    "      sampler: {kind: prioritized, options: {exponent: 0.6}}\n"
+    "      sampler: {kind: prioritized, exponent: 0.6}\n"
     "      limiter: {kind: sample_to_insert_ratio, samples_per_insert: 8, min_size: 200, error_buffer: 160}\n";
 
 static const char impala[] =

@@ -674,7 +674,7 @@ TEST(random_use_keeps_the_accounts, NULL, end)
     embed_start(
         &embed,
         "  - {name: a, max_size: 40, max_bytes: 2kB, remover: {kind: uniform}, limiter: {kind: none}, extensions: "
-        "[{kind: insert_on_sample, options: {table: c}}]}\n"
+        "[{kind: insert_on_sample, table: c}]}\n"
         "  - {name: b, max_size: 30, max_times_sampled: 2, limiter: {kind: none}}\n"
         "  - {name: c, max_size: 20, limiter: {kind: none}}\n",
         NULL);

@@ -21,7 +21,7 @@ static const char tables[] = "  - {name: free, max_size: 1000, limiter: {kind: n
                              "  - {name: queue, max_size: 100000, max_times_sampled: 1, sampler: {kind: fifo},\n"
                              "     limiter: {kind: min_size, min_size: 1}}\n"
                              "  - {name: a, max_size: 1000, sampler: {kind: uniform}}\n"
-                             "  - {name: b, max_size: 1000, sampler: {kind: prioritized, options: {exponent: \"1\"}}}\n"
+                             "  - {name: b, max_size: 1000, sampler: {kind: prioritized, exponent: \"1\"}}\n"
                              "  - {name: late, max_size: 1000, sampler: {kind: uniform},\n"
                              "     limiter: {kind: min_size, min_size: 10}}\n"
                              "  - {name: ratio, max_size: 1000, sampler: {kind: uniform}, limiter: {kind:\n"

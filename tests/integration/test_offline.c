@@ -101,7 +101,7 @@ static int setup(void **state)
     snprintf(expert, sizeof expert, "%s/expert", base);
     snprintf(configs, sizeof configs, "%s/configs", process_env("RP_SOURCE_DIR"));
     slow = getenv("RP_SANITIZE") && getenv("RP_SANITIZE")[0];
-    snprintf(more, sizeof more, "checkpoint: {dir: %s, every: 0s}\n", expert);
+    snprintf(more, sizeof more, "folder: %s\njournal: off\n", expert);
     broker_process_start(&broker, tables, more);
     record(broker.service);
     assert_int_equal(broker_process_stop(&broker, SIGTERM), 0);
@@ -156,7 +156,7 @@ static void begin(struct words *self, const char *program, const char *config)
     if (strcmp(program, "RP_LAUNCH") != 0)
         word(self, "-c");
     wordf(self, "%s/%s", configs, config);
-    set(self, "broker.checkpoint.dir", expert);
+    set(self, "broker.folder", expert);
     word(self, "--set");
     wordf(self, "stop.learner_steps=%g", steps());
 }
@@ -223,7 +223,7 @@ TEST(a_learner_alone)
 {
     struct broker_process broker = {0};
     char more[160], out[1024], problems[2048];
-    snprintf(more, sizeof more, "checkpoint: {dir: %s, every: 0s, on_exit: false}\n", expert);
+    snprintf(more, sizeof more, "folder: %s\njournal: off\ncheckpoint: {every: 0s}\n", expert);
     broker_process_start(&broker, tables, more);
     struct words words;
     begin(&words, "RP_LEARNER", "offline-bc.yaml");
@@ -244,7 +244,7 @@ TEST(a_learner_alone)
     word(&words, "--endpoint");
     word(&words, broker.service);
     run(&words, 2, out, sizeof out, problems, sizeof problems);
-    assert_non_null(strstr(problems, "actors.on is false: this run has no actors"));
+    assert_non_null(strstr(problems, "actors.count is 0: this run has no actors"));
     broker_process_stop(&broker, SIGTERM);
     broker_process_fini(&broker);
 }
@@ -283,7 +283,7 @@ static void launch_record(const char *folder, const char *steps, const char *say
     word(&words, "--set");
     wordf(&words, "actors.weights=%s/first/learner.weights", base);
     word(&words, "--set");
-    wordf(&words, "broker.checkpoint.dir=%s/second-expert", base);
+    wordf(&words, "broker.folder=%s/second-expert", base);
     word(&words, "--folder");
     wordf(&words, "%s/%s", base, folder);
     run(&words, 0, out, sizeof out, NULL, 0);
@@ -310,7 +310,7 @@ TEST(launched)
     word(&words, "-c");
     wordf(&words, "%s/offline-bc.yaml", configs);
     word(&words, "--set");
-    wordf(&words, "broker.checkpoint.dir=%s/second-expert", base);
+    wordf(&words, "broker.folder=%s/second-expert", base);
     word(&words, "--set");
     wordf(&words, "stop.learner_steps=%g", steps());
     set(&words, "broker.tables[0].limiter.min_size", "10900");

@@ -13,8 +13,8 @@
 #include "tests/support/testpeer.h"
 
 #define TABLES                                                                                                         \
-    "  - {name: t, max_size: 100, sampler: {kind: softmax, options: {temperature: 0.5}}, limiter: {kind: none}, "      \
-    "extensions: [{kind: sample_decay, options: {factor: 0.5, after: 3, archive: often}}]}\n"                          \
+    "  - {name: t, max_size: 100, sampler: {kind: softmax, temperature: 0.5}, limiter: {kind: none}, "                 \
+    "extensions: [{kind: sample_decay, factor: 0.5, after: 3, archive: often}]}\n"                                     \
     "  - {name: often, max_size: 100, sampler: {kind: fifo}, limiter: {kind: none}}\n"
 
 static const char *plugins(void)
@@ -113,8 +113,8 @@ TEST(what_can_not_be_loaded_is_named)
     refused("  - {name: t}\n", more, "rp_plugin_entry");
     refused("  - {name: t, sampler: {kind: softmix}}\n", plugins(), "no selector 'softmix'");
     refused("  - {name: t, extensions: [{kind: sample_delay}]}\n", plugins(), "no extension 'sample_delay'");
-    refused("  - {name: t, sampler: {kind: softmax, options: {heat: 1}}}\n", plugins(), "no option 'heat'");
-    refused("  - {name: t, extensions: [{kind: sample_decay, options: {factor: 2}}]}\n", plugins(), "'factor'");
+    refused("  - {name: t, sampler: {kind: softmax, heat: 1}}\n", plugins(), "no option 'heat'");
+    refused("  - {name: t, extensions: [{kind: sample_decay, factor: 2}]}\n", plugins(), "'factor'");
 }
 
 /* A selector without a mass works at one broker, but not over shards. */

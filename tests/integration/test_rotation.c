@@ -74,7 +74,7 @@ static void scene_start(struct scene *self)
     new_key(self, self->sampler_key, "learner");
     snprintf(more, sizeof more,
              "service: tcp://127.0.0.1:%d\ningest: tcp://127.0.0.1:%d\nevents: tcp://127.0.0.1:%d\n"
-             "security: {mode: curve, keys: %s}\njournal: {dir: %s}\n",
+             "security: {mode: curve, keys: %s}\nfolder: %s\n",
              free_port(), free_port(), free_port(), self->keys, self->disk);
     broker_process_start(&self->broker, TABLES, more);
 }

@@ -21,8 +21,7 @@ static const char tables[] = "  - {name: queue, max_size: 100000, max_times_samp
                              "     limiter: {kind: min_size, min_size: 1}}\n"
                              "  - {name: fifo, max_size: 100000, sampler: {kind: fifo}}\n"
                              "  - {name: uniform, max_size: 1000, sampler: {kind: uniform}}\n"
-                             "  - {name: prioritized, max_size: 1000, sampler: {kind: prioritized,\n"
-                             "     options: {exponent: \"1\"}}}\n"
+                             "  - {name: prioritized, max_size: 1000, sampler: {kind: prioritized, exponent: \"1\"}}\n"
                              "  - {name: late, max_size: 1000, sampler: {kind: uniform},\n"
                              "     limiter: {kind: min_size, min_size: 10}}\n";
 

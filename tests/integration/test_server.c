@@ -161,7 +161,7 @@ TEST(signature_and_metadata)
     rp_server *server = start("service: tcp://127.0.0.1:0\ningest: tcp://127.0.0.1:0\nevents: tcp://127.0.0.1:0\n"
                               "tables:\n"
                               "  - {name: replay, max_size: 10, metadata: '{\"env\": \"CartPole-v1\"}'}\n"
-                              "  - {name: strict, max_size: 10, signature: [{name: y, dtype: int8, shape: [0, 3]}]}\n");
+                              "  - {name: strict, max_size: 10, signature: {y: [int8, 0, 3]}}\n");
     rp_client *client = connect_to(server);
     rp_info *info = asked_info(client, NULL);
     assert_string_equal(rp_info_text(info, "tables.0.metadata"), "{\"env\": \"CartPole-v1\"}");
@@ -276,7 +276,7 @@ TEST(signals_stay)
     assert_non_null(mkdtemp(folder));
     snprintf(yaml, sizeof yaml,
              "service: tcp://127.0.0.1:0\ningest: tcp://127.0.0.1:0\nevents: tcp://127.0.0.1:0\n"
-             "journal: {dir: %s}\ntables: [{name: replay, max_size: 1000}]\n",
+             "folder: %s\ntables: [{name: replay, max_size: 1000}]\n",
              folder);
     struct sigaction before[N_SIGNALS], after;
     for (uint32_t i = 0; i < N_SIGNALS; i++)

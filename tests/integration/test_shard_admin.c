@@ -62,7 +62,7 @@ static int setup(void **state)
     struct fixture *f = calloc(1, sizeof *f);
     rp_error err = {0};
     char more[120];
-    snprintf(more, sizeof more, "journal: {dir: /tmp/rp-shard-admin-%d}\n", (int)getpid());
+    snprintf(more, sizeof more, "folder: /tmp/rp-shard-admin-%d\n", (int)getpid());
     shardbed_start(&f->shards, SHARDS, tables, more);
     f->client = must(rp_client_connect(f->shards.services[1], NULL, WAIT, &err), &err);
     fill(f);

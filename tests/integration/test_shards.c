@@ -25,7 +25,7 @@
 
 static const char tables[] =
     "  - {name: uniform, max_size: 100000, sampler: {kind: uniform}, limiter: {kind: min_size, min_size: 1}}\n"
-    "  - {name: prioritized, max_size: 100000, sampler: {kind: prioritized, options: {exponent: \"1\"}},\n"
+    "  - {name: prioritized, max_size: 100000, sampler: {kind: prioritized, exponent: \"1\"},\n"
     "     limiter: {kind: min_size, min_size: 1}}\n"
     "  - {name: ratio, max_size: 100000, sampler: {kind: uniform},\n"
     "     limiter: {kind: sample_to_insert_ratio, samples_per_insert: 4, min_size: 40, error_buffer: 800}}\n"
@@ -34,8 +34,8 @@ static const char tables[] =
     "  - {name: late, max_size: 100000, sampler: {kind: uniform}, limiter: {kind: min_size, min_size: 100}}\n"
     "  - {name: once, max_size: 100000, max_times_sampled: 1, sampler: {kind: uniform},\n"
     "     limiter: {kind: min_size, min_size: 1}}\n"
-    "  - {name: twice, max_size: 100000, max_times_sampled: 2, sampler: {kind: prioritized, options: {exponent: "
-    "\"1\"}},\n"
+    "  - {name: twice, max_size: 100000, max_times_sampled: 2, sampler: {kind: prioritized, exponent: "
+    "\"1\"},\n"
     "     limiter: {kind: sample_to_insert_ratio, samples_per_insert: 2, min_size: 4, error_buffer: 80000}}\n";
 
 struct fixture {

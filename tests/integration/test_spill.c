@@ -37,7 +37,7 @@ static struct testpeer *connect_peer(struct world *self)
     return testpeer_connect(self->context, self->broker.service);
 }
 
-/* keys: "storage: {dir: %s, ...}" and the like. */
+/* format: of keys, with %s for the folder. */
 static void begin(struct world *self, const char *format)
 {
     char more[400];
@@ -160,7 +160,7 @@ static bool is_instrumented(void)
 TEST(eight_times_memory)
 {
     struct world world;
-    begin(&world, "storage: {dir: %s, memory: 8MiB}\nmemory_limit: 64MiB\n");
+    begin(&world, "folder: %s\njournal: off\ncheckpoint: {keep: 0}\nstorage: {memory: 8MiB}\nmemory_limit: 64MiB\n");
     uint64_t before = resident(&world), most = 0;
     while (world.keys < 64 * MIB / ITEM) {
         insert_all(&world, world.keys + 256);
@@ -195,7 +195,7 @@ static const struct testpeer_answer *look(struct testpeer *peer, uint64_t id)
 TEST(samplers_and_a_writer_at_once)
 {
     struct world world;
-    begin(&world, "storage: {dir: %s, memory: 2MiB}\nmemory_limit: 64MiB\n");
+    begin(&world, "folder: %s\njournal: off\ncheckpoint: {keep: 0}\nstorage: {memory: 2MiB}\nmemory_limit: 64MiB\n");
     insert_all(&world, 1024);
     enum { SAMPLERS = 6 };
     struct testpeer *peers[SAMPLERS];
@@ -235,7 +235,7 @@ TEST(samplers_and_a_writer_at_once)
 TEST(killed_and_started_again)
 {
     struct world world;
-    begin(&world, "journal: {dir: %s, fsync: never}\nstorage: {memory: 2MiB}\nmemory_limit: 64MiB\n");
+    begin(&world, "folder: %s\njournal: never\nstorage: {memory: 2MiB}\nmemory_limit: 64MiB\n");
     insert_all(&world, 2048);
     fetch_all(&world);
     broker_process_stop(&world.broker, SIGKILL);
@@ -286,7 +286,7 @@ static int files_are_large(void *ctx)
 TEST(damaged_files)
 {
     struct world world;
-    begin(&world, "storage: {dir: %s, memory: 1MiB}\nmemory_limit: 64MiB\n");
+    begin(&world, "folder: %s\njournal: off\ncheckpoint: {keep: 0}\nstorage: {memory: 1MiB}\nmemory_limit: 64MiB\n");
     insert_all(&world, 1024);
     assert_true(process_await(files_are_large, &world, 30000));
     visit_files(&world, true);

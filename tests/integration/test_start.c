@@ -230,7 +230,7 @@ TEST(more_connections_than_descriptors)
     snprintf(limited, sizeof limited, "%s/limited", folder);
     write_limited(limited, needed(err) + 6); /* those that a program has open when it begins */
     snprintf(program, sizeof program, "%s", process_env("RP_BROKER"));
-    snprintf(more, sizeof more, "journal: {dir: %s/data}\nstorage: {memory: 32MiB}\ncheckpoint: {every: 1s}", folder);
+    snprintf(more, sizeof more, "folder: %s/data\nstorage: {memory: 32MiB}\ncheckpoint: {every: 1s}", folder);
     struct broker_process broker;
     setenv("RP_BROKER", limited, 1);
     broker_process_start(&broker, tables, more);

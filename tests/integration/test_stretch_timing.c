@@ -241,7 +241,7 @@ static void large_table(const char *sampler)
              "  - {name: t, max_size: 2000000, sampler: {kind: %s}, remover: {kind: fifo}, limiter: {kind: none}%s}\n",
              sampler,
              strcmp(sampler, "uniform") == 0
-                 ? ", extensions: [{kind: statistics}, {kind: priority_diffusion, options: {radius: 2}}]"
+                 ? ", extensions: [{kind: statistics}, {kind: priority_diffusion, radius: 2}]"
                  : "");
     struct embed embed;
     embed_start_real(&embed, tables, "memory_limit: 4GiB\n");
@@ -262,7 +262,7 @@ static void removal_en_masse(const char *unused)
     char tables[400];
     snprintf(tables, sizeof tables,
              "  - {name: t, max_size: %u, soft_capacity: true, sampler: {kind: prioritized}, "
-             "remover: {kind: prioritized, options: {exponent: -0.4}}, limiter: {kind: none}}\n",
+             "remover: {kind: prioritized, exponent: -0.4}, limiter: {kind: none}}\n",
              n_items / 5 * 4);
     struct embed embed;
     embed_start_real(&embed, tables, "memory_limit: 4GiB\n");

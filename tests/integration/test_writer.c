@@ -26,7 +26,7 @@ static const char tables[] = "  - name: replay\n"
                              "    sampler: {kind: fifo}\n"
                              "    limiter: {kind: queue}\n"
                              "  - name: strict\n"
-                             "    signature: [{name: x, dtype: float32, shape: [2, 3]}]\n"
+                             "    signature: {x: [float32, 2, 3]}\n"
                              "  - name: ranked\n"
                              "    sampler: {kind: prioritized}\n";
 static const char sessions[] = "session: {expiry: 1s}\n";

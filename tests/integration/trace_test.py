@@ -23,12 +23,13 @@ broker:
   service: ipc://BASE/service
   ingest: ipc://BASE/ingest
   events: ipc://BASE/events
-  journal: {dir: BASE/journal, fsync: interval, interval: 50ms}
+  folder: BASE/journal
+  journal: 50ms
   checkpoint: {every: 300ms}
   tables:
     - name: replay
       max_size: 10000
-      sampler: {kind: prioritized, options: {exponent: 0.6}}
+      sampler: {kind: prioritized, exponent: 0.6}
       limiter: {kind: sample_to_insert_ratio, samples_per_insert: 4, min_size: 100, error_buffer: 100}
 """
 

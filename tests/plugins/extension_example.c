@@ -13,7 +13,7 @@
  *       - name: replay
  *         sampler: {kind: prioritized}
  *         extensions:
- *           - {kind: sample_decay, options: {factor: 0.5, after: 4, archive: often}}
+ *           - {kind: sample_decay, factor: 0.5, after: 4, archive: often}
  *       - name: often
  *
  * What the broker promises: hooks run on its one thread, inside the operation that they observe; a view is true at the

@@ -9,7 +9,7 @@
  *     plugins: [./my_selector.so]
  *     tables:
  *       - name: replay
- *         sampler: {kind: softmax, options: {temperature: 0.5}}
+ *         sampler: {kind: softmax, temperature: 0.5}
  *
  * What the broker promises: a slot is below `capacity`, it is inserted once before it is updated or removed, and all
  * calls come from one thread. What it expects: no call blocks, and a seed gives the same picks each time.

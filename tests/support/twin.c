@@ -50,7 +50,7 @@ void twin_folder_fini(struct twin_folder *self)
 const char *twin_config(const struct twin_folder *self, const char *more)
 {
     static char text[512];
-    snprintf(text, sizeof text, "journal: {dir: %s, fsync: never}\n%s", self->path, more ? more : "");
+    snprintf(text, sizeof text, "folder: %s\njournal: never\n%s", self->path, more ? more : "");
     return text;
 }
 
@@ -81,7 +81,7 @@ void twin_load(struct twin_files *self, const struct embed *embed, const struct 
 {
     rp_error err = {0};
     *self = (struct twin_files){.config = embed->config, .context = zmq_ctx_new()};
-    self->config.journal_dir = self->config.checkpoint_dir = self->config.storage_dir = NULL;
+    self->config.folder = NULL;
     self->broker = broker_new(&self->config, embed->broker->loop.clock, self->context, &err);
     if (!self->broker || folder_open(&self->folder, from->path, false, &err) != RP_OK)
         fail_msg("%s", err.text);

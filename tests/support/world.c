@@ -11,12 +11,12 @@ const char world_tables[] =
     "  - {name: fifo, max_size: 40, sampler: {kind: fifo}, remover: {kind: fifo}, limiter: {kind: none}}\n"
     "  - {name: queue, max_size: 30, sampler: {kind: fifo}, max_times_sampled: 1, limiter: {kind: queue}}\n"
     "  - {name: stack, max_size: 30, sampler: {kind: lifo}, max_times_sampled: 1, limiter: {kind: stack}}\n"
-    "  - {name: prio, max_size: 60, sampler: {kind: prioritized, options: {exponent: 0.7}}, remover: {kind: fifo},\n"
+    "  - {name: prio, max_size: 60, sampler: {kind: prioritized, exponent: 0.7}, remover: {kind: fifo},\n"
     "     limiter: {kind: sample_to_insert_ratio, samples_per_insert: 2, min_size: 5, error_buffer: 20},\n"
-    "     extensions: [{kind: priority_diffusion, options: {radius: 2}}]}\n"
+    "     extensions: [{kind: priority_diffusion, radius: 2}]}\n"
     "  - {name: heap, max_size: 30, sampler: {kind: max_heap}, remover: {kind: min_heap}, limiter: {kind: none}}\n"
     "  - {name: any, max_size: 50, sampler: {kind: uniform}, remover: {kind: lifo}, max_times_sampled: 3,\n"
-    "     limiter: {kind: min_size, min_size: 2}, extensions: [{kind: insert_on_sample, options: {table: copies}},\n"
+    "     limiter: {kind: min_size, min_size: 2}, extensions: [{kind: insert_on_sample, table: copies},\n"
     "     {kind: statistics}]}\n"
     "  - {name: copies, max_size: 25, sampler: {kind: uniform}, remover: {kind: uniform}, limiter: {kind: none}}\n";
 

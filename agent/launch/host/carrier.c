@@ -191,7 +191,7 @@ static const struct advice advices[] = {
     {"HOST IDENTIFICATION HAS CHANGED", "find out why the key of ", " has changed before you remove the old one"},
     {"Permission denied (", "let ssh log in there without a password: `ssh-copy-id ", "`"},
     {"Too many authentication failures", "name the right key for ", " in ~/.ssh/config (IdentityFile, IdentitiesOnly)"},
-    {"Could not resolve hostname", "correct hosts[].ssh: no machine is known as ", ""},
+    {"Could not resolve hostname", "correct hosts[].name: no machine is known as ", ""},
     {"Connection refused", "start an ssh server on ", ", or write its port into ~/.ssh/config"},
     {"Connection timed out", "see whether ", " is switched on and can be reached from here"},
     {"No route to host", "see whether ", " is switched on and can be reached from here"},

@@ -163,7 +163,7 @@ static rp_status add_one(struct host_pool *self, const struct host_config *confi
 static rp_status add_entry(struct host_pool *self, const struct host_config *config, uint32_t index, rp_error *err)
 {
     char pattern[512], why[160];
-    if (config->local)
+    if (host_config_is_local(config))
         return RP_OK;
     if (!config->programs[0] && !self->has_bundle) {
         RP_TRY(bundle_describe(self->options.programs, &self->bundle, err));
@@ -270,7 +270,7 @@ static void send_key(struct host_pool *self, struct pool_host *one, enum role ro
 
 static const char *weights_of(const struct run_config *config)
 {
-    return config->actors.on && config->actors.weights ? config->actors.weights : "";
+    return config->actors.count != 0 && config->actors.weights ? config->actors.weights : "";
 }
 
 static void greet(struct host_pool *self, struct pool_host *one)
@@ -402,8 +402,8 @@ static bool settled(const struct host_pool *self, int64_t begin_ns)
         if (one->wanted && !host_pool_ready(self, i) && (early || one->failures == 0))
             return false;
     }
-    return (!config->actors.on || host_pool_has(self, ROLE_ACTOR)) &&
-           (!config->learners.on || host_pool_has(self, ROLE_LEARNER));
+    return (config->actors.count == 0 || host_pool_has(self, ROLE_ACTOR)) &&
+           (config->learners.count == 0 || host_pool_has(self, ROLE_LEARNER));
 }
 
 uint32_t host_pool_await(struct host_pool *self, int64_t ns, bool (*stop)(void *context), void *context)

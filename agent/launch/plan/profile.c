@@ -71,8 +71,8 @@ static void profile_fill(const struct run_config *config, struct plan_input *out
 {
     out->spi = profile_target(config);
     out->other_memory = config->evaluator.episodes > 0 ? plan_actor_on(out, PLAN_HOME).memory : 0.0;
-    out->fixed_actors = (uint32_t)config->actors.count;
-    out->fixed_learners = (uint32_t)config->learners.count;
+    out->fixed_actors = run_config_actors(config);
+    out->fixed_learners = run_config_learners(config);
     out->max_actors = (uint32_t)config->plan.max_actors;
     out->max_learners = (uint32_t)config->plan.max_learners;
     out->fixed_shards = config->broker.shards.count;
@@ -606,7 +606,7 @@ static rp_status measure_alone(struct profile *self, rp_error *err)
 /* Keeps the limiter, but with fewer items to fill first and less room to run ahead, so that a second shows the lasting rate. */
 static void shorten(const struct profile *self, const struct plan_run *pair, struct trial_options *options)
 {
-    const struct limiter_section *limiter = &self->table->limiter;
+    const struct limiter_config *limiter = &self->table->limiter;
     double rate = pair->actors * plan_actor_on(self->out, PLAN_HOME).rate,
            batch = (double)(self->batch * pair->learners);
     double least = ceil(fmax(2.0 * batch, FILL_S * rate));
@@ -763,7 +763,7 @@ static enum known load_auto(const struct profile_options *options, struct plan_i
 {
     struct run_config config = *options->config;
     struct plan_run next;
-    config.actors.count = config.learners.count = 0;
+    config.actors.count = config.learners.count = RUN_AUTO;
     enum known known = load(options, &config, out);
     if (known != KNOWN_ALL)
         return known;

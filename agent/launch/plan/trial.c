@@ -59,7 +59,7 @@ static void override_limiter(struct trial *self, const struct trial_options *opt
     if (options->buffer > 0)
         words_addf(&self->overrides, "broker.tables[%u].limiter.error_buffer=%.17g", k, options->buffer);
     if (options->shift != 0) {
-        const struct limiter_section *limiter = &table->limiter;
+        const struct limiter_config *limiter = &table->limiter;
         words_addf(&self->overrides, "broker.tables[%u].limiter.min_diff=%.17g", k, limiter->min_diff + options->shift);
         words_addf(&self->overrides, "broker.tables[%u].limiter.max_diff=%.17g", k, limiter->max_diff + options->shift);
     }
@@ -69,18 +69,10 @@ static void override_limiter(struct trial *self, const struct trial_options *opt
  * file of a real run is touched. */
 static void make_overrides(struct trial *self, const struct trial_options *options)
 {
-    static const char *const fixed[] = {"stop.steps=0",
-                                        "stop.learner_steps=0",
-                                        "stop.value=.inf",
-                                        "actors.random_steps=0",
-                                        "actors.epsilon_steps=0",
-                                        "learners.save_every=0s",
-                                        "learners.snapshot_every=0",
-                                        "broker.log.file=",
-                                        "broker.http=",
-                                        "broker.journal.dir=",
-                                        "broker.checkpoint.dir=",
-                                        "broker.storage={dir: '', memory: 0}"};
+    static const char *const fixed[] = {
+        "stop.steps=0",           "stop.learner_steps=0",   "stop.value=.inf",           "actors.random_steps=0",
+        "actors.epsilon_steps=0", "learners.save_every=0s", "learners.snapshot_every=0", "broker.log.file=",
+        "broker.http=",           "broker.folder=",         "broker.storage.memory=0"};
     /* Hosts reach the broker as they will reach the run's. */
     static const char *const local[] = {"broker.service=tcp://127.0.0.1:0", "broker.ingest=tcp://127.0.0.1:0",
                                         "broker.events=tcp://127.0.0.1:0"};

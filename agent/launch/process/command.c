@@ -71,10 +71,13 @@ void words_clear(struct words *self)
 
 /* ---- placeholders ---- */
 
-/* The number of processes of the role, and at least as many as the index implies. */
+/* The number of processes of the role, and at least as many as the index implies; 0: the run has none. */
 static uint32_t count_of(const struct command_context *context, enum role role, uint32_t index)
 {
+    const struct run_config *config = context->config;
     uint32_t count = role == ROLE_LEARNER ? context->learners : context->actors;
+    if ((role == ROLE_LEARNER ? config->learners.count : config->actors.count) == 0)
+        return 0;
     return count > index ? count : index + 1;
 }
 
@@ -235,7 +238,7 @@ static void add_writers(struct words *words, const struct run_config *config)
     uint32_t least, most = 0;
     run_config_slurm_actors(config, &least, &most);
     int64_t need = 2 * (int64_t)most * config->actors.environments;
-    if (config->broker.quota_sessions == 0 || config->broker.quota_sessions >= need)
+    if (config->broker.quota.sessions == 0 || config->broker.quota.sessions >= need)
         return;
     words_set(words, "broker.security.quota.sessions=%lld", (long long)need);
 }
@@ -255,9 +258,7 @@ static void add_broker(struct words *words, const struct command_context *contex
     add_endpoint(words, "service", broker->service, bound ? bound->service : NULL);
     add_endpoint(words, "ingest", broker->ingest, bound ? bound->ingest : NULL);
     add_endpoint(words, "events", broker->events, bound ? bound->events : NULL);
-    add_dir(words, context, "broker.journal.dir=", broker->journal_dir);
-    add_dir(words, context, "broker.checkpoint.dir=", broker->checkpoint_dir);
-    add_dir(words, context, "broker.storage.dir=", broker->storage_dir);
+    add_dir(words, context, "broker.folder=", broker->folder);
     if (context->keys && context->keys->on) {
         words_add(words, "--set");
         words_add_path(words, "broker.security.keys=", context->keys->list);

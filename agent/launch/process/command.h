@@ -34,7 +34,7 @@ struct command_context {
     bool elsewhere, python;       /* on another machine; there, the package replaybus lies beside the programs */
 };
 
-/* Where the broker of a run keeps a folder of its configuration (journal.dir, checkpoint.dir, storage.dir): a plain
+/* Where the broker of a run keeps the folder of its configuration: a plain
  * relative path is in the run's own folder; "/...", "./..." and "../..." are meant as they stand. Gives out. */
 const char *command_keep(const struct command_context *context, const char *dir, char *out, size_t size);
 

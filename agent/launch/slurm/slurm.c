@@ -16,7 +16,6 @@
 #include "proto/base/need.h"
 
 #define LIMIT_NS (30 * NS_PER_S)
-#define MINUTE_NS (60 * NS_PER_S)
 #define SHARED_NS (15 * NS_PER_S)
 
 extern char **environ;
@@ -256,39 +255,30 @@ rp_status slurm_record_write(const char *folder, const struct slurm_record *self
 
 /* ---- options of the two jobs: lines of a script, and words of sbatch ---- */
 
-static void add_options(struct words *self, const struct schema_list *options)
+/* An empty value: the option has none. */
+static void add_options(struct words *self, const struct schema_list *list)
 {
-    char *const *words = options->data;
-    for (uint32_t i = 0; i < options->count; i++)
-        words_add(self, words[i]);
+    const rp_option *options = list->data;
+    for (uint32_t i = 0; i < list->count; i++)
+        words_addf(self, "--%s%s%s", options[i].name, options[i].value[0] ? "=" : "", options[i].value);
 }
 
 /* The signal comes to the script alone, so that it can end its processes in order. */
 static void add_job(struct words *self, const struct run_config *config, bool actors)
 {
     const struct slurm_section *slurm = &config->launch.slurm;
-    const char *partition = actors && slurm->actors_partition[0] ? slurm->actors_partition : slurm->partition;
-    int64_t cores = actors ? slurm->actors_per_task : slurm->cores;
     uint32_t least = 1, most = 1;
-    if (partition[0])
-        words_addf(self, "--partition=%s", partition);
     words_add(self, "--nodes=1");
     words_add(self, "--ntasks=1");
-    if (cores > 0)
-        words_addf(self, "--cpus-per-task=%" PRId64, cores);
-    if (slurm->time_ns > 0)
-        words_addf(self, "--time=%" PRId64, (slurm->time_ns + MINUTE_NS - 1) / MINUTE_NS);
     words_addf(self, "--signal=B:USR1@%" PRId64, (slurm->warning_ns + NS_PER_S - 1) / NS_PER_S);
     words_add(self, "--requeue");
     words_add(self, "--open-mode=append");
-    add_options(self, &slurm->options);
-    if (actors) {
-        run_config_slurm_actors(config, &least, &most);
-        words_addf(self, "--array=0-%u", run_config_slurm_tasks(config, most) - 1);
-        add_options(self, &slurm->actors_options);
-    } else if (slurm->memory > 0) {
-        words_addf(self, "--mem=%" PRId64 "K", (slurm->memory + 1023) / 1024);
-    }
+    add_options(self, actors ? &slurm->actors : &slurm->core);
+    if (!actors)
+        return;
+    run_config_slurm_actors(config, &least, &most);
+    words_addf(self, "--cpus-per-task=%" PRId64, slurm->per_task);
+    words_addf(self, "--array=0-%u", run_config_slurm_tasks(config, most) - 1);
 }
 
 /* Begins a script. The job's name has no spaces and the like, which a list of squeue could not show. */
@@ -426,7 +416,7 @@ static void check_job(const struct run_config *config, bool actors, struct schem
 void slurm_check(const struct run_config *config, struct schema_report *report)
 {
     check_job(config, false, report);
-    if (config->actors.on)
+    if (config->actors.count != 0)
         check_job(config, true, report);
 }
 
@@ -436,9 +426,9 @@ static rp_status ask_node(const struct slurm_section *slurm, const char *path, c
 {
     struct words words = {0};
     words_add_list(&words, SLURM_WORDS("srun", "--nodes=1", "--ntasks=1", "--immediate=8", "--quiet"));
-    if (slurm->partition[0])
-        words_addf(&words, "--partition=%s", slurm->partition);
-    add_options(&words, &slurm->options);
+    add_options(&words, &slurm->core);
+    words_add(&words, "--cpus-per-task=1"); /* not as many as the job will need: nobody waits for them now */
+    words_add(&words, "--mem=64M");
     words_add_list(&words, SLURM_WORDS("--", "sh", "-c", "test -e \"$1\" && echo seen || echo missing", "sh", path));
     rp_status status = slurm_run((const char *const *)words.list, SHARED_NS, answer, err);
     command_free(&words.list);

@@ -143,7 +143,7 @@ static rp_status appear(struct slurm_source *self, struct host_pool *pool, const
                         rp_error *err)
 {
     char name[HOST_NAME], id[40], cores[40];
-    int64_t each = self->options.config->launch.slurm.actors_per_task;
+    int64_t each = self->options.config->launch.slurm.per_task;
     snprintf(id, sizeof id, "--jobid=%" PRIu64, job->id);
     snprintf(cores, sizeof cores, "--cpus-per-task=%" PRId64, each);
     const char *const argv[] = {"srun",        id,           "--overlap",    "--nodes=1", "--ntasks=1", cores,
@@ -380,7 +380,7 @@ struct slurm_source *slurm_source_new(const struct slurm_source_options *options
                                   .jobs = need_alloc(tasks * sizeof *self->jobs),
                                   .there = need_alloc(tasks * sizeof *self->there)};
     /* With auto, all tasks are asked for, because the plan counts the hosts that there are. */
-    uint32_t fixed = (uint32_t)options->config->actors.count;
+    uint32_t fixed = run_config_actors(options->config);
     self->wanted = fixed > 0 ? run_config_slurm_tasks(options->config, fixed) : tasks;
     slurm_record_read(options->folder, &self->record);
     snprintf(self->program, sizeof self->program, "%s/replay-launch", options->programs);

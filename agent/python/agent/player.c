@@ -25,7 +25,7 @@ static rp_status take_spec(struct player_options *options, rp_error *err)
 {
     struct env env;
     const struct env_config *config = &options->config.environment;
-    if (options->spec_given && env_is_python(config) && config->spec.shape.count == 0)
+    if (options->spec_given && env_is_python(config) && config->spec.count == 0)
         return RP_OK;
     RP_TRY(env_open(&env, config, err));
     rp_env_spec stated = env.spec;

@@ -60,7 +60,7 @@ def greedy_steps(q: np.ndarray) -> int:
 
 def main() -> int:
     rng, q, world = np.random.default_rng(0), np.zeros((LENGTH, 2)), Corridors(ENVIRONMENTS)
-    table = replaybus.Table("replay", sampler={"kind": "prioritized", "options": {"exponent": 0.6}}, max_size=5000,
+    table = replaybus.Table("replay", sampler={"kind": "prioritized", "exponent": 0.6}, max_size=5000,
                             limiter={"kind": "min_size", "min_size": BATCH})
     with replaybus.Server([table], mode="thread") as server, server.client() as client:
         sampler, updater = client.sampler("replay", BATCH, beta=0.4, in_flight=2), client.updater("replay")

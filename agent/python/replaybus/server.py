@@ -34,7 +34,7 @@ def Table(name: str, *, sampler: Any = "uniform", remover: Any = "fifo", max_siz
 
     ``metadata`` is any text of at most 64 KiB. The broker keeps it, also in checkpoints; ``Client.metadata`` reads it.
 
-    >>> Table("replay", sampler={"kind": "prioritized", "options": {"exponent": 0.6}}, limiter={"kind": "min_size", "min_size": 100})["name"]
+    >>> Table("replay", sampler={"kind": "prioritized", "exponent": 0.6}, limiter={"kind": "min_size", "min_size": 100})["name"]
     'replay'
     >>> Table.queue("trajectories", 1000)["limiter"]
     'queue'
@@ -63,7 +63,7 @@ class Server(Closing):
     ``mode`` "process" starts replay-broker; "thread" runs the broker on threads of this process, which starts faster and
     shares its cores and its fate. Both are reached at ``endpoint``, also from other processes.
 
-    ``tables`` are what ``Table`` makes; ``port`` None takes a free port. ``journal`` and ``checkpoint`` name folders: with a
+    ``tables`` are what ``Table`` makes; ``port`` None takes a free port. ``journal`` or ``checkpoint`` names a folder: with a
     journal nothing that was confirmed is lost by ``kill -9``. More keys of docs/CONFIG.md go into ``config``.
 
     ``shards`` above 1 starts as many brokers that are one logical broker (docs/OPERATE.md): settings are those of the whole, and a
@@ -209,13 +209,13 @@ def _settings(tables: Sequence[Mapping[str, Any]], port: Optional[int], journal:
               config: Optional[Mapping[str, Any]]) -> dict:
     settings: dict[str, Any] = {"service": f"tcp://127.0.0.1:{port or 0}", "ingest": "tcp://127.0.0.1:0",
                                 "events": "tcp://127.0.0.1:0", "tables": list(tables)}
-    for key, folder in (("journal", journal), ("checkpoint", checkpoint)):
-        if folder is not None:
-            os.makedirs(folder, exist_ok=True)
-            settings[key] = {"dir": os.path.abspath(os.fspath(folder))}
-    for key, value in (config or {}).items():
-        settings[key] = {**settings[key], **value} if isinstance(settings.get(key), dict) else value
-    return settings
+    folder = checkpoint if journal is None else journal
+    if folder is not None:
+        os.makedirs(folder, exist_ok=True)
+        settings["folder"] = os.path.abspath(os.fspath(folder))
+        if journal is None:
+            settings["journal"] = "off"
+    return {**settings, **(config or {})}
 
 
 def _yaml(settings: dict) -> str:

@@ -179,7 +179,7 @@ def test_a_restarted_broker_gets_counts_and_parameters_again(tmp_path):
 def test_under_the_launcher(tmp_path):
     (tmp_path / "learner.py").write_text(LEARNER)
     config = {
-        "name": "own", "environment": {"name": "CartPole-v1"}, "agent": {"algorithm": "dqn", "hidden": [2], "dueling": False},
+        "name": "own", "environment": {"name": "CartPole-v1"}, "agent": {"algorithm": "dqn", "hidden": [2]},
         "adder": {"kind": "transition", "table": "replay"}, "actors": {"count": 1, "epsilon": 0.1, "random_steps": 100},
         "learners": {"count": 1, "command": [sys.executable, "{here}/learner.py"]}, "evaluator": {"every": 1000, "episodes": 2},
         "stop": {"steps": 4000, "time": "60s"}, "report": {"every": "500ms"},

@@ -51,7 +51,7 @@ def episode(tmp_path, environment, agent, tensors):
 
 @needs_actor
 @pytest.mark.parametrize("agent, make", [
-    ({"hidden": [16, 24], "activation": "tanh"}, lambda: mlp(4, 2, nn.Tanh)), ({"hidden": [16], "dueling": True}, lambda: Dueling(4, 2)),
+    ({"hidden": [16, 24], "activation": "tanh"}, lambda: mlp(4, 2, nn.Tanh)), ({"hidden": [16], "options": {"dueling": True}}, lambda: Dueling(4, 2)),
     ({"hidden": [16, 24]}, lambda: mlp(4, 2))], ids=["tanh", "dueling", "relu"])
 def test_dqn(tmp_path, agent, make):
     torch.manual_seed(1)

@@ -18,7 +18,7 @@ static const char tables[] =
     "  - {name: prio, max_size: 200, sampler: {kind: prioritized}, remover: {kind: uniform}, limiter: {kind: none},\n"
     "     extensions: [{kind: statistics}]}\n"
     "  - {name: copied, max_size: 200, sampler: {kind: fifo}, max_times_sampled: 1, limiter: {kind: none},\n"
-    "     extensions: [{kind: insert_on_sample, options: {table: copies}}]}\n"
+    "     extensions: [{kind: insert_on_sample, table: copies}]}\n"
     "  - {name: copies, max_size: 200, sampler: {kind: fifo}, remover: {kind: fifo}, limiter: {kind: none}}\n";
 
 #define COPIES 5u /* the last table */

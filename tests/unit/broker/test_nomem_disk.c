@@ -252,7 +252,7 @@ static void start(struct run *run, const struct nomem_scene *scene)
     folder_make(&run->folder);
     if (scene->more)
         snprintf(more, sizeof more, scene->more, run->folder.path);
-    embed_start(&run->embed, tables, scene->more ? more : twin_config(&run->folder, "checkpoint: {on_exit: false}\n"));
+    embed_start(&run->embed, tables, scene->more ? more : twin_config(&run->folder, "checkpoint: {every: 0s}\n"));
     run->learner = nomem_peer(&run->embed);
     run->writer = nomem_writer(&run->embed, BIG);
 }
@@ -339,9 +339,8 @@ static void restore_after(void)
 
 int main(void)
 {
-    static const char cold[] = "storage: {dir: %s, memory: 1MiB}",
-                      all[] =
-                          "journal: {dir: %s, fsync: never}\nstorage: {memory: 64MiB}\ncheckpoint: {on_exit: false}";
+    static const char cold[] = "folder: %s\njournal: off\ncheckpoint: {keep: 0}\nstorage: {memory: 1MiB}",
+                      all[] = "folder: %s\njournal: never\nstorage: {memory: 64MiB}\ncheckpoint: {every: 0s}";
     /* Reads and writes of cold chunks are tried until there is memory: with none for ever, the test would wait, too. */
     static const struct nomem_scene scenes[] = {
         {"journal_insert", .act = scene_journal_insert},

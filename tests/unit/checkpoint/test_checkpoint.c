@@ -27,8 +27,8 @@ static const char tables[] =
     "  - {name: uniform, max_size: 300, sampler: {kind: uniform}, remover: {kind: fifo}, limiter: {kind: none}}\n"
     "  - {name: min, max_size: 300, sampler: {kind: min_heap}, remover: {kind: uniform}, limiter: {kind: none}}\n"
     "  - {name: max, max_size: 300, sampler: {kind: max_heap}, remover: {kind: fifo}, limiter: {kind: none}}\n"
-    "  - {name: weighted, max_size: 300, sampler: {kind: prioritized, options: {exponent: 0.6}},\n"
-    "     remover: {kind: prioritized, options: {exponent: -1}}, limiter: {kind: none}}\n"
+    "  - {name: weighted, max_size: 300, sampler: {kind: prioritized, exponent: 0.6},\n"
+    "     remover: {kind: prioritized, exponent: -1}, limiter: {kind: none}}\n"
     "  - {name: once, max_size: 300, max_times_sampled: 1, sampler: {kind: uniform}, limiter: {kind: none}}\n";
 
 static struct embed embed;
@@ -68,8 +68,8 @@ static uint32_t files(const char *prefix)
 static void start(bool journal, const char *extra)
 {
     char more[600];
-    snprintf(more, sizeof more, "%s: {dir: %s%s}\n%s", journal ? "journal" : "checkpoint", folder.path,
-             journal ? "" : ", every: 0s, on_exit: false", extra ? extra : "");
+    snprintf(more, sizeof more, "folder: %s\n%s%s", folder.path,
+             journal ? "" : "journal: off\ncheckpoint: {every: 0s}\n", extra ? extra : "");
     embed_start(&embed, tables, more);
     broker = embed.broker;
     broker->checkpoints->slice = 64;
@@ -524,7 +524,7 @@ TEST(a_change_is_small, set_up, tear_down)
 TEST(old_ones_go_and_foreign_files_stay, set_up, tear_down)
 {
     rng_seed(&rng, 4);
-    start(true, "checkpoint: {keep: 2, every: 0s, on_exit: false}\n");
+    start(true, "checkpoint: {keep: 2, every: 0s}\n");
     static const char *const foreign[] = {"checkpoint-00000900.replay", "segment-00000002.replay.bak", "checkpoint-1"};
     char path[128];
     for (uint32_t i = 0; i < 3; i++) {
@@ -616,7 +616,7 @@ TEST(what_lives_in_dead_segments_is_moved)
     for (int journal = 0; journal < 2; journal++) {
         rng_seed(&rng, 5);
         twin_folder_init(&folder);
-        start(journal, journal ? "checkpoint: {keep: 1, every: 0s, on_exit: false}\n" : NULL);
+        start(journal, journal ? "checkpoint: {keep: 1, every: 0s}\n" : NULL);
         embed.config.checkpoint_keep = 1;
         move_and_check(journal);
         stop();
@@ -696,7 +696,7 @@ static void let_go(void)
 TEST(a_failed_one_lets_no_segment_go, set_up, tear_down)
 {
     rng_seed(&rng, 9);
-    start(true, "checkpoint: {keep: 1, every: 0s, on_exit: false}\n");
+    start(true, "checkpoint: {keep: 1, every: 0s}\n");
     uint64_t segment = hold_segment();
     pass_over(held[0]);
     let_go();
@@ -718,14 +718,14 @@ TEST(a_failed_one_lets_no_segment_go, set_up, tear_down)
 TEST(what_the_start_removes_stays_for_the_next, set_up, tear_down)
 {
     rng_seed(&rng, 11);
-    start(true, "checkpoint: {keep: 1, every: 0s, on_exit: false}\n");
+    start(true, "checkpoint: {keep: 1, every: 0s}\n");
     uint64_t segment = hold_segment();
     insert(0);
     insert_over(held[0]);
     let_go();
     stop_as_it_is();
     char more[200];
-    snprintf(more, sizeof more, "journal: {dir: %s}\ncheckpoint: {keep: 1, every: 0s, on_exit: false}\n", folder.path);
+    snprintf(more, sizeof more, "folder: %s\ncheckpoint: {keep: 1, every: 0s}\n", folder.path);
     embed_start(&embed, "  - {name: fifo, max_size: 1, sampler: {kind: fifo}, remover: {kind: lifo}}\n", more);
     broker = embed.broker;
     assert_int_equal(broker->tables.list[0].in.size, 1);
@@ -740,7 +740,7 @@ TEST(what_the_start_removes_stays_for_the_next, set_up, tear_down)
 TEST(one_for_space_is_whole, set_up, tear_down)
 {
     rng_seed(&rng, 10);
-    start(true, "checkpoint: {keep: 1, every: 0s, on_exit: false}\n");
+    start(true, "checkpoint: {keep: 1, every: 0s}\n");
     for (uint32_t i = 0; i < 200; i++)
         insert(2);
     make_one();
@@ -776,7 +776,7 @@ static void picks_of(uint64_t *out, uint32_t n)
 /* How long the journal is counts from the last one that is whole, whatever failed or was killed since. */
 TEST(the_journal_is_counted_from_the_last_one, set_up, tear_down)
 {
-    const char *extra = "checkpoint: {every: 0s, on_exit: false}\n";
+    const char *extra = "checkpoint: {every: 0s}\n";
     rng_seed(&rng, 8);
     start(true, extra);
     make_one();
@@ -917,7 +917,7 @@ TEST(a_failure_delays_the_next)
     struct twin_folder own;
     struct embed lone;
     twin_folder_init(&own);
-    embed_start(&lone, "  - {name: t, max_size: 10}\n", twin_config(&own, "checkpoint: {every: 0s, on_exit: false}\n"));
+    embed_start(&lone, "  - {name: t, max_size: 10}\n", twin_config(&own, "checkpoint: {every: 0s}\n"));
     struct broker *core = lone.broker;
     struct checkpoints *checkpoints = core->checkpoints;
     embed_settle(&lone);

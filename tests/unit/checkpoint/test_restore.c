@@ -248,7 +248,7 @@ TEST(another_signature_is_refused)
     struct pair_of pair;
     twin_folder_init(&pair.folder);
     char tables[512];
-    snprintf(tables, sizeof tables, PLAIN, 100, ", signature: [{name: x, dtype: uint64, shape: []}]");
+    snprintf(tables, sizeof tables, PLAIN, 100, ", signature: {x: uint64}");
     again(&pair, tables, NULL);
     struct testpeer *peer = testpeer_opened(&pair.embed, false);
     Replay__Field field = REPLAY__FIELD__INIT;
@@ -265,14 +265,14 @@ TEST(another_signature_is_refused)
     twin_kill(&pair.embed);
     char other[512];
     rp_error err = {0};
-    snprintf(other, sizeof other, PLAIN, 100, ", signature: [{name: x, dtype: float32, shape: [4]}]");
+    snprintf(other, sizeof other, PLAIN, 100, ", signature: {x: [float32, 4]}");
     refused(&pair.folder, other, NULL, &err);
     assert_int_equal(err.status, RP_INVALID_ARGUMENT);
     assert_non_null(strstr(err.text, "'t'"));
     assert_non_null(strstr(err.text, "'x' is uint64"));
     assert_non_null(strstr(err.text, "float32"));
     assert_non_null(strstr(err.text, "checkpoint.load"));
-    snprintf(other, sizeof other, PLAIN, 100, ", signature: [{name: y, dtype: uint64, shape: []}]");
+    snprintf(other, sizeof other, PLAIN, 100, ", signature: {y: uint64}");
     err = (rp_error){0};
     refused(&pair.folder, other, NULL, &err);
     assert_non_null(strstr(err.text, "'y'"));

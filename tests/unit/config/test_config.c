@@ -116,21 +116,21 @@ TEST(units_are_understood)
 
 TEST(every_mistake_is_reported_at_once_with_its_place)
 {
-    static const char yaml[] = "servce: tcp://*:1\n"                                         /* 1 */
-                               "memory_limit: lots\n"                                        /* 2 */
-                               "session:\n"                                                  /* 3 */
-                               "  # in silence\n"                                            /* 4 */
-                               "  expiry: 30\n"                                              /* 5 */
-                               "tables:\n"                                                   /* 6 */
-                               "  - name: a\n"                                               /* 7 */
-                               "    max_size: -3\n"                                          /* 8 */
-                               "    sampler: {kind: priritized}\n"                           /* 9 */
-                               "  - name: a\n"                                               /* 10 */
-                               "    limiter: {kind: min_size, min_size: 5000000}\n"          /* 11 */
-                               "  - name: c\n"                                               /* 12 */
-                               "    limiter: {kind: ratio}\n"                                /* 13 */
-                               "    signature: [{name: x, dtype: float23, shape: [2, 0]}]\n" /* 14 */
-                               "    remover: {kind: prioritized, options: {exponnt: 1}}\n";  /* 15 */
+    static const char yaml[] = "servce: tcp://*:1\n"                                /* 1 */
+                               "memory_limit: lots\n"                               /* 2 */
+                               "session:\n"                                         /* 3 */
+                               "  # in silence\n"                                   /* 4 */
+                               "  expiry: 30\n"                                     /* 5 */
+                               "tables:\n"                                          /* 6 */
+                               "  - name: a\n"                                      /* 7 */
+                               "    max_size: -3\n"                                 /* 8 */
+                               "    sampler: {kind: priritized}\n"                  /* 9 */
+                               "  - name: a\n"                                      /* 10 */
+                               "    limiter: {kind: min_size, min_size: 5000000}\n" /* 11 */
+                               "  - name: c\n"                                      /* 12 */
+                               "    limiter: {kind: ratio}\n"                       /* 13 */
+                               "    signature: {x: [float23, 2, 0]}\n"              /* 14 */
+                               "    remover: {kind: prioritized, exponnt: 1}\n";    /* 15 */
     struct broker_config config;
     char problems[4000];
     assert_false(embed_read_config(yaml, &config, problems, sizeof problems));
@@ -155,35 +155,34 @@ TEST(every_mistake_is_reported_at_once_with_its_place)
 /* Mistakes that concern several keys are found when every key by itself is right. */
 TEST(keys_are_checked_against_each_other)
 {
-    static const char yaml[] =
-        "storage: {memory: 5GiB, dir: b}\n"                                                   /* 1 */
-        "journal: {dir: a}\n"                                                                 /* 2 */
-        "tables:\n"                                                                           /* 3 */
-        "  - name: a\n"                                                                       /* 4 */
-        "    sampler: {kind: priritized}\n"                                                   /* 5 */
-        "  - name: a\n"                                                                       /* 6 */
-        "    limiter: {kind: min_size, min_size: 5000000}\n"                                  /* 7 */
-        "  - name: c\n"                                                                       /* 8 */
-        "    limiter: {kind: none}\n"                                                         /* 9 */
-        "    signature: [{name: x, dtype: float23}, {name: y, dtype: int8, shape: [2, 0]}]\n" /* 10 */
-        "    remover: {kind: prioritized, options: {exponnt: 1}}\n"                           /* 11 */
-        "  - name: d\n"                                                                       /* 12 */
-        "    limiter: {kind: sample_to_insert_ratio, error_buffer: 0.5}\n";                   /* 13 */
+    static const char yaml[] = "storage: {memory: 5GiB}\n"                                         /* 1 */
+                               "folder: a\ncheckpoint: {keep: 0}\n"                                /* 2 */
+                               "tables:\n"                                                         /* 4 */
+                               "  - name: a\n"                                                     /* 5 */
+                               "    sampler: {kind: priritized}\n"                                 /* 6 */
+                               "  - name: a\n"                                                     /* 7 */
+                               "    limiter: {kind: min_size, min_size: 5000000}\n"                /* 8 */
+                               "  - name: c\n"                                                     /* 9 */
+                               "    limiter: {kind: none}\n"                                       /* 10 */
+                               "    signature: {x: float23, y: [int8, 2, 0]}\n"                    /* 11 */
+                               "    remover: {kind: prioritized, exponnt: 1}\n"                    /* 12 */
+                               "  - name: d\n"                                                     /* 13 */
+                               "    limiter: {kind: sample_to_insert_ratio, error_buffer: 0.5}\n"; /* 14 */
     static const char *const wants[] = {"test.yaml:1:",
                                         "at most memory_limit",
-                                        "is another folder",
-                                        "test.yaml:5:",
-                                        "(did you mean 'prioritized'?)",
+                                        "checkpoint.keep: a journal starts",
                                         "test.yaml:6:",
-                                        "'a' is taken by tables[0]",
+                                        "(did you mean 'prioritized'?)",
                                         "test.yaml:7:",
+                                        "'a' is taken by tables[0]",
+                                        "test.yaml:8:",
                                         "can never be reached",
-                                        "test.yaml:10:",
-                                        "no dtype 'float23'",
-                                        "must be positive",
                                         "test.yaml:11:",
+                                        "float23",
+                                        "must be positive",
+                                        "test.yaml:12:",
                                         "exponnt",
-                                        "test.yaml:13:",
+                                        "test.yaml:14:",
                                         "error_buffer 0.5 is too small"};
     struct broker_config config;
     char problems[4000];
@@ -233,12 +232,12 @@ TEST(what_is_printed_reads_back_to_the_same)
     static const char yaml[] =
         "service: ipc:///tmp/a b\nmemory_limit: 3GiB\nseed: 9\nlog: {level: warn}\nplugins: [./x.so, \"y: z.so\"]\n"
         "tables:\n  - name: 'odd: \"name\"'\n    max_times_sampled: 3\n    soft_capacity: true\n"
-        "    sampler: {kind: prioritized, options: {exponent: 0.6}}\n"
+        "    sampler: {kind: prioritized, exponent: 0.6}\n"
         "    limiter: {kind: sample_to_insert_ratio, samples_per_insert: 2.5, min_size: 10, min_diff: -5, max_diff: "
         "1e9}\n"
-        "    signature: [{name: x, dtype: float32, shape: [0, 4]}]\n"
+        "    signature: {x: [float32, 0, 4]}\n"
         "    metadata: \"{'a': [1]}\\n\\x01 \\\"b\\\" # \\U0001F600\"\n"
-        "    extensions: [{kind: statistics}, {kind: priority_diffusion, options: {radius: 2}}]\n  - name: b\n";
+        "    extensions: [{kind: statistics}, {kind: priority_diffusion, radius: 2}]\n  - name: b\n";
     struct broker_config config, again;
     char problems[2000], *first = NULL, *second = NULL;
     size_t size;

@@ -48,15 +48,12 @@ static void end(void)
 
 TEST(a_shard_takes_its_part)
 {
-    become("shards: 4\nmemory_limit: 1GiB\njournal: {dir: /tmp/j, max: 10MiB}\nstorage: {dir: /tmp/j, memory: 8MiB}\n",
-           0);
+    become("shards: 4\nmemory_limit: 1GiB\nfolder: /tmp/j\njournal_max: 10MiB\nstorage: {memory: 8MiB}\n", 0);
     const struct table_config *tables = config.tables.data;
     assert_int_equal(config.memory_limit, INT64_C(256) << 20);
     assert_int_equal(config.journal_max, (INT64_C(10) << 20) / 4);
     assert_int_equal(config.storage_memory, INT64_C(2) << 20);
-    assert_string_equal(config.journal_dir, "/tmp/j/shard-0");
-    assert_string_equal(config.storage_dir, "/tmp/j/shard-0");
-    assert_string_equal(config.checkpoint_dir, "");
+    assert_string_equal(config.folder, "/tmp/j/shard-0");
     assert_int_equal(tables[0].max_size, 251);
     assert_int_equal(tables[0].max_bytes, (INT64_C(10) << 20) / 4 + 1);
     assert_true(tables[0].limiter.min_size == 3 && tables[0].limiter.error_buffer == 25);
@@ -151,7 +148,7 @@ TEST(the_hash_covers_tables_and_count_alone)
 {
     uint64_t one = settings("shards: 4\n", 0);
     assert_true(one != 0);
-    assert_true(one == settings("shards: 4\nservice: tcp://*:1\njournal: {dir: /tmp/x}\nseed: 5\n", 3));
+    assert_true(one == settings("shards: 4\nservice: tcp://*:1\nfolder: /tmp/x\nseed: 5\n", 3));
     assert_true(one == settings("shards: [tcp://a:1, tcp://b:1, tcp://c:1, tcp://d:1]\n", 2));
     assert_true(one != settings("shards: 3\n", 0));
     char yaml[500];

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "proto/base/clock.h"
+#include "proto/base/need.h"
 #include "proto/base/rng.h"
 #include "tests/support/facts.h"
 #include "tests/support/test.h"
@@ -59,7 +60,7 @@ static const struct schema_row rows[] = {
     {"tables[].columns[].shape", SCHEMA_INTS, offsetof(struct column, shape), NULL, 0, 4, .help = "of one step"},
 };
 
-static void check(const void *ptr, struct schema_report *report)
+static void check(void *ptr, struct schema_report *report)
 {
     const struct root *root = ptr;
     const struct table *tables = root->tables.data;
@@ -253,19 +254,6 @@ TEST(words_of_others)
                     "c.yaml:5:41: tables[0].threads: unknown key (did you mean 'net.threads'?)\n");
 }
 
-/* A single word for a map that has a kind. */
-TEST(kind_alone)
-{
-    struct root root = read_good("tables: [{name: a, max_size: 1, sampler: lifo}]\n");
-    assert_int_equal(((struct table *)root.tables.data)->kind, 1);
-    assert_true(((struct table *)root.tables.data)->exponent == 1);
-    schema_free(&schema, &root);
-    expect_problems("tables: [{name: a, max_size: 1, sampler: liffo}]\nnet: fast\n",
-                    "c.yaml:1:42: tables[0].sampler: 'liffo' is not one of fifo, lifo, uniform, prioritized (did you "
-                    "mean 'lifo'?)\n"
-                    "c.yaml:2:6: net: must be a map of keys, not a single value\n");
-}
-
 TEST(checks_across_keys)
 {
     expect_problems("tables:\n"
@@ -348,33 +336,38 @@ static char *temporary(const char *data, size_t size)
     return path;
 }
 
+static bool read_file(const char *path, struct root *root, struct schema_report *report)
+{
+    return schema_read(&schema, &(struct schema_source){.file = path}, root, report);
+}
+
 TEST(files)
 {
     struct root root = {0};
     struct schema_report *report = schema_report_new();
     char *path = temporary("verbose: on\n", 12);
-    assert_true(schema_read_file(&schema, path, &root, report));
+    assert_true(read_file(path, &root, report));
     assert_true(root.verbose);
     schema_free(&schema, &root);
     unlink(path);
     memset(&root, 0, sizeof root);
-    assert_false(schema_read_file(&schema, path, &root, report));
+    assert_false(read_file(path, &root, report));
     char expected[256];
     snprintf(expected, sizeof expected, "%s: cannot be read: No such file or directory\n", path);
     facts_same(schema_report_text(report), expected);
     free(path);
-    assert_false(schema_read_file(&schema, "/tmp", &root, report));
+    assert_false(read_file("/tmp", &root, report));
     assert_non_null(strstr(schema_report_text(report), "/tmp: cannot be read: Is a directory\n"));
     size_t size = (1u << 20) + 1;
     char *large = malloc(size);
     memset(large, '#', size);
     path = temporary(large, size);
-    assert_false(schema_read_file(&schema, path, &root, report));
+    assert_false(read_file(path, &root, report));
     assert_non_null(strstr(schema_report_text(report), ": is larger than 1024 KiB\n"));
     unlink(path);
     free(path);
     path = temporary("a\0b: 1\n", 7);
-    assert_false(schema_read_file(&schema, path, &root, report));
+    assert_false(read_file(path, &root, report));
     assert_non_null(strstr(schema_report_text(report), "not valid YAML: control characters are not allowed"));
     unlink(path);
     free(path);
@@ -392,7 +385,7 @@ TEST(paths_beside_the_file)
                         strrchr(plugin, '/') + 1, plugin, strrchr(plugin, '/') + 1);
     char *path = temporary(text, (size_t)size);
     assert_non_null(realpath(plugin, whole));
-    assert_true(schema_read_file(&schema, path, &root, report));
+    assert_true(read_file(path, &root, report));
     char **plugins = root.plugins.data;
     assert_string_equal(plugins[0], whole);
     assert_string_equal(plugins[1], whole);
@@ -915,27 +908,27 @@ TEST(nearest)
 /* ---- a number that may be a word */
 
 struct worded {
-    int64_t count, level;
+    int64_t count, pause;
 };
 
 static const char *const automatic[] = {"auto", NULL};
-static const char *const levels[] = {"none", "some", NULL};
+static const char *const pauses[] = {"off", "never", NULL};
 
 static const struct schema_row worded_rows[] = {
     {"count", SCHEMA_INT, offsetof(struct worded, count), "auto", 0, 8, automatic, .help = "how many"},
-    {"level", SCHEMA_INT, offsetof(struct worded, level), "3", 0, 9, levels, .help = "how much"},
+    {"pause", SCHEMA_TIME, offsetof(struct worded, pause), "3s", 0, 9e9, pauses, .help = "how long"},
 };
 
 static const struct schema worded = {"worded", worded_rows, 2, sizeof(struct worded), NULL, NULL};
 
-static void expect_words(const char *text, int64_t count, int64_t level)
+static void expect_words(const char *text, int64_t count, int64_t pause)
 {
     struct worded root = {0};
     struct schema_report *report = schema_report_new();
     if (!schema_read_text(&worded, "w.yaml", text, &root, report))
         fail_msg("%s", schema_report_text(report));
     assert_int_equal(root.count, count);
-    assert_int_equal(root.level, level);
+    assert_int_equal(root.pause, pause);
     schema_report_destroy(&report);
 }
 
@@ -950,17 +943,18 @@ static void expect_no_words(const char *text, const char *problems)
 
 TEST(words_for_numbers)
 {
-    expect_words("", 0, 3);
-    expect_words("{count: auto, level: none}", 0, 0);
-    expect_words("{count: 'auto', level: some}", 0, 1);
-    expect_words("{count: 1, level: 2}", 1, 2);
-    expect_words("{count: 8, level: 9}", 8, 9);
-    expect_no_words("count: 0\nlevel: 1\n", "w.yaml:1:8: count: must be auto, or between 1 and 8, not 0\n"
-                                            "w.yaml:2:8: level: must be none, some, or between 2 and 9, not 1\n");
-    expect_no_words("count: 9", "w.yaml:1:8: count: must be auto, or between 1 and 8, not 9\n");
-    expect_no_words("count: atuo\nlevel: much\n",
+    expect_words("", -1, 3 * NS_PER_S);
+    expect_words("{count: auto, pause: off}", -1, -1);
+    expect_words("{count: 'auto', pause: never}", -1, -2);
+    expect_words("{count: 0, pause: 0s}", 0, 0);
+    expect_words("{count: 8, pause: 9s}", 8, 9 * NS_PER_S);
+    expect_no_words("count: -1\npause: 10s\n",
+                    "w.yaml:1:8: count: must be auto, or between 0 and 8, not -1\n"
+                    "w.yaml:2:8: pause: must be off, never, or between 0s and 9s, not 10s\n");
+    expect_no_words("count: 9", "w.yaml:1:8: count: must be auto, or between 0 and 8, not 9\n");
+    expect_no_words("count: atuo\npause: much\n",
                     "w.yaml:1:8: count: 'atuo' is not auto, or a whole number (did you mean 'auto'?)\n"
-                    "w.yaml:2:8: level: 'much' is not none, some, or a whole number\n");
+                    "w.yaml:2:8: pause: 'much' is not off, never, or a time\n");
     expect_no_words("count: Auto", "w.yaml:1:8: count: 'Auto' is not auto, or a whole number (did you mean 'auto'?)\n");
     expect_no_words("count: 1.5", "w.yaml:1:8: count: '1.5' is not a whole number\n");
 }
@@ -1003,16 +997,137 @@ TEST(words_are_printed)
     char *text = NULL;
     size_t size;
     FILE *out = open_memstream(&text, &size);
-    schema_print(&worded, &(struct worded){0, 2}, out);
+    schema_print(&worded, &(struct worded){-1, -2}, out);
     schema_print_reference(&worded, out);
     fclose(out);
-    assert_string_equal(text, "# how many (auto, or between 1 and 8)\n"
+    assert_string_equal(text, "# how many (auto, or between 0 and 8)\n"
                               "count: auto\n"
-                              "# how much (none, some, or between 2 and 9)\n"
-                              "level: 2\n"
+                              "# how long (off, never, or between 0s and 9s)\n"
+                              "pause: never\n"
                               "| key | type | default | allowed | meaning |\n"
                               "|---|---|---|---|---|\n"
-                              "| `count` | integer | `auto` | auto, or between 1 and 8 | how many |\n"
-                              "| `level` | integer | `3` | none, some, or between 2 and 9 | how much |\n");
+                              "| `count` | integer | `auto` | auto, or between 0 and 8 | how many |\n"
+                              "| `pause` | time | `3s` | off, never, or between 0s and 9s | how long |\n");
     free(text);
+}
+
+/* ---- kinds with options, and maps of lists */
+
+struct kinded {
+    struct schema_kind order;
+    struct schema_list actions, fields;
+    double speed;
+    bool loud;
+};
+
+static const struct schema_row kinded_rows[] = {
+    {"order", SCHEMA_KIND, offsetof(struct kinded, order), "fifo", .help = "which first"},
+    {"actions", SCHEMA_KINDS, offsetof(struct kinded, actions), NULL, 0, 3, .help = "what to do"},
+    {"fields", SCHEMA_TUPLES, offsetof(struct kinded, fields), NULL, 0, 4, .help = "what there is"},
+};
+static const struct schema kinded = {"kinded", kinded_rows, 3, sizeof(struct kinded), NULL, NULL};
+static const struct schema_row option_rows[] = {
+    {"speed", SCHEMA_REAL, offsetof(struct kinded, speed), "2", 0, 10, .help = NULL},
+    {"loud", SCHEMA_BOOL, offsetof(struct kinded, loud), "true", .help = NULL},
+};
+static const struct schema_alias option_aliases[] = {{"velocity", "speed"}, {NULL, NULL}};
+static const struct schema options_of_order = {.rows = option_rows, .n_rows = 2, .aliases = option_aliases};
+
+/* Reads the text, and prints it without comments. NULL: the report says why. */
+static char *printed_again(const char *text, struct kinded *root, struct schema_report *report)
+{
+    if (!schema_read_text(&kinded, "k.yaml", text, root, report))
+        return NULL;
+    char *printed = NULL, *lines = need_text(""), *rest;
+    size_t size;
+    FILE *out = open_memstream(&printed, &size);
+    schema_print(&kinded, root, out);
+    fclose(out);
+    for (char *line = strtok_r(printed, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) {
+        char *longer = line[0] == '#' ? need_text(lines) : need_print("%s%s\n", lines, line);
+        free(lines);
+        lines = longer;
+    }
+    free(printed);
+    return lines;
+}
+
+TEST(kinds_are_printed_as_they_are_read)
+{
+    static const struct {
+        const char *text, *printed;
+    } cases[] = {
+        {"", "order: fifo\nactions: []\nfields: {}\n"},
+        {"order: lifo\nactions: [a, {kind: b}]", "order: lifo\nactions: [a, b]\nfields: {}\n"},
+        {"order: {speed: 3}", "order: {kind: fifo, speed: \"3\"}\nactions: []\nfields: {}\n"},
+        {"actions: [{speed: 1, kind: a, loud: no}]",
+         "order: fifo\nactions: [{kind: a, speed: \"1\", loud: \"no\"}]\nfields: {}\n"},
+        {"fields: {x: [float32, 0, 4], y: uint8, z: []}",
+         "order: fifo\nactions: []\nfields: {x: \"[float32, 0, 4]\", y: \"uint8\", z: \"[]\"}\n"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct kinded root = {0}, back = {0};
+        struct schema_report *report = schema_report_new();
+        char *once = printed_again(cases[i].text, &root, report), *twice = NULL;
+        assert_string_equal(once, cases[i].printed);
+        twice = printed_again(once, &back, report);
+        assert_string_equal(twice, once);
+        free(once);
+        free(twice);
+        schema_free(&kinded, &root);
+        schema_free(&kinded, &back);
+        schema_report_destroy(&report);
+    }
+}
+
+TEST(mistakes_in_kinds)
+{
+    static const char *const wrong[][2] = {
+        {"order: [a]", "k.yaml:1:8: order: must be a word, or a map with a kind, not a list\n"},
+        {"order: {kind: [a]}", "k.yaml:1:15: order.kind: must be a single value, not a list\n"},
+        {"order: {kind: a, x: 1, x: 2}", "k.yaml:1:24: order.x: is given twice\n"},
+        {"actions: a", "k.yaml:1:10: actions: must be a list, not a single value\n"},
+        {"actions: [a, b, c, d]", "k.yaml:1:10: actions: must have between 0 and 3 elements, not 4\n"},
+        {"fields: [x]", "k.yaml:1:9: fields: must be a map of options, not a list\n"},
+        {"fields: {x: [[1]]}", "k.yaml:1:14: fields.x: must be a single value, not a list\n"},
+    };
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        struct kinded root = {0};
+        struct schema_report *report = schema_report_new();
+        assert_null(printed_again(wrong[i][0], &root, report));
+        facts_same(schema_report_text(report), wrong[i][1]);
+        schema_report_destroy(&report);
+    }
+}
+
+TEST(options_are_read_by_rows)
+{
+    struct kinded root = {0};
+    struct schema_report *report = schema_report_new();
+    assert_true(
+        schema_read_text(&kinded, "k.yaml", "order: {kind: a, speed: 12,\n  sped: 1,\n  velocity: 1}", &root, report));
+    schema_read_options(&options_of_order, &root.order.options, "order", &root, report);
+    assert_true(root.speed == 2 && root.loud);
+    facts_same(schema_report_text(report), "k.yaml:1:25: order.speed: must be between 0 and 10, not 12\n"
+                                           "k.yaml:2:9: order.sped: unknown key (did you mean 'speed'?)\n"
+                                           "k.yaml:3:13: order.velocity: unknown key (did you mean 'speed'?)\n");
+    schema_report_destroy(&report);
+    schema_free(&kinded, &root);
+}
+
+TEST(elements_of_a_text)
+{
+    static const char *const texts[] = {"[a, bc]", "a bc", "[a,bc", "[ a , bc ] "};
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
+        const char *at = texts[i];
+        char word[3];
+        assert_true(schema_next(&at, word, sizeof word));
+        assert_string_equal(word, "a");
+        assert_true(schema_next(&at, word, sizeof word));
+        assert_string_equal(word, "bc");
+        assert_false(schema_next(&at, word, sizeof word));
+    }
+    const char *at = "abc";
+    char word[3];
+    assert_false(schema_next(&at, word, sizeof word));
 }

@@ -56,11 +56,9 @@ static void expect_bad_option(const char *env, const char *name, const char *val
 TEST(described_environments_have_a_spec)
 {
     struct env env;
-    int64_t shape[] = {10, 12, 3}, empty[] = {0};
-    double low[] = {-2, -1}, high[] = {2, 1}, wide[] = {INFINITY, 1};
-    struct env_config config = {.python = (char *)"my_env:make",
-                                .max_steps = 7,
-                                .spec = {.dtype = 1, .shape = {shape, 3}, .low = {low, 2}, .high = {high, 2}}};
+    rp_option spec[] = {
+        {"dtype", "uint8"}, {"shape", "[10, 12, 3]"}, {"low", "[-2, -1]"}, {"high", "[2, 1]"}, {"actions", "0"}};
+    struct env_config config = {.python = (char *)"my_env:make", .max_steps = 7, .spec = {spec, 5}};
     assert_true(env_is_python(&config));
     open_or_fail(&env, &config);
     assert_true(env.described);
@@ -70,15 +68,20 @@ TEST(described_environments_have_a_spec)
     assert_float_equal(env.spec.action_low[0], -2, 0);
     assert_int_equal(env.spec.max_steps, 7);
     env_close(&env);
-    config.spec.actions = 2;
+    spec[4].value = "2";
     expect_refusal(&config, RP_INVALID_ARGUMENT, "it has both");
-    config.spec.actions = 0;
-    config.spec.high = (struct schema_list){wide, 2};
+    spec[4].value = "0";
+    spec[3].value = "[.inf, 1]";
     expect_refusal(&config, RP_INVALID_ARGUMENT, "goes from -2 to inf");
-    config.spec.high.count = 1;
-    expect_refusal(&config, RP_INVALID_ARGUMENT, "has 2 numbers and environment.spec.high has 1");
-    config.spec.shape = (struct schema_list){empty, 1};
-    expect_refusal(&config, RP_INVALID_ARGUMENT, "a dimension of 0");
+    spec[3].value = "1";
+    expect_refusal(&config, RP_INVALID_ARGUMENT, "has 2 numbers in low and 1 in high");
+    static const rp_option wrong[] = {{"shape", "[0]"},    {"shape", "[1.5]"},   {"shape", "[]"},
+                                      {"shape", "[1, x]"}, {"dtype", "float64"}, {"actions", "-1"},
+                                      {"scale", "0"},      {"sahpe", "[4]"},     {"max_steps", "[1, 2]"}};
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        spec[1] = wrong[i];
+        expect_refusal(&config, RP_INVALID_ARGUMENT, wrong[i].name);
+    }
     assert_string_equal(env_name(&(struct env_config){0}), ENV_DEFAULT_NAME);
     assert_string_equal(env_name(&(struct env_config){.gym = (char *)"LunarLander-v2"}), "LunarLander-v2");
 }
@@ -198,8 +201,8 @@ TEST(groups_step_what_a_provider_makes)
     assert_int_equal(env_failure(&group.envs[0], &err), RP_INTERNAL);
     env_group_close(&group);
     assert_int_equal(whole.rounds, 0);
-    int64_t shape[] = {4};
-    config.spec = (struct env_description){.shape = {shape, 1}, .actions = 9};
+    rp_option spec[] = {{"shape", "[4]"}, {"actions", "9"}};
+    config.spec = (struct schema_list){spec, 2};
     assert_int_equal(env_group_open(&group, &config, 1, &provider, &err), RP_FAILED_PRECONDITION);
     assert_int_equal(env_group_open(&group, &config, 1, NULL, &err), RP_OK); /* described */
     assert_true(group.envs[0].described);

@@ -45,10 +45,9 @@ static void desk_open(struct desk *self, bool again, bool journal)
         assert_non_null(mkdtemp(path));
     *self = (struct desk){0};
     memcpy(self->path, path, sizeof path);
-    self->config.journal_dir = journal ? self->path : "";
-    self->config.checkpoint_dir = self->path;
-    self->config.journal_fsync = FSYNC_NEVER;
-    self->config.journal_interval_ns = NS_PER_S;
+    self->config.folder = self->path;
+    self->config.journal_ns = journal ? JOURNAL_NEVER : JOURNAL_OFF;
+    self->config.checkpoint_keep = 1;
     self->config.memory_limit = 1 << 30;
     self->manual.now_ns = NS_PER_S;
     self->loop.clock = clock_manual(&self->manual);

@@ -100,14 +100,8 @@ static int forget(const char *path, const struct stat *info, int kind, struct FT
 static void start(struct embed *embed, const char *mode, const char *where, const char *load)
 {
     char keys[300];
-    if (strcmp(mode, "checkpoint") == 0)
-        snprintf(keys, sizeof keys,
-                 "session: {expiry: 24h}\ncheckpoint: {dir: %s, every: 0s, on_exit: false, load: %s}\n", where, load);
-    else
-        snprintf(keys, sizeof keys,
-                 "session: {expiry: 24h}\njournal: {dir: %s, fsync: %s, interval: 5ms}\ncheckpoint: {every: 0s, "
-                 "on_exit: false, load: %s}\n",
-                 where, mode, load);
+    snprintf(keys, sizeof keys, "session: {expiry: 24h}\nfolder: %s\njournal: %s\ncheckpoint: {every: 0s, load: %s}\n",
+             where, mode, load);
     embed_start(embed, TABLE, keys);
 }
 
@@ -192,7 +186,7 @@ static void loses_nothing(const char *mode, bool once)
 {
     struct embed embed;
     uint64_t keys = 0, number = 0;
-    bool journal = strcmp(mode, "checkpoint") != 0;
+    bool journal = strcmp(mode, "off") != 0;
     twin_folder_init(&folder);
     start(&embed, mode, folder.path, "newest");
     struct stream *stream = embed.broker->stream;
@@ -210,11 +204,11 @@ static void loses_nothing(const char *mode, bool once)
     AWAIT(&embed, disk.failed > failed && stream->failures > 0);
     if (!once) {
         assert_true(stream->bad_last > 0);
-        assert_true(strcmp(mode, "always") != 0 || stream->durable == durable);
+        assert_true(strcmp(mode, "0s") != 0 || stream->durable == durable);
         check_copy(mode, STEP, "salvage");        /* there is a hole, and the segment after it */
         AWAIT(&embed, disk.failed >= failed + 4); /* it is tried again, and comes to nothing */
         assert_true(stream->bad_last > 0 && stream->trouble[0]);
-        assert_true(strcmp(mode, "always") != 0 || stream->durable == durable);
+        assert_true(strcmp(mode, "0s") != 0 || stream->durable == durable);
         disk.fail = 0;
     }
     AWAIT(&embed, is_healed(&embed));
@@ -229,7 +223,7 @@ static void loses_nothing(const char *mode, bool once)
 
 TEST(a_failed_sync_loses_nothing)
 {
-    static const char *const modes[] = {"never", "interval", "always", "checkpoint"};
+    static const char *const modes[] = {"never", "5ms", "0s", "off"};
     for (uint32_t i = 0; i < 4; i++) {
         loses_nothing(modes[i], true);
         loses_nothing(modes[i], false);
@@ -242,7 +236,7 @@ static void a_later_item(const char *mode)
 {
     struct embed embed;
     uint64_t keys = 0, number = 0;
-    bool journal = strcmp(mode, "checkpoint") != 0;
+    bool journal = strcmp(mode, "off") != 0;
     twin_folder_init(&folder);
     start(&embed, mode, folder.path, "newest");
     struct stream *stream = embed.broker->stream;
@@ -279,7 +273,7 @@ static void a_later_item(const char *mode)
 
 TEST(a_later_item_does_not_rely_on_it)
 {
-    static const char *const modes[] = {"never", "interval", "always", "checkpoint"};
+    static const char *const modes[] = {"never", "5ms", "0s", "off"};
     for (uint32_t i = 0; i < 4; i++)
         a_later_item(modes[i]);
 }

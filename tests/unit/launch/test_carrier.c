@@ -71,7 +71,7 @@ static int reach(const struct target *target, const struct bundle *bundle)
     snprintf(home, sizeof home, "HOME=%s/there", dir);
     snprintf(path, sizeof path, "PATH=%s", target->path ? target->path : getenv("PATH"));
     const char *words[] = {"env", home, path, "XDG_CACHE_HOME=", target->shell ? target->shell : "sh", "-c"};
-    struct host_config host = {.ssh = "",
+    struct host_config host = {.name = "",
                                .command = {.data = words, .count = sizeof words / sizeof words[0]},
                                .programs = (char *)(uintptr_t)(target->programs ? target->programs : "")};
     rp_error err = {0};
@@ -238,7 +238,7 @@ TEST(no_room_for_programs, setup, teardown)
 {
     const char *words[] = {"sh", "-c", "case $1 in *xzf*) echo 'No space left on device' >&2; exit 1;; esac; exit 86",
                            "sh"};
-    const struct host_config config = {.ssh = "", .command = {.data = words, .count = 4}, .programs = ""};
+    const struct host_config config = {.name = "", .command = {.data = words, .count = 4}, .programs = ""};
     struct bundle bundle = describe();
     struct clock clock = clock_system();
     char **carrier = carrier_build(&bundle, &config, "cpu1", NULL);
@@ -277,7 +277,7 @@ TEST(many_hosts_end_together, setup, teardown)
 
 TEST(ssh_command, setup, teardown)
 {
-    struct host_config host = {.ssh = "cpu[1-4]", .programs = "/opt/replay"};
+    struct host_config host = {.name = "cpu[1-4]", .programs = "/opt/replay"};
     rp_error err = {0};
     char **argv = carrier_build(NULL, &host, "-oProxyCommand=evil", &err);
     assert_non_null(argv);

@@ -177,15 +177,14 @@ TEST(broker_with_shards)
 TEST(broker_keeps)
 {
     struct fixture f;
-    static const char *const inside[] = {"broker.journal.dir=broker", "broker.checkpoint.dir=broker", NULL};
+    static const char *const inside[] = {"broker.folder=broker", NULL};
     begin(&f, inside);
     f.context.endpoints = NULL;
     f.context.folder = "runs/it's 1";
     expect(&f.context, ROLE_BROKER, 0,
            "/opt/bin/replay-broker -c run/config.yaml --section broker --endpoints-file run/endpoints "
            "--set broker.service=tcp://127.0.0.1:0 --set broker.ingest=tcp://127.0.0.1:0 "
-           "--set broker.events=tcp://127.0.0.1:0 --set broker.journal.dir='runs/it''s 1/broker' "
-           "--set broker.checkpoint.dir='runs/it''s 1/broker'");
+           "--set broker.events=tcp://127.0.0.1:0 --set broker.folder='runs/it''s 1/broker'");
     run_config_free(&f.config);
     static const struct {
         const char *dir, *path;

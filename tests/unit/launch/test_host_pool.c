@@ -71,7 +71,7 @@ TEST(hosts_of_the_file)
     struct world world;
     open_world(&world,
                "hosts:\n"
-               "  - {ssh: 'cpu[09-10]', cores: 32, programs: /opt}\n"
+               "  - {name: 'cpu[09-10]', cores: 32, programs: /opt}\n"
                "  - {command: [sh, -c], roles: [learner], memory: 1GiB, programs: /opt}\n" TABLES,
                NULL);
     assert_non_null(world.pool);
@@ -122,7 +122,7 @@ TEST(a_carrier_that_fails)
 TEST(files_to_send)
 {
     struct world world;
-    open_world(&world, "hosts: [{ssh: a, programs: /opt}]\nlaunch: {send: [none.py]}\n" TABLES, NULL);
+    open_world(&world, "hosts: [{name: a, programs: /opt}]\nlaunch: {send: [none.py]}\n" TABLES, NULL);
     assert_null(world.pool);
     assert_int_equal(world.err.status, RP_NOT_FOUND);
     close_world(&world);

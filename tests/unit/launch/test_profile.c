@@ -197,7 +197,7 @@ TEST(a_new_build_has_another_key, set_up, tear_down)
     assert_string_not_equal(before, after);
     free(before);
     free(after);
-    read_config(f, (const char *const[]){"environment={python: 'my:make', spec: {shape: [4], actions: 2}}", NULL});
+    read_config(f, (const char *const[]){"environment={name: 'python:my:make', spec: {shape: [4], actions: 2}}", NULL});
     before = profile_key(&f->options, "one machine\n");
     put(f, "my.py", "333");
     after = profile_key(&f->options, "one machine\n");

@@ -167,7 +167,7 @@ TEST(nowhere)
 TEST(room_for_actors)
 {
     static const char two[] =
-        "hosts: [{local: true, roles: [actor], cores: 3}, {name: far, command: [sh, -c], programs: /nowhere}]\n" TABLES;
+        "hosts: [{name: local, roles: [actor], cores: 3}, {name: far, command: [sh, -c], programs: /nowhere}]\n" TABLES;
     static const struct {
         const char *yaml;
         double cpu, cores;

@@ -33,7 +33,7 @@ static void assert_actors(const char *count, uint32_t least, uint32_t most, uint
     char text[64];
     struct run_config config;
     uint32_t low = 0, high = 0;
-    snprintf(text, sizeof text, "launch.slurm.actors.count=%s", count);
+    snprintf(text, sizeof text, "launch.slurm.count=%s", count);
     assert_int_equal(read_config(&config, text, "actors.count=auto", NULL), 0);
     assert_true(run_config_slurm_actors(&config, &low, &high));
     assert_int_equal(low, least);
@@ -51,7 +51,7 @@ TEST(counts)
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
         char text[64];
         struct run_config config;
-        snprintf(text, sizeof text, "launch.slurm.actors.count=%s", wrong[i]);
+        snprintf(text, sizeof text, "launch.slurm.count=%s", wrong[i]);
         assert_int_not_equal(read_config(&config, text, NULL, NULL), 0);
         run_config_free(&config);
     }
@@ -60,22 +60,20 @@ TEST(counts)
 TEST(mistakes)
 {
     static const char *const wrong[][2] = {
-        {"launch.slurm.actors.count=2-4", "actors.count=8"},
-        {"launch.slurm.time=1min", "launch.slurm.warning=2min"},
-        {"launch.slurm.actors.count=1-2000", "launch.slurm.actors.per_task=1"},
-        {"launch.slurm.options=[account]", NULL},
-        {"launch.slurm.actors.options=[gres]", NULL},
-        {"launch.slurm.partition=\"main\\ntouch x\"", NULL}, /* would be a command of the script */
+        {"launch.slurm.count=2-4", "actors.count=8"},
+        {"launch.slurm.count=1-2000", "launch.slurm.per_task=1"},
+        {"launch.slurm.core={--account: x}", NULL},
+        {"launch.slurm.actors={'gres ': x}", NULL},
+        {"launch.slurm.core.partition=\"main\\ntouch x\"", NULL}, /* would be a command of the script */
         {"launch.slurm.actors.partition=\"main\\rx\"", NULL},
-        {"launch.slurm.partition=\"main --wrap=x\"", NULL},
+        {"launch.slurm.core.partition=\"main --wrap=x\"", NULL},
     };
     struct run_config config;
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
         assert_int_equal(read_config(&config, wrong[i][0], wrong[i][1], NULL), 1);
         run_config_free(&config);
     }
-    assert_int_equal(read_config(&config, "launch.slurm.actors.count=2-8", "actors.count=8", "launch.slurm.time=1h"),
-                     0);
+    assert_int_equal(read_config(&config, "launch.slurm.count=2-8", "actors.count=8", "launch.slurm.core.time=1-0"), 0);
     run_config_free(&config);
 }
 
@@ -83,14 +81,15 @@ TEST(mistakes)
 TEST(complete)
 {
     struct run_config config;
-    assert_int_equal(read_config(&config, "launch.slurm.actors.count=4-24", "actors.count=auto", NULL), 0);
+    assert_int_equal(read_config(&config, "launch.slurm.count=4-24", "actors.count=auto", NULL), 0);
     run_config_complete_slurm(&config);
     assert_int_equal(config.plan.max_actors, 24);
-    assert_string_equal(config.broker.checkpoint_dir, "checkpoint");
+    assert_string_equal(config.broker.folder, "checkpoint");
+    assert_int_equal(config.broker.journal_ns, JOURNAL_OFF);
     run_config_free(&config);
-    assert_int_equal(read_config(&config, "broker.journal.dir=kept", NULL, NULL), 0);
+    assert_int_equal(read_config(&config, "broker.folder=kept", NULL, NULL), 0);
     run_config_complete_slurm(&config);
-    assert_string_equal(config.broker.checkpoint_dir, "");
+    assert_string_equal(config.broker.folder, "kept");
     run_config_free(&config);
 }
 
@@ -104,11 +103,10 @@ static bool has_line(const char *text, const char *line)
 TEST(core_script)
 {
     struct run_config config;
-    assert_int_equal(read_config(&config,
-                                 "launch.slurm={partition: gpu, cores: 6, memory: 2GiB, time: 90s, warning: 30s, "
-                                 "options: [--account=x]}",
-                                 "name=my run", NULL),
-                     0);
+    assert_int_equal(
+        read_config(&config, "launch.slurm={core: {partition: gpu, exclusive: '', time: 90, account: x}, warning: 30s}",
+                    "name=my run", NULL),
+        0);
     const char *const words[] = {"/runs/it's", "a-$SLURM_JOB_ID", "$X", NULL};
     struct slurm_script script = {
         .config = &config, .program = "/bin/replay-launch", .output = "/runs/a b/core.log", .core = words};
@@ -116,9 +114,8 @@ TEST(core_script)
     assert_non_null(text);
     assert_ptr_equal(strstr(text, "#!/bin/sh\n#SBATCH --job-name=my-run\n"), text);
     static const char *const lines[] = {"#SBATCH --partition=gpu",
-                                        "#SBATCH --cpus-per-task=6",
-                                        "#SBATCH --mem=2097152K",
-                                        "#SBATCH --time=2",
+                                        "#SBATCH --exclusive",
+                                        "#SBATCH --time=90",
                                         "#SBATCH --account=x",
                                         "#SBATCH --signal=B:USR1@30",
                                         "#SBATCH --requeue",
@@ -127,7 +124,7 @@ TEST(core_script)
                                         "exec '/bin/replay-launch' core '/runs/it'\\''s' 'a-'\"$SLURM_JOB_ID\"'' '$X'"};
     for (size_t i = 0; i + 1 < sizeof lines / sizeof lines[0]; i++)
         assert_true(has_line(text, lines[i]));
-    assert_non_null(strstr(text, lines[9]));
+    assert_non_null(strstr(text, lines[8]));
     free(text);
     run_config_free(&config);
 }
@@ -136,8 +133,7 @@ TEST(actors_script)
 {
     struct run_config config;
     assert_int_equal(read_config(&config,
-                                 "launch.slurm={partition: gpu, actors: {partition: spare, count: 4-20, per_task: 8, "
-                                 "options: [--nice=10]}}",
+                                 "launch.slurm={core: {time: 90}, actors: {partition: spare, nice: 10}, count: 4-20}",
                                  "actors.count=auto", NULL),
                      0);
     struct slurm_script script = {.config = &config};
@@ -147,7 +143,7 @@ TEST(actors_script)
                                         "#SBATCH --requeue", "#SBATCH --nice=10"};
     for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++)
         assert_true(has_line(text, lines[i]));
-    assert_null(strstr(text, "--time=")); /* the partition's */
+    assert_null(strstr(text, "--time=")); /* that of the core job */
     free(text);
     run_config_free(&config);
 }
@@ -290,15 +286,15 @@ TEST(jobs_are_tested, enter_fakes, leave_fakes)
 {
     struct run_config config;
     struct schema_report *report = schema_report_new();
-    assert_int_equal(read_config(&config, "launch.slurm={partition: gpu, memory: 1MiB, options: [--account=x]}",
-                                 "launch.slurm.actors={partition: spare, count: 1-16, per_task: 8}", NULL),
+    assert_int_equal(read_config(&config, "launch.slurm={core: {partition: gpu, account: x}, count: 1-16}",
+                                 "launch.slurm.actors={partition: spare}", NULL),
                      0);
     fake("sbatch", "echo \"$*\" >>\"$FAKES/words\"");
     slurm_check(&config, report);
     assert_int_equal(schema_report_count(report), 0);
     char *words = run_folder_read(tempdir, "words");
-    static const char *const wanted[] = {"--test-only --partition=gpu ", " --account=x --mem=1024K --wrap=true\n",
-                                         "--test-only --partition=spare ", " --account=x --array=0-1 --wrap=true\n"};
+    static const char *const wanted[] = {" --partition=gpu --account=x --wrap=true\n",
+                                         " --partition=spare --cpus-per-task=8 --array=0-1 --wrap=true\n"};
     for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; i++)
         assert_non_null(strstr(words, wanted[i]));
     free(words);
@@ -315,13 +311,12 @@ TEST(shared, enter_fakes, leave_fakes)
 {
     struct run_config config;
     rp_error err = {0};
-    assert_int_equal(read_config(&config, "launch.slurm={partition: gpu, options: [--account=x, --qos=y]}", NULL, NULL),
-                     0);
+    assert_int_equal(read_config(&config, "launch.slurm={core: {partition: gpu, account: x}}", NULL, NULL), 0);
     fake("srun", "echo \"$*\" >\"$FAKES/words\"; echo seen");
     assert_int_equal(slurm_check_shared(&config, tempdir, &err), RP_OK);
     char *words = run_folder_read(tempdir, "words");
     assert_non_null(words);
-    assert_non_null(strstr(words, " --partition=gpu --account=x --qos=y -- sh -c "));
+    assert_non_null(strstr(words, " --partition=gpu --account=x --cpus-per-task=1 --mem=64M -- sh -c "));
     free(words);
     fake("srun", "echo missing");
     assert_int_equal(slurm_check_shared(&config, tempdir, &err), RP_FAILED_PRECONDITION);
@@ -406,7 +401,7 @@ TEST(lost_task, enter_fakes, leave_fakes)
     struct run_config config;
     uint32_t loud = 0;
     rp_error err = {0};
-    assert_int_equal(read_config(&config, "launch.slurm={actors: {count: 2, per_task: 1}}", "actors.count=2", NULL), 0);
+    assert_int_equal(read_config(&config, "launch.slurm={count: 2, per_task: 1}", "actors.count=2", NULL), 0);
     fake("sbatch", "echo 12");
     fake("scancel", "");
     fake("squeue", "printf x >>\"$FAKES/looks\"; echo '12_0|13|PENDING||Priority'; echo '12_1|14|PENDING||Priority'");

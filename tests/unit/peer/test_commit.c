@@ -31,7 +31,7 @@ static void room_open(struct room *self, bool journal)
     signal(SIGXFSZ, SIG_IGN);
     assert_int_equal(getrlimit(RLIMIT_FSIZE, &self->before), 0);
     assert_non_null(mkdtemp(strcpy(self->path, "/tmp/test-commit-XXXXXX")));
-    snprintf(more, sizeof more, "%s: {dir: %s}\n", journal ? "journal" : "checkpoint", self->path);
+    snprintf(more, sizeof more, "folder: %s\njournal: %s\n", self->path, journal ? "1s" : "off");
     embed_start(&self->embed, TABLE, more);
 }
 

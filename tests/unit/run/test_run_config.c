@@ -100,9 +100,9 @@ TEST(broker_rows)
                                "    - {name: replay, max_size: 5, remover: {kind: lifo}}\n"
                                "    - name: other\n"
                                "      max_times_sampled: 3\n"
-                               "      sampler: {kind: prioritized, options: {exponent: 0.5}}\n"
+                               "      sampler: {kind: prioritized, exponent: 0.5}\n"
                                "      limiter: {kind: queue}\n"
-                               "      signature: [{name: x, dtype: float32, shape: [0, 3]}]\n";
+                               "      signature: {x: [float32, 0, 3]}\n";
     struct run_config config = read_good(text, NULL);
     struct broker_config alone = {0};
     struct schema_report *report = schema_report_new();
@@ -156,7 +156,7 @@ TEST(print_reads_back)
     assert_int_equal(back.agent.hidden.count, 2);
     assert_int_equal(back.agent.activation, 1);
     assert_true(back.stop.value == -165.5);
-    assert_int_equal(back.actors.count, 0);
+    assert_int_equal(back.actors.count, RUN_AUTO);
     free(first);
     free(second);
     run_config_free(&config);
@@ -190,13 +190,14 @@ TEST(names)
            "'replay'?)\n",
            "adder.table=repla");
     EXPECT("override 'adder.table=q': adder.table: there is no table 'q' in broker.tables\n", "adder.table=q");
-    EXPECT("override 'actors.count=0': actors.count: must be auto, or between 1 and 4096, not 0\n", "actors.count=0");
-    EXPECT("override 'learners.count=65': learners.count: must be auto, or between 1 and 64, not 65\n",
+    EXPECT("override 'actors.count=-1': actors.count: must be auto, or between 0 and 4096, not -1\n",
+           "actors.count=-1");
+    EXPECT("override 'learners.count=65': learners.count: must be auto, or between 0 and 64, not 65\n",
            "learners.count=65");
     EXPECT("override 'actor.count=2': actor: unknown key (did you mean 'actors'?)\n", "actor.count=2");
 }
 
-#define IMPALA "agent.algorithm=impala", "agent.target_period=0", "broker.tables[0].sampler={kind: uniform}"
+#define IMPALA "agent.algorithm=impala", "agent.target=0", "broker.tables[0].sampler={kind: uniform}"
 
 TEST(parts_that_do_not_fit)
 {
@@ -259,7 +260,7 @@ TEST(all_at_once)
     static const char text[] = "environment: {name: Catsh}\n"
                                "agent: {algorithm: dqm, batch: x}\n"
                                "adder: {table: a}\n"
-                               "actors: {count: 0}\n"
+                               "actors: {count: -2}\n"
                                "broker:\n"
                                "  tables:\n"
                                "    - {name: replay, max_siz: 3}\n";

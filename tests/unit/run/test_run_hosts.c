@@ -66,31 +66,31 @@ TEST(wrong_patterns)
 
 TEST(mistakes)
 {
-    runtext_expect("hosts: [{ssh: gpu1, cores: 16, roles: [learner]}, {ssh: 'cpu[1-4]', cores: 32}]\n" TABLES, "");
-    runtext_expect("hosts: [{command: [docker, exec, -i, a, sh, -c]}, {command: [sh, -c]}, {local: true}]\n" TABLES,
+    runtext_expect("hosts: [{name: gpu1, cores: 16, roles: [learner]}, {name: 'cpu[1-4]', cores: 32}]\n" TABLES, "");
+    runtext_expect("hosts: [{command: [docker, exec, -i, a, sh, -c]}, {command: [sh, -c]}, {name: local}]\n" TABLES,
                    "");
     runtext_expect("hosts: [{cores: 2}]\n" TABLES,
-                   "run.yaml:1:9: hosts[0]: does not say how to reach it: write ssh, command, or local: true\n");
-    runtext_expect("hosts: [{ssh: a, local: true}]\n" TABLES,
-                   "run.yaml:1:9: hosts[0]: has several of ssh, command and local: leave one of them\n");
-    runtext_expect("hosts: [{ssh: a}, {ssh: 'b[1-2]'}, {ssh: b2}]\n" TABLES,
-                   "run.yaml:1:42: hosts[2].ssh: names 'b2' a second time\n");
-    runtext_expect("hosts: [{ssh: a, roles: [actor, evaluator]}]\n" TABLES,
-                   "run.yaml:1:33: hosts[0].roles[1]: 'evaluator' is no role of a host: there are actor and learner\n");
-    runtext_expect("hosts: [{local: true}, {local: true}]\n" TABLES,
+                   "run.yaml:1:9: hosts[0]: does not say how to reach it: write name, as ssh takes it, or command\n");
+    runtext_expect("hosts: [{name: 'b[1-2]', command: [sh, -c]}]\n" TABLES,
+                   "run.yaml:1:16: hosts[0].name: is the name of one host: write no range\n");
+    runtext_expect("hosts: [{name: a}, {name: 'b[1-2]'}, {name: b2}]\n" TABLES,
+                   "run.yaml:1:45: hosts[2].name: names 'b2' a second time\n");
+    runtext_expect("hosts: [{name: a, roles: [actor, evaluator]}]\n" TABLES,
+                   "run.yaml:1:34: hosts[0].roles[1]: 'evaluator' is no role of a host: there are actor and learner\n");
+    runtext_expect("hosts: [{name: local}, {name: local}]\n" TABLES,
                    "run.yaml:1:24: hosts[1]: is this machine a second "
                    "time\n");
-    runtext_expect("hosts: [{ssh: 'a[1-x]'}]\n" TABLES,
-                   "run.yaml:1:15: hosts[0].ssh: '[1-x]' is not a range: write cpu[1-4], cpu[01-12] or cpu[1,3-5]\n");
-    runtext_expect("hosts: [{ssh: 'a[1-1024]'}]\n" TABLES,
-                   "run.yaml:1:15: hosts[0].ssh: these are more than 1023 hosts\n");
+    runtext_expect("hosts: [{name: 'a[1-x]'}]\n" TABLES,
+                   "run.yaml:1:16: hosts[0].name: '[1-x]' is not a range: write cpu[1-4], cpu[01-12] or cpu[1,3-5]\n");
+    runtext_expect("hosts: [{name: 'a[1-1024]'}]\n" TABLES,
+                   "run.yaml:1:16: hosts[0].name: these are more than 1023 hosts\n");
     runtext_expect("hosts: [{command: [sh, -c], name: b}, {command: [sh, -c], name: b}]\n" TABLES,
                    "run.yaml:1:65: hosts[1].name: names 'b' a second time\n");
     runtext_expect(
-        "hosts: [{ssh: a}]\nlaunch: {engine: slurm}\n" TABLES,
+        "hosts: [{name: a}]\nlaunch: {engine: slurm}\n" TABLES,
         "run.yaml:1:1: hosts: Slurm gives the machines of a run with launch.engine: slurm; leave hosts out\n");
     runtext_expect(
-        "hosts: [{ssh: a}]\nbroker: {service: 'ipc:///tmp/x', tables: [{name: replay}]}\n",
+        "hosts: [{name: a}]\nbroker: {service: 'ipc:///tmp/x', tables: [{name: replay}]}\n",
         "run.yaml:2:19: broker.service: ipc:///tmp/x cannot be reached from other machines: leave it out, or write "
         "tcp://*:7600\n");
 }
@@ -102,8 +102,8 @@ TEST(reach)
     static const struct {
         const char *head, *more;
         bool good;
-    } rows[] = {{"hosts: [{ssh: a}]\n", "", false},
-                {"hosts: [{ssh: a}]\n", "advertise: 10.0.0.1, ", true}, /* a tunnel of the user's */
+    } rows[] = {{"hosts: [{name: a}]\n", "", false},
+                {"hosts: [{name: a}]\n", "advertise: 10.0.0.1, ", true}, /* a tunnel of the user's */
                 {"hosts: [{command: [sh, -c]}]\n", "", true},
                 {"launch: {engine: slurm}\n", "", false},
                 {"", "", true}};
@@ -166,12 +166,12 @@ static void expect_home(const char *text, bool spread, bool actors, bool learner
 TEST(home)
 {
     expect_home(TABLES, false, true, true);
-    expect_home("hosts: [{ssh: a}]\n" TABLES, true, false, true);
-    expect_home("hosts: [{ssh: a, roles: [learner]}]\n" TABLES, true, true, false);
-    expect_home("hosts: [{ssh: a, roles: [actor, learner]}]\n" TABLES, true, false, false);
-    expect_home("hosts: [{ssh: a, roles: [learner]}, {local: true}]\n" TABLES, true, true, false);
-    expect_home("hosts: [{local: true, roles: [actor, learner]}]\n" TABLES, false, true, true);
-    expect_home("hosts: [{ssh: a}, {local: true}]\n" TABLES, true, true, true);
+    expect_home("hosts: [{name: a}]\n" TABLES, true, false, true);
+    expect_home("hosts: [{name: a, roles: [learner]}]\n" TABLES, true, true, false);
+    expect_home("hosts: [{name: a, roles: [actor, learner]}]\n" TABLES, true, false, false);
+    expect_home("hosts: [{name: a, roles: [learner]}, {name: local}]\n" TABLES, true, true, false);
+    expect_home("hosts: [{name: local, roles: [actor, learner]}]\n" TABLES, false, true, true);
+    expect_home("hosts: [{name: a}, {name: local}]\n" TABLES, true, true, true);
     expect_home("launch: {engine: slurm}\n" TABLES, true, false, true);
 }
 
@@ -183,10 +183,10 @@ TEST(open_broker)
     assert_string_equal(config.broker.service, "tcp://127.0.0.1:0");
     run_config_free(&config);
     /* The own file of a run with one machine is resumed with others. */
-    read_config("hosts: [{ssh: a}]\nbroker: {service: 'tcp://127.0.0.1:0', tables: [{name: replay}]}\n", &config);
+    read_config("hosts: [{name: a}]\nbroker: {service: 'tcp://127.0.0.1:0', tables: [{name: replay}]}\n", &config);
     assert_string_equal(config.broker.service, "tcp://*:0");
     run_config_free(&config);
-    read_config("hosts: [{ssh: a}]\n"
+    read_config("hosts: [{name: a}]\n"
                 "broker: {ingest: 'tcp://10.0.0.1:5', tables: [{name: replay}]}\n",
                 &config);
     assert_string_equal(config.broker.service, "tcp://*:0");

@@ -173,9 +173,9 @@ TEST(times_sampled)
 #define TWO_TABLES                                                                                                     \
     "broker:\n"                                                                                                        \
     "  tables:\n"                                                                                                      \
-    "    - {name: replay, sampler: {kind: prioritized, options: {exponent: 0.6}}}\n"                                   \
+    "    - {name: replay, sampler: {kind: prioritized, exponent: 0.6}}\n"                                              \
     "    - name: other\n"                                                                                              \
-    "      sampler: {kind: prioritized, options: {exponent: 0.6}}\n"
+    "      sampler: {kind: prioritized, exponent: 0.6}\n"
 
 TEST(updates)
 {
@@ -344,9 +344,9 @@ TEST(memory_of_signatures)
         "    - name: frames\n"
         "      max_size: 100000\n"
         "      signature:\n"
-        "        - {name: observation, dtype: uint8, shape: [64, 64, 4]}\n"
-        "        - {name: next_observation, dtype: uint8, shape: [64, 64, 4]}\n"
-        "    - {name: small, max_size: 1024, signature: [{name: x, dtype: float32, shape: [0, 64]}]}\n",
+        "        observation: [uint8, 64, 64, 4]\n"
+        "        next_observation: [uint8, 64, 64, 4]\n"
+        "    - {name: small, max_size: 1024, signature: {x: [float32, 0, 64]}}\n",
         "run.yaml:7:17: broker.tables[1].max_size: 100000 items of 16KiB and 79B of overhead need 1.5GiB (1.5GiB with "
         "the other tables), "
         "and tables may take 896MiB: broker.memory_limit 1.0GiB less what is under way; write "
@@ -360,7 +360,7 @@ TEST(all_at_once)
     runtext_expect(
         "agent: {batch: 32, importance_exponent: 0.4}\n"
         "adder: {batch_items: 50, buffer_items: 20}\n"
-        "actors: {count: 0}\n"
+        "actors: {count: -2}\n"
         "learners: {count: atuo}\n"
         "evaluator: {evry: 10}\n"
         "stop: {value: 475}\n"
@@ -380,7 +380,7 @@ TEST(all_at_once)
         "run.yaml:1:41: agent.importance_exponent: importance weights make up for prioritized sampling, and the "
         "sampler of table 'replay' is uniform: write 0, or a prioritized sampler\n"
         "run.yaml:2:40: adder.buffer_items: a batch of 50 items (batch_items) does not fit into 20\n"
-        "run.yaml:3:17: actors.count: must be auto, or between 1 and 4096, not 0\n"
+        "run.yaml:3:17: actors.count: must be auto, or between 0 and 4096, not -2\n"
         "run.yaml:4:19: learners.count: 'atuo' is not auto, or a whole number (did you mean 'auto'?)\n"
         "run.yaml:5:13: evaluator.evry: unknown key (did you mean 'every'?)\n"
         "run.yaml:6:15: stop.value: is the mean return of an evaluation, and there is one only at the end "
@@ -448,113 +448,105 @@ TEST(no_priorities)
         "none; write another sampler\n");
 }
 
-#define EXPERT "broker: {checkpoint: {dir: x}, tables: [{name: replay, limiter: {kind: min_size}}]}\n"
+#define EXPERT "broker: {folder: x, journal: off, tables: [{name: replay, limiter: {kind: min_size}}]}\n"
 
 /* Learners that only have what the broker loads. */
 TEST(without_actors)
 {
-    runtext_expect("actors: {on: false}\nagent: {algorithm: bc}\nstop: {learner_steps: 5}\n" EXPERT, "");
+    runtext_expect("actors: {count: 0}\nagent: {algorithm: bc}\nstop: {learner_steps: 5}\n" EXPERT, "");
     runtext_expect(
-        "actors: {on: false}\n"
+        "actors: {count: 0}\n"
         "broker: {tables: [{name: replay, limiter: {kind: min_size}}]}\n",
-        "run.yaml:1:14: actors.on: is false, so no actor fills table 'replay': write broker.checkpoint.dir, the folder "
+        "run.yaml:1:17: actors.count: is 0, so no actor fills table 'replay': write broker.folder, the folder "
         "of a checkpoint to load\n");
     runtext_expect(
-        "actors: {on: false}\n"
-        "broker: {checkpoint: {dir: x, load: none}, tables: [{name: replay, limiter: {kind: min_size}}]}\n",
-        "run.yaml:2:37: broker.checkpoint.load: is none, and actors.on is false, so no actor fills table 'replay': "
+        "actors: {count: 0}\n"
+        "broker: {folder: x, journal: off, checkpoint: {load: none}, tables: [{name: replay, limiter: {kind: "
+        "min_size}}]}\n",
+        "run.yaml:2:54: broker.checkpoint.load: is none, and actors.count is 0, so no actor fills table 'replay': "
         "write newest\n");
     runtext_expect(
-        "actors: {on: false}\n"
-        "broker: {checkpoint: {dir: x}, tables: [{name: replay, " RATIO "}]}\n",
-        "run.yaml:2:56: broker.tables[0].limiter: a sample_to_insert_ratio limiter lets learners sample as often as "
-        "actors insert, and no actor inserts (actors.on is false): they would wait for ever; write kind: min_size\n");
+        "actors: {count: 0}\n"
+        "broker: {folder: x, journal: off, tables: [{name: replay, " RATIO "}]}\n",
+        "run.yaml:2:59: broker.tables[0].limiter: a sample_to_insert_ratio limiter lets learners sample as often as "
+        "actors insert, and no actor inserts (actors.count is 0): they would wait for ever; write kind: min_size\n");
     /* One that only holds inserts back does no harm. */
     runtext_expect(
-        "actors: {on: false}\n"
+        "actors: {count: 0}\n"
         "agent: {batch: 8}\n"
-        "broker: {checkpoint: {dir: x}, tables: [{name: replay, limiter: {kind: sample_to_insert_ratio, max_diff: "
+        "broker: {folder: x, journal: off, tables: [{name: replay, limiter: {kind: sample_to_insert_ratio, max_diff: "
         "1000}}]}\n",
         "");
     runtext_expect(
-        "actors: {on: false}\n"
+        "actors: {count: 0}\n"
         "agent: {batch: 8}\n"
         "broker:\n"
-        "  journal: {dir: x}\n"
+        "  folder: x\n"
         "  tables: [{name: replay, max_times_sampled: 1, limiter: {kind: queue}}]\n",
         "run.yaml:5:46: broker.tables[0].max_times_sampled: items leave after 1 samples, and no actor inserts others "
-        "(actors.on is false): the table would run empty; write 0\n"
+        "(actors.count is 0): the table would run empty; write 0\n"
         "run.yaml:5:49: broker.tables[0].limiter: a queue limiter lets learners sample as often as actors insert, "
-        "and no actor inserts (actors.on is false): they would wait for ever; write kind: min_size\n");
-    runtext_expect(
-        "actors: {on: false}\n"
-        "learners: {count: auto}\n"
-        "stop: {steps: 100}\n" EXPERT,
-        "run.yaml:2:19: learners.count: auto weighs learners against actors, and actors.on is false: write a "
-        "number\n"
-        "run.yaml:3:15: stop.steps: are taken by actors, and actors.on is false: this end never comes; write "
-        "stop.learner_steps or stop.time\n");
+        "and no actor inserts (actors.count is 0): they would wait for ever; write kind: min_size\n");
+    runtext_expect("actors: {count: 0}\n"
+                   "learners: {count: auto}\n"
+                   "stop: {steps: 100}\n" EXPERT,
+                   "run.yaml:2:19: learners.count: auto weighs learners against actors, and actors.count is 0: write a "
+                   "number\n"
+                   "run.yaml:3:15: stop.steps: are taken by actors, and actors.count is 0: this end never comes; write "
+                   "stop.learner_steps or stop.time\n");
 }
 
 /* Actors that fill a table for later. */
 TEST(without_learners)
 {
-    runtext_expect("actors: {weights: x, greedy: true}\nlearners: {on: false}\nstop: {steps: 5}\n" EXPERT, "");
-    runtext_expect("actors: {command: [x]}\nlearners: {on: false}\n" EXPERT, "");
-    runtext_expect("learners: {on: false}\n" EXPERT,
-                   "run.yaml:1:16: learners.on: is false, so actors have no parameters: write actors.weights, "
+    runtext_expect("actors: {weights: x, greedy: true}\nlearners: {count: 0}\nstop: {steps: 5}\n" EXPERT, "");
+    runtext_expect("actors: {command: [x]}\nlearners: {count: 0}\n" EXPERT, "");
+    runtext_expect("learners: {count: 0}\n" EXPERT,
+                   "run.yaml:1:19: learners.count: is 0, so actors have no parameters: write actors.weights, "
                    "the saved state of a learner such as runs/latest/learner.weights\n");
     runtext_expect(
         "actors: {weights: x, count: auto}\n"
-        "learners: {on: false}\n"
+        "learners: {count: 0}\n"
         "evaluator: {every: 10}\n"
         "stop: {learner_steps: 5, value: 1}\n"
         "broker: {tables: [{name: replay, " RATIO "}]}\n",
-        "run.yaml:1:29: actors.count: auto weighs actors against learners, and learners.on is false: write a "
+        "run.yaml:1:29: actors.count: auto weighs actors against learners, and learners.count is 0: write a "
         "number\n"
-        "run.yaml:4:23: stop.learner_steps: are made by learners, and learners.on is false: this end never comes; "
+        "run.yaml:4:23: stop.learner_steps: are made by learners, and learners.count is 0: this end never comes; "
         "write stop.steps or stop.time\n"
-        "run.yaml:4:33: stop.value: is what a learner's parameters give, and learners.on is false: this end never "
+        "run.yaml:4:33: stop.value: is what a learner's parameters give, and learners.count is 0: this end never "
         "comes; write stop.steps or stop.time\n"
         "run.yaml:5:34: broker.tables[0].limiter: a sample_to_insert_ratio limiter lets actors insert as often as "
-        "learners sample, and no learner samples (learners.on is false): they would wait for ever; write kind: "
+        "learners sample, and no learner samples (learners.count is 0): they would wait for ever; write kind: "
         "min_size\n");
 
     runtext_expect(
-        "actors: {on: false}\nlearners: {on: false}\n" EXPERT,
-        "run.yaml:2:16: learners.on: no actor runs (actors.on is false) and no learner: nothing would happen\n");
+        "actors: {count: 0}\nlearners: {count: 0}\n" EXPERT,
+        "run.yaml:2:19: learners.count: no actor runs (actors.count is 0) and no learner: nothing would happen\n");
 }
 
 #define TABLES "broker: {tables: [{name: replay, limiter: {kind: min_size, min_size: 100}}]}\n"
 
 TEST(python_environments)
 {
-    runtext_expect("environment: {python: 'my_env:make'}\n" TABLES, ""); /* not described yet: replay-launch asks */
-    runtext_expect("environment: {gym: LunarLander-v2}\n" TABLES, "");
-    runtext_expect("environment: {python: 'my_env:make', spec: {shape: [4], actions: 2}}\n" TABLES, "");
-    runtext_expect(
-        "environment: {python: my_env}\n" TABLES,
-        "run.yaml:1:23: environment.python: 'my_env' is not module:callable: write my_env:make for the function make "
-        "in my_env.py\n");
-    runtext_expect(
-        "environment: {python: 'my_env:make', gym: CartPole-v1}\n" TABLES,
-        "run.yaml:1:43: environment.gym: names a second environment beside environment.python: leave one of them "
-        "out\n");
-    runtext_expect(
-        "environment: {gym: CartPole-v1, name: CartPole-v1}\n" TABLES,
-        "run.yaml:1:39: environment.name: names a second environment beside environment.gym: leave one of them "
-        "out\n");
-    runtext_expect(
-        "environment: {gym: CartPole-v1, plugin: a.so}\n" TABLES,
-        "run.yaml:1:41: environment.plugin: is a shared object with C environments, and environment.gym is Python: "
-        "leave one of them out\n");
+    runtext_expect("environment: {name: 'python:my_env:make'}\n" TABLES,
+                   ""); /* not described yet: replay-launch asks */
+    runtext_expect("environment: {name: 'gym:LunarLander-v2'}\n" TABLES, "");
+    runtext_expect("environment: {name: 'python:my_env:make', spec: {shape: [4], actions: 2}}\n" TABLES, "");
+    runtext_expect("environment: {name: 'python:my_env'}\n" TABLES,
+                   "run.yaml:1:21: environment.name: 'python:my_env' is not python:MODULE:CALLABLE: write "
+                   "python:my_env:make for the "
+                   "function make in my_env.py\n");
+    runtext_expect("environment: {name: 'gym:CartPole-v1', plugin: a.so}\n" TABLES,
+                   "run.yaml:1:48: environment.plugin: is a shared object with C environments, and environment.name is "
+                   "Python: leave one of them out\n");
     runtext_expect(
         "environment: {name: CartPole-v1, spec: {shape: [4], actions: 2}}\n" TABLES,
         "run.yaml:1:34: environment.spec: describes an environment in Python, and this one is C: leave it out\n");
     runtext_expect(
-        "environment: {python: 'my_env:make', spec: {shape: [3], low: [-1], high: [1]}}\n" TABLES,
+        "environment: {name: 'python:my_env:make', spec: {shape: [3], low: [-1], high: [1]}}\n" TABLES,
         "run.yaml:1:1: agent.algorithm: dqn needs discrete actions; my_env:make has 1 continuous action: use ddpg, "
         "td3, sac or bc\n");
-    runtext_expect("environment: {pyton: 'my_env:make'}\n" TABLES,
-                   "run.yaml:1:15: environment.pyton: unknown key (did you mean 'python'?)\n");
+    runtext_expect("environment: {nam: 'my_env:make'}\n" TABLES,
+                   "run.yaml:1:15: environment.nam: unknown key (did you mean 'name'?)\n");
 }

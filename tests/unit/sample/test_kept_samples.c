@@ -117,7 +117,7 @@ TEST(a_retry_gets_the_same_selection)
 {
     static const char *const tables[] = {
         "max_size: 100, limiter: {kind: none}",
-        "max_size: 100, sampler: {kind: prioritized, options: {exponent: 0.7}}, limiter: {kind: none}",
+        "max_size: 100, sampler: {kind: prioritized, exponent: 0.7}, limiter: {kind: none}",
         "max_size: 100, max_times_sampled: 3, limiter: {kind: none}", QUEUE};
     for (uint32_t i = 0; i < 4; i++) {
         begin(tables[i], NULL);

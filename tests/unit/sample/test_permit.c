@@ -10,7 +10,7 @@
 
 /* The cursor begins at 2 * 10 and may go from 0 to 40. */
 #define RATIO                                                                                                          \
-    "  - {name: t, max_size: 100, sampler: {kind: prioritized, options: {exponent: 1}}, limiter: {kind: "              \
+    "  - {name: t, max_size: 100, sampler: {kind: prioritized, exponent: 1}, limiter: {kind: "                         \
     "sample_to_insert_ratio, samples_per_insert: 2, min_size: 10, error_buffer: 20}}\n"
 #define KINDS                                                                                                          \
     "  - {name: none, max_size: 9, limiter: {kind: none}}\n"                                                           \

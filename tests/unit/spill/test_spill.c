@@ -42,7 +42,9 @@ static int drop_folder(void **state)
 static void start(const char *tables, const char *storage, const char *more)
 {
     char keys[600];
-    snprintf(keys, sizeof keys, "storage: {dir: %s, %s}\n%s", folder.path, storage, more ? more : "");
+    bool durable = more && strstr(more, "checkpoint");
+    snprintf(keys, sizeof keys, "folder: %s\nstorage: {%s}\n%s%s", folder.path, storage,
+             durable ? "" : "journal: off\ncheckpoint: {keep: 0}\n", more ? more : "");
     embed_start(&embed, tables, keys);
 }
 
@@ -612,8 +614,7 @@ TEST(files_of_a_broker_that_is_gone_are_removed, make_folder, drop_folder)
 /* A journal that was loaded outlives a broker that keeps none: what it promised is there again with the next. */
 TEST(a_journal_of_before_stays, make_folder, drop_folder)
 {
-    char more[160];
-    snprintf(more, sizeof more, "journal: {dir: %s}\ncheckpoint: {every: 0s, on_exit: false}\n", folder.path);
+    static const char more[] = "checkpoint: {every: 0s}\n";
     for (uint32_t round = 0; round < 3; round++) {
         start(TABLE, "memory: 64KiB", round == 1 ? NULL : more);
         struct testpeer *peer = testpeer_new(&embed);
@@ -636,8 +637,7 @@ TEST(a_journal_of_before_stays, make_folder, drop_folder)
 /* What is left in mostly dead segments is read back for a checkpoint that moves it, and is there after a restart. */
 TEST(checkpoints_move_chunks_that_are_on_disk_only, make_folder, drop_folder)
 {
-    char more[128];
-    snprintf(more, sizeof more, "checkpoint: {dir: %s, keep: 1, every: 0s, on_exit: false}\n", folder.path);
+    static const char more[] = "journal: off\ncheckpoint: {keep: 1, every: 0s}\n";
     struct testpeer *peer = start_rows(TABLE, "memory: 64KiB", more);
     embed.broker->stream->segment_bytes = 64 << 10;
     insert_many(peer, 400, 20);
@@ -665,8 +665,7 @@ TEST(checkpoints_move_chunks_that_are_on_disk_only, make_folder, drop_folder)
 /* An item that memory does not hold as a whole cannot be moved: it stays where it is, and the checkpoint ends. */
 TEST(checkpoints_leave_items_that_do_not_fit, make_folder, drop_folder)
 {
-    char more[128];
-    snprintf(more, sizeof more, "checkpoint: {dir: %s, keep: 1, every: 0s, on_exit: false}\n", folder.path);
+    static const char more[] = "journal: off\ncheckpoint: {keep: 1, every: 0s}\n";
     struct testpeer *peer = start_rows(TABLE, "memory: 64KiB", more);
     embed.broker->stream->segment_bytes = 256 << 10;
     uint32_t layout = rows_layout(peer);

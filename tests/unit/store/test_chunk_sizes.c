@@ -36,11 +36,12 @@ static void start(struct embed *embed, enum mode mode)
 {
     char keys[300];
     if (mode == JOURNAL)
-        snprintf(keys, sizeof keys, "journal: {dir: %s, fsync: never}\ncheckpoint: {every: 0s}\n", folder.path);
+        snprintf(keys, sizeof keys, "folder: %s\njournal: never\ncheckpoint: {every: 0s}\n", folder.path);
     else if (mode == CHECKPOINT)
-        snprintf(keys, sizeof keys, "checkpoint: {dir: %s, every: 0s, on_exit: false}\n", folder.path);
+        snprintf(keys, sizeof keys, "folder: %s\njournal: off\ncheckpoint: {every: 0s}\n", folder.path);
     else
-        snprintf(keys, sizeof keys, "storage: {dir: %s, memory: 64KiB}\n", folder.path);
+        snprintf(keys, sizeof keys, "folder: %s\njournal: off\ncheckpoint: {keep: 0}\nstorage: {memory: 64KiB}\n",
+                 folder.path);
     embed_start(embed, TABLE, keys);
 }
 

@@ -148,7 +148,7 @@ TEST(signatures_are_checked_by_the_broker)
     struct embed embed;
     embed_start(&embed,
                 "  - name: t\n    max_size: 100\n    limiter: {kind: none}\n    signature:\n"
-                "      - {name: obs, dtype: float32, shape: [0, 2]}\n      - {name: act, dtype: int32, shape: []}\n",
+                "      obs: [float32, 0, 2]\n      act: int32\n",
                 NULL);
     struct testpeer *peer = testpeer_new(&embed);
     testpeer_open_with(peer, false, three, 3);

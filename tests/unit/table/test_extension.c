@@ -66,7 +66,7 @@ TEST(diffusion_raises_neighbours_of_the_same_episode)
     struct embed embed;
     embed_start(&embed,
                 "  - {name: t, max_size: 100, sampler: {kind: prioritized}, limiter: {kind: none}, extensions: "
-                "[{kind: priority_diffusion, options: {radius: 2, decay: 0.5}}]}\n",
+                "[{kind: priority_diffusion, radius: 2, decay: 0.5}]}\n",
                 NULL);
     struct testpeer *peer = testpeer_new(&embed), *other = testpeer_new(&embed);
     testpeer_open(peer, false);
@@ -108,7 +108,7 @@ TEST(diffusion_survives_items_of_the_same_step)
     struct embed embed;
     embed_start(&embed,
                 "  - {name: t, max_size: 100, sampler: {kind: prioritized}, limiter: {kind: none}, extensions: "
-                "[{kind: priority_diffusion, options: {radius: 1, decay: 0.5}}]}\n",
+                "[{kind: priority_diffusion, radius: 1, decay: 0.5}]}\n",
                 NULL);
     struct testpeer *peer = testpeer_opened(&embed, false);
     uint32_t layout = testpeer_plain(peer, "t");
@@ -133,7 +133,7 @@ TEST(diffusion_survives_items_of_the_same_step)
 
 #define COPYING                                                                                                        \
     "  - {name: t, max_size: 10, sampler: {kind: fifo}, max_times_sampled: 1, limiter: {kind: none}, extensions: "     \
-    "[{kind: insert_on_sample, options: {table: often}}]}\n"                                                           \
+    "[{kind: insert_on_sample, table: often}]}\n"                                                                      \
     "  - {name: often, max_size: 3, sampler: {kind: fifo}, limiter: {kind: queue}}\n"
 
 TEST(sampled_items_are_inserted_past_the_limiter_and_counted)
@@ -169,10 +169,10 @@ TEST(sampled_items_are_inserted_past_the_limiter_and_counted)
 TEST(bad_options_are_config_errors)
 {
     static const char *const bad[] = {
-        "{kind: statistics, options: {x: 1}}",
-        "{kind: priority_diffusion, options: {radius: 0}}",
-        "{kind: priority_diffusion, options: {decay: 2}}",
-        "{kind: priority_diffusion, options: {depth: 1}}",
+        "{kind: statistics, x: 1}",
+        "{kind: priority_diffusion, radius: 0}",
+        "{kind: priority_diffusion, decay: 2}",
+        "{kind: priority_diffusion, depth: 1}",
         "{kind: insert_on_sample}",
         "{kind: nonsense}",
     };
@@ -201,9 +201,9 @@ TEST(mistakes_in_extensions_are_reported_with_their_place)
         const char *extension, *part;
     } rows[] = {
         {"{kind: statistic}", "did you mean 'statistics'"},
-        {"{kind: priority_diffusion, options: {radius: 0}}", "radius"},
-        {"{kind: insert_on_sample, options: {table: nowhere}}", "nowhere"},
-        {"{kind: insert_on_sample, options: {table: t}}", "another table"},
+        {"{kind: priority_diffusion, radius: 0}", "radius"},
+        {"{kind: insert_on_sample, table: nowhere}", "nowhere"},
+        {"{kind: insert_on_sample, table: t}", "another table"},
     };
     for (uint32_t i = 0; i < 4; i++) {
         char yaml[600], problems[1000];

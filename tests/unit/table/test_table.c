@@ -95,7 +95,7 @@ TEST(overflow_keeps_the_right_keys)
 
 TEST(a_negative_exponent_removes_low_priorities)
 {
-    begin("max_size: 100, remover: {kind: prioritized, options: {exponent: -2}}, limiter: {kind: none}");
+    begin("max_size: 100, remover: {kind: prioritized, exponent: -2}, limiter: {kind: none}");
     for (uint64_t key = 1; key <= 400; key++)
         insert(key, key % 2 ? 1 : 100);
     uint32_t high = 0;
@@ -542,7 +542,7 @@ TEST(a_sample_tells_what_it_is)
 
 TEST(information_counts_and_measures)
 {
-    begin("max_size: 5, sampler: {kind: prioritized, options: {exponent: 2}}, limiter: {kind: none}");
+    begin("max_size: 5, sampler: {kind: prioritized, exponent: 2}, limiter: {kind: none}");
     for (uint64_t key = 1; key <= 8; key++) {
         testpeer_insert(peer, "t", key, 1, 2);
         embed_advance(&embed, 1000);

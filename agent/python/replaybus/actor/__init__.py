@@ -107,8 +107,8 @@ class _StructuredActor(Actor):
 def _section(spec: tuple) -> dict[str, Any]:
     """The key ``environment`` of a run whose environment only this program knows."""
     dtype, shape, n_actions, low, high, _ = spec
-    return {"python": "program:own", "spec": {"dtype": dtype, "shape": list(shape), "actions": n_actions, "low": list(low),
-                                              "high": list(high)}}
+    return {"name": "python:program:own", "spec": {"dtype": dtype, "shape": list(shape), "actions": n_actions,
+                                                   "low": list(low), "high": list(high)}}
 
 
 def _source(config: Config, spec: Optional[tuple], overrides: Sequence[str]) -> tuple:

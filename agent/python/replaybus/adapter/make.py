@@ -60,8 +60,8 @@ def gym_make() -> Callable:
         except ModuleNotFoundError as error:
             if error.name != name:
                 raise
-    raise Refused("environment.gym needs gymnasium (or gym), and Python finds neither: pip install gymnasium, or write "
-                  "environment.python with a callable of your own")
+    raise Refused("environment.name: gym:ID needs gymnasium (or gym), and Python finds neither: pip install gymnasium, or write "
+                  "environment.name: python:MODULE:CALLABLE with a callable of your own")
 
 
 def factory(python: str, gym: str, options: Mapping[str, str]) -> Callable[[], Any]:

@@ -79,7 +79,7 @@ class Prioritized(Selector):
 
     @property
     def config(self) -> dict:
-        return {"kind": self.kind, "options": {"exponent": self.priority_exponent}}
+        return {"kind": self.kind, "exponent": self.priority_exponent}
 
     def __repr__(self) -> str:
         return f"Prioritized(priority_exponent={self.priority_exponent})"

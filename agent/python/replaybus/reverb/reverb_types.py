@@ -2,7 +2,7 @@
 
 >>> TensorSpec((None, 3), np.float32)
 TensorSpec(shape=(None, 3), dtype=float32, name=None)
->>> options_of({"kind": "prioritized", "options": {"exponent": 0.6}}).prioritized.priority_exponent
+>>> options_of({"kind": "prioritized", "exponent": 0.6}).prioritized.priority_exponent
 0.6
 """
 from __future__ import annotations
@@ -110,7 +110,7 @@ def options_of(config: Mapping[str, Any]) -> SelectorOptions:
     """A selector's entry of the broker's configuration as options."""
     kind = config["kind"]
     if kind == "prioritized":
-        return SelectorOptions(prioritized=PrioritizedOptions(config.get("options", {}).get("exponent")))
+        return SelectorOptions(prioritized=PrioritizedOptions(config.get("exponent")))
     if kind in ("min_heap", "max_heap"):
         return SelectorOptions(heap=HeapOptions(kind == "min_heap"))
     return SelectorOptions(**{kind: True}) if kind in ("fifo", "lifo", "uniform") else SelectorOptions()
