@@ -4,12 +4,15 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <ftw.h>
+#include <glob.h>
 #include <netdb.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -84,6 +87,7 @@ struct node {
     struct guard guard;
     struct interrupts interrupts;
     char work[512], here[512];
+    int lock; /* on the work folder */
     struct host_folder folder;
     bool greeted, over;
     int64_t lease_ns, heard_ns, usage_ns, alive_ns; /* alive_ns: the last sign of life for the guard */
@@ -113,20 +117,65 @@ static const char *choose_parent(void)
     return free_bytes(runtime) > free_bytes("/tmp") ? runtime : "/tmp";
 }
 
+/* Locks the folder as long as this process or its guard lives. -1: it is in use, being removed, or not ours to look at. */
+static int lock_folder(const char *path)
+{
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    struct stat info;
+    if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0 && fstat(fd, &info) == 0 && info.st_nlink > 0 &&
+        info.st_uid == geteuid())
+        return fd;
+    if (fd >= 0)
+        close(fd);
+    return -1;
+}
+
+static int remove_one(const char *path, const struct stat *info, int kind, struct FTW *at)
+{
+    (void)info, (void)kind, (void)at;
+    remove(path);
+    return 0;
+}
+
+/* Removes the folders of agents that a power failure has ended together with their guards: keys and weights lie in them. */
+static void sweep(const char *pattern)
+{
+    glob_t found = {0};
+    if (glob(pattern, GLOB_NOSORT, NULL, &found) == 0)
+        for (size_t i = 0; i < found.gl_pathc; i++) {
+            int lock = lock_folder(found.gl_pathv[i]);
+            if (lock < 0)
+                continue;
+            nftw(found.gl_pathv[i], remove_one, 16, FTW_DEPTH | FTW_PHYS | FTW_MOUNT);
+            close(lock);
+        }
+    globfree(&found);
+}
+
+/* The name has the host's: agents of several machines may share a folder in which a lock holds on its own machine alone. */
 static rp_status make_work(struct node *self, rp_error *err)
 {
     const char *parent = choose_parent();
-    snprintf(self->work, sizeof self->work - 64, "%s/replay-node-XXXXXX", parent); /* names of files follow */
-    if (mkdtemp(self->work))
-        return RP_OK;
-    return err_set(err, RP_IO, "no folder for the run's files can be made in %.300s: %s; set TMPDIR", parent,
-                   strerror(errno));
+    char host[65] = "", path[sizeof self->work - 64]; /* names of files follow */
+    gethostname(host, sizeof host - 1);
+    snprintf(path, sizeof path, "%s/replay-node-%s-??????", parent, host);
+    sweep(path);
+    snprintf(path, sizeof path, "%s/replay-node-%s-XXXXXX", parent, host);
+    self->lock = -1;
+    for (int attempt = 0; attempt < 3 && self->lock < 0; attempt++) { /* another one that sweeps may take it */
+        strcpy(self->work, path);
+        if (!mkdtemp(self->work))
+            return err_set(err, RP_IO, "no folder for the run's files can be made in %.300s: %s; set TMPDIR", parent,
+                           strerror(errno));
+        self->lock = lock_folder(self->work);
+    }
+    return RP_OK; /* without a lock on a file system that has none, where nobody sweeps */
 }
 
 /* ---- the mirror: what processes write here goes home ---- */
 
 /* Files of the work folder go home, in passes over the folder: each finds the files that have changed, and sends the new bytes of a file
- * that has grown, and the whole of a file that is new or was replaced. Names that node_begin with a dot or end in ".tmp" are not sent, nor
+ * that has grown, and the whole of a file that is new or was replaced. Names that begin with a dot or end in ".tmp" are not sent, nor
  * are the files that only the launcher writes. */
 
 static const char *const skipped[] = {"config.yaml", "keys", "here", NULL};
@@ -831,7 +880,7 @@ static void turn(struct node *self)
     host_writer_flush(&self->writer);
 }
 
-/* ---- node_begin and end ---- */
+/* ---- begin and end ---- */
 
 static rp_status node_begin(struct node *self, int in, int out, rp_error *err)
 {
