@@ -162,7 +162,7 @@ CASE(silent_shard_0)
 {
     rp_error err = {0};
     fakepeer_set(&f->peers[0], &f->peers[0].deaf, true);
-    assert_null(rp_client_connect(f->peers[1].endpoint, NULL, 300, &err));
+    assert_null(rp_client_connect(f->peers[1].endpoint, NULL, 1000, &err));
     assert_int_equal(err.status, RP_UNAVAILABLE);
     assert_non_null(strstr(err.text, "shard 0"));
     /* Those who only look get along without it. */
