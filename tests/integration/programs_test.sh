@@ -52,7 +52,7 @@ for program in $programs; do
         --set environment.plugin="$RP_PLUGIN_DIR/selector_example.so" --set environment.name=Other
     expect 2 "environment plug-in $dir/none.so:" "$program" --set environment.plugin="$dir/none.so"
     expect 2 "agent.filters asks for a convolution over images" "$program" --set agent.filters=8
-    expect 2 "$name: 1 mistake in the configuration; nothing was started" "$program" --set actors.count=0
+    expect 2 "$name: 1 mistake in the configuration; nothing was started" "$program" --set actors.count=-1
 done
 
 expect 2 "--index is 1, but actors.count is 1: they count from 0 to 0" "$RP_ACTOR" --index 1
