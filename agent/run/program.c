@@ -167,9 +167,9 @@ static int check_index(const struct program *self)
         return cli_usage(self->name, "actors.count is 0: this run has no actors");
     int64_t count = learner ? self->run.learners.count : self->run.actors.count;
     const char *key = learner ? "learners.count" : "actors.count";
-    if (!(self->kind & WORKERS) || self->evaluate || self->index < count || (count == 0 && self->index == 0))
+    if (!(self->kind & WORKERS) || self->evaluate || self->index < count || (count < 0 && self->index == 0))
         return -1;
-    if (count == 0)
+    if (count < 0)
         return cli_usage(self->name, "--index is %u, but %s is auto: say --set %s=N", self->index, key, key);
     return cli_usage(self->name, "--index is %u, but %s is %lld: they count from 0 to %lld", self->index, key,
                      (long long)count, (long long)count - 1);

@@ -12,7 +12,7 @@ TABLES = [
     replaybus.Table("needs", limiter={"kind": "min_size", "min_size": 1_000_000}),
     replaybus.Table("ratio", limiter={"kind": "sample_to_insert_ratio", "samples_per_insert": 1, "min_size": 1,
                                       "min_diff": -10, "max_diff": 10}),
-    replaybus.Table("strict", signature=[{"name": "x", "dtype": "float32", "shape": [1]}]),
+    replaybus.Table("strict", signature={"x": ["float32", 1]}),
 ]
 
 

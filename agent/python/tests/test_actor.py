@@ -434,7 +434,7 @@ def test_wrong_arguments(broker):
 
 
 def test_items_that_the_broker_refuses(broker):
-    strict = replaybus.Table("replay", signature=[{"name": "x", "dtype": "float32", "shape": [1]}])
+    strict = replaybus.Table("replay", signature={"x": ["float32", 1]})
     with replaybus.Server([strict]) as server:
         with pytest.raises(replaybus.Error, match="replay"):
             replaybus.Actor(server.endpoint, run_config(), wait=False)
