@@ -1,6 +1,6 @@
 /* The harness of replay-bench. A command describes what it compares; the harness starts a broker and load generators (load.c),
  * measures them in turn with plain libzmq that moves the same frames (raw.c) or with another broker, and prints the figures
- * (report.c). The program itself makes no zmq context, so that it can fork. */
+ * (run.c). The program itself makes no zmq context, so that it can fork. */
 #ifndef BENCH_BENCH_H
 #define BENCH_BENCH_H
 
@@ -131,9 +131,6 @@ bool curve_init(void);
 void curve_fini(void);
 /* Returns the folder of the broker's keys; NULL: nothing is encrypted. */
 const char *curve_folder(void);
-/* Before zmq_bind and zmq_connect. */
-void curve_serve(void *socket);
-void curve_connect(void *socket);
 
 /* ---- plain libzmq: frames of the same number and sizes, which are received and discarded (raw.c, short on purpose: check it) ---- */
 
@@ -158,6 +155,13 @@ struct raw_job {
         reply[2]; /* the first pair alone, or the second sent after each reply to the first */
     struct raw_store store;
 };
+
+/* Sets the keys of all sockets from here on, which stay the caller's; NULL: none. */
+struct key;
+void curve_use(const struct key *broker, const struct key *client);
+/* Before zmq_bind and zmq_connect. */
+void curve_serve(void *socket);
+void curve_connect(void *socket);
 
 /* Returns the next frame of a walk through the store. */
 void raw_frame(zmq_msg_t *frame, struct raw_store *store, size_t size);
@@ -251,7 +255,7 @@ bool run_raw(const struct options *options, const struct party *like, struct par
 bool run_phases(const struct options *options, const struct phase *phases, uint32_t n, struct figures *out);
 void run_end(struct party *party);
 
-/* ---- figures as text or as JSON (report.c) ---- */
+/* ---- figures as text or as JSON ---- */
 
 struct spread {
     double median, least, most;

@@ -2,6 +2,34 @@
 
 #include <string.h>
 
+#include "proto/keys/keys.h"
+
+static const struct key *broker_key, *client_key; /* NULL: nothing is encrypted */
+
+void curve_use(const struct key *broker, const struct key *client)
+{
+    broker_key = broker;
+    client_key = client;
+}
+
+void curve_serve(void *socket)
+{
+    int one = 1;
+    if (!broker_key)
+        return;
+    zmq_setsockopt(socket, ZMQ_CURVE_SERVER, &one, sizeof one);
+    zmq_setsockopt(socket, ZMQ_CURVE_SECRETKEY, broker_key->secret_key, KEY_BYTES);
+}
+
+void curve_connect(void *socket)
+{
+    if (!broker_key)
+        return;
+    zmq_setsockopt(socket, ZMQ_CURVE_SERVERKEY, broker_key->public_key, KEY_BYTES);
+    zmq_setsockopt(socket, ZMQ_CURVE_PUBLICKEY, client_key->public_key, KEY_BYTES);
+    zmq_setsockopt(socket, ZMQ_CURVE_SECRETKEY, client_key->secret_key, KEY_BYTES);
+}
+
 void raw_frame(zmq_msg_t *frame, struct raw_store *store, size_t size)
 {
     if (store->at + size > store->size)

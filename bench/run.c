@@ -115,6 +115,7 @@ bool curve_init(void)
     if (status == RP_OK) {
         key_add_broker(&keys.client, keys.broker.public_key);
         status = write_files(&err);
+        curve_use(&keys.broker, &keys.client);
     }
     if (status != RP_OK)
         fprintf(stderr, "replay-bench: %s\n", err.text);
@@ -125,6 +126,7 @@ void curve_fini(void)
 {
     if (keys.folder[0])
         files_remove(keys.folder);
+    curve_use(NULL, NULL);
     key_wipe(&keys.broker);
     key_wipe(&keys.client);
     keys.folder[0] = '\0';
@@ -133,24 +135,6 @@ void curve_fini(void)
 const char *curve_folder(void)
 {
     return keys.folder[0] ? keys.folder : NULL;
-}
-
-void curve_serve(void *socket)
-{
-    int one = 1;
-    if (!keys.folder[0] || !socket)
-        return;
-    zmq_setsockopt(socket, ZMQ_CURVE_SERVER, &one, sizeof one);
-    zmq_setsockopt(socket, ZMQ_CURVE_SECRETKEY, keys.broker.secret_key, KEY_BYTES);
-}
-
-void curve_connect(void *socket)
-{
-    if (!keys.folder[0] || !socket)
-        return;
-    zmq_setsockopt(socket, ZMQ_CURVE_SERVERKEY, keys.broker.public_key, KEY_BYTES);
-    zmq_setsockopt(socket, ZMQ_CURVE_PUBLICKEY, keys.client.public_key, KEY_BYTES);
-    zmq_setsockopt(socket, ZMQ_CURVE_SECRETKEY, keys.client.secret_key, KEY_BYTES);
 }
 
 /* ---- processes ---- */

@@ -255,7 +255,7 @@ static bool take_key(const rp_option *option, rp_env_spec *spec, uint32_t *highs
         }
         return good;
     }
-    bool whole = n == 1 && numbers[0] >= 0 && numbers[0] <= INT32_MAX;
+    bool whole = n == 1 && numbers[0] >= 0 && numbers[0] <= INT32_MAX && numbers[0] == floor(numbers[0]);
     if (strcmp(name, "actions") == 0 && whole)
         spec->n_actions = (uint32_t)numbers[0];
     else if (strcmp(name, "max_steps") == 0 && whole)

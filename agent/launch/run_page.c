@@ -256,8 +256,12 @@ static void run_get_run(void *ctx, const struct http_request *request, struct ht
     char folder[FOLDER_SIZE];
     struct run_summary run;
     struct json out = {0};
-    if (!find_run(ctx, request, reply, folder) || !runs_read(folder, &run))
+    if (!find_run(ctx, request, reply, folder))
         return;
+    if (!runs_read(folder, &run)) {
+        http_fail(reply, 404, "there is no such run");
+        return;
+    }
     runs_put_curves(&out, &run);
     run_page_finish(&out, reply);
 }

@@ -107,8 +107,7 @@ static rp_status check_numbers(const struct agent_config *config, rp_error *err)
         return err_set(err, RP_INVALID_ARGUMENT, "agent.learning_rate must be more than 0");
     if (config->target_period > 0 && config->tau > 0.0)
         return err_set(err, RP_INVALID_ARGUMENT,
-                       "agent.target_period copies the target from time to time and agent.tau moves it at each step: "
-                       "give one of them");
+                       "agent.target copies the target from time to time or moves it at each step: give one of them");
     if (config->activation != 0 && config->activation != 1)
         return err_set(err, RP_INVALID_ARGUMENT, "agent.activation is %d; it is 0 (relu) or 1 (tanh)",
                        (int)config->activation);

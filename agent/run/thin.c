@@ -85,8 +85,10 @@ bool thin_rewrite(const char *path, bool (*write)(void *ctx, FILE *to, const cha
     int error = errno;
     if (from)
         fclose(from);
-    if (to)
-        fclose(to);
+    if (to && fclose(to) != 0 && ok) { /* a network's file system may say only now that it is full */
+        ok = false;
+        error = errno;
+    }
     errno = error;
     ok = ok && rename(temporary, path) == 0;
     error = errno;

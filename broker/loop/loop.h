@@ -44,7 +44,7 @@ void timers_fini(struct timers *self);
 
 struct chore {
     struct chore *next;
-    /* Does a slice of about 256 elements. True: more is left. False: done, and step has freed the chore. */
+    /* Does a slice of about 256 elements. True: more is left. False: done, and the chore may be gone. */
     bool (*step)(struct chore *self);
 };
 

@@ -456,7 +456,7 @@ static uint8_t *copy_piece(const struct reply_build *self, const struct piece *p
 static inline __attribute__((always_inline)) void prefetch_chunk(struct chunk *chunk)
 {
     const char *at = (const char *)chunk + 128;
-    uint32_t bytes = chunk->bytes < 1024 ? chunk->bytes : 0;
+    uint32_t bytes = !chunk_is_split(chunk) && chunk->bytes < 1024 ? chunk->bytes : 0;
     for (uint32_t i = 0; i < bytes; i += 64)
         __builtin_prefetch(at + i);
 }

@@ -18,7 +18,7 @@ struct sample_reply {
     int64_t waited_ns; /* since the request came; negative: the picks do not count in the table's statistics */
 };
 
-/* Sends the picks: each chunk at most once, and only the blocks that their layouts need. False: they did not go out, and
+/* Sends the picks: of each chunk the rows that they need, and only the blocks that their layouts need. False: they did not go out, and
  * the client was told why. */
 bool reply_picks(struct samples *samples, const struct sample_reply *reply);
 /* Frees the working memory of replies. */

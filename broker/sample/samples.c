@@ -98,6 +98,7 @@ bool waiter_hold(struct waiter *self)
     samples->held_end = &self->next;
     self->held = true;
     picks_own(&self->picks, samples);
+    table_mark(self->table); /* its picks may have made room, and the next of the queue may be served */
     if (samples->held == self)
         timer_set(&loop->timers, &samples->held_timer, loop->now_ns + HELD_NS);
     if (log_allow(&samples->peers->service_log, 5, loop->now_ns, &not_logged))
@@ -129,10 +130,12 @@ static void look_at_held(struct timer *timer, void *ctx)
         if (is_held_up(waiter))
             continue;
         waiter_unhold(waiter);
-        if (waiter->complete)
+        if (waiter->complete) {
             sample_answer(waiter, waiter->held_text);
-        else if (!waiter->serve(waiter, &progress))
+        } else if (!waiter->serve(waiter, &progress)) {
             waiter_enqueue(waiter);
+            table_mark(waiter->table);
+        }
     }
     if (samples->held)
         timer_set(&samples->loop->timers, timer, samples->loop->now_ns + HELD_NS);
@@ -421,7 +424,7 @@ static void sample_expire(void *ctx, struct wait *wait)
     struct waiter *waiter = (struct waiter *)wait;
     struct wait_text why = {0};
     if (waiter->park.state != PARK_NOT || waiter->complete)
-        return; /* it has all its items, and is answered as soon as their data, or its client, has been read */
+        return; /* it has all its items, and is answered as soon as its data was read from disk, or its client has read */
     sample_explain(ctx, wait, &why);
     if (waiter->picks.n > 0)
         sample_answer(waiter, why.text);
@@ -471,8 +474,10 @@ void sample_give_up(struct waiter *waiter)
 
 bool sample_serve(struct waiter *self, bool *progress)
 {
-    if (waiter_hold(self))
+    if (!self->picks.n && waiter_hold(self)) /* one with picks stays first: others would mark its items as theirs */
         return true;
+    if (!self->queued && self->table->waiters)
+        return false; /* others came first */
     uint32_t before = self->picks.n;
     waiter_fill(self);
     *progress |= self->picks.n > before;

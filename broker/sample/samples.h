@@ -95,7 +95,8 @@ struct waiter {
     struct samples *samples;
     struct waiter *next, **prev; /* in the table's queue if `queued`, among the held ones if `held` */
     struct table *table;
-    /* Goes on with a waiter of the queue; sets *progress if it got something. True: it was answered, and is gone. */
+    /* Goes on with a waiter of the queue; sets *progress if it got something. True: it was answered and is gone, or it
+     * is held. */
     bool (*serve)(struct waiter *self, bool *progress);
     uint32_t want;
     uint32_t stamp; /* distinct: marks the items picked */
@@ -136,7 +137,7 @@ void waiter_explain(const struct waiter *self, char *text, size_t size);
  * waiter stays with those that wait, and what it waits for is explained. False: the client has read enough. */
 bool waiter_hold(struct waiter *self);
 
-/* ---- answers: each of these functions ends the waiter ---- */
+/* ---- answers: each of these functions ends the waiter, now or later ---- */
 
 /* Lets a sample wait on behalf of a request, with the memory to keep its picks. On an error the waiter is released. */
 rp_status sample_begin(struct waiter *waiter, const struct request *request, uint64_t timeout_ms, rp_error *err);
@@ -146,7 +147,7 @@ bool sample_serve(struct waiter *self, bool *progress);
 rp_status fetch_begin(struct waiter *waiter, const struct request *request, rp_error *err);
 
 /* Answers with the picks. text: why there are fewer than asked for, or NULL. If data has to be read from disk first, the
- * waiter is parked and answered later. */
+ * waiter is parked and answered later; if its client does not read, it is held. */
 void sample_answer(struct waiter *waiter, const char *text);
 /* Answers with an error. The picks count as lost. */
 void sample_fail(struct waiter *waiter, rp_status status, const char *text);

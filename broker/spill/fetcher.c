@@ -83,7 +83,7 @@ static void read_run(struct segments_read *self, struct fetch_job *jobs, uint32_
         from->piece = bytes;
     for (uint32_t i = 0; i < n; i++)
         jobs[i].status = from ? read_one(from, &jobs[i], err) : status;
-    if (from && from->capacity > RUN_BYTES) {
+    if (from && from->capacity > GAP_BYTES) {
         free(from->buffer);
         from->buffer = NULL;
         from->capacity = 0;

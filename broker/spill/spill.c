@@ -222,9 +222,11 @@ static bool spill_park(void *ctx, struct waiter *waiter, const char *text)
     struct spill *self = ctx;
     struct park *park = &waiter->park;
     if (park->state == PARK_READY) {
-        /* The caller builds the reply before any data can be freed. */
+        /* The caller builds the reply before any data can be freed; or its client does not read, and it is parked again later. */
         unpin(self, waiter);
         park->state = PARK_NOT;
+        park->at = 0;
+        park->damaged = park->broken = false;
         admit(self);
         return false;
     }
@@ -312,7 +314,7 @@ static rp_status drop_damaged(struct spill *self, struct waiter *waiter, char *t
         snprintf(text, size, "no memory to read %u items from the broker's disk", before);
         return RP_NO_MEMORY;
     }
-    /* All pins go, because the reply is built right after. */
+    /* All pins go: the reply is built right after, or the waiter is held and parked again. */
     uint32_t *lost = need_alloc((before + 1) * sizeof *lost), n_lost = 0;
     for (uint32_t i = before; i-- > 0;) {
         ref -= picks->chunks[i];

@@ -185,6 +185,14 @@ static void *map_huge(size_t bytes, bool sparing)
     return memory + phase_of(memory);
 }
 
+bool reserve_has_room(size_t bytes)
+{
+    void *memory = map_pages(bytes);
+    if (memory)
+        munmap(memory, bytes);
+    return memory != NULL;
+}
+
 static _Thread_local struct reserve_group *open_group;
 
 void *reserve_map(size_t bytes)

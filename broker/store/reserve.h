@@ -17,6 +17,8 @@ uint8_t *reserve_region(void);
 /* Ends the process with a sentence if there is no address space left: the configuration asks for tables that this process may not
  * have. Aligned to 4 KiB; from 2 MiB on the kernel is asked for huge pages. bytes > 0 */
 void *reserve_map(size_t bytes) __attribute__((returns_nonnull));
+/* True if there is address space for so much more now. */
+bool reserve_has_room(size_t bytes);
 /* Takes the same number of bytes as reserve_map; NULL is allowed. A thread of its own unmaps large memory, so that the caller
  * does not wait. */
 void reserve_unmap(void *memory, size_t bytes);

@@ -72,8 +72,7 @@ struct episodes {
 /* account: as for keymap_new. */
 void episodes_init(struct episodes *self, uint64_t *account);
 void episodes_fini(struct episodes *self);
-/* Puts the count that is open back into the map and opens another one in its place. Without memory the old count is lost, and
- * the episode counts as gone. */
+/* Puts the count that is open back into the map and opens another one in its place. */
 void episodes_open(struct episodes *self, struct episode_items *place, uint64_t episode);
 
 static inline struct episode_items *episodes_at(struct episodes *self, uint64_t episode)

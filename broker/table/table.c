@@ -130,8 +130,11 @@ static bool table_evict_sparse(struct table *self)
         self->remover_ops->pick(self->in.remover, SPARSE_PICKS, slots, probabilities) != SPARSE_PICKS)
         return false;
     for (uint32_t i = 0; i < SPARSE_PICKS; i++) {
-        const struct chunk *chunk = span_chunks(&self->in.items[slots[i]].span)[0];
-        uint32_t fill = !chunk_is_split(chunk) ? slab_fill(chunk) : UINT32_MAX;
+        struct chunk *chunk = span_chunks(&self->in.items[slots[i]].span)[0];
+        const void *object = !chunk_is_split(chunk)          ? chunk
+                             : chunk->where == CHUNK_IN_SLAB ? (const void *)chunk_data(chunk)
+                                                             : NULL;
+        uint32_t fill = object ? slab_fill(object) : UINT32_MAX;
         best = fill < least ? i : best;
         least = fill < least ? fill : least;
     }
@@ -761,9 +764,15 @@ static bool old_contents_step(struct chore *chore)
     return false;
 }
 
+#define RESET_BYTES ((size_t)64 << 20)
+
 rp_status table_reset(struct table *self, rp_error *err)
 {
     struct contents fresh;
+    /* Old and new contents exist side by side. The rest is for alignment and the first keys. */
+    if (!reserve_has_room(self->in.arrays.bytes + RESET_BYTES))
+        return err_set(err, RP_NO_MEMORY, "no address space to reset table '%s': it is needed twice meanwhile",
+                       self->name);
     RP_TRY(contents_init(&fresh, self, seeds_after(self), err));
     struct old_contents *old = need_alloc(sizeof *old);
     *old = (struct old_contents){.chore = {.step = old_contents_step}, .table = self, .in = self->in};

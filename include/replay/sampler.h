@@ -122,7 +122,8 @@ typedef struct rp_source {
  * A new sampler over several brokers asks them about their tables: for at most 2 s, or 0.2 s after one has answered for each share. */
 RP_API rp_sampler *rp_sampler_new_mixed(const rp_source *sources, uint32_t n, const rp_sampler_options *options,
                                         rp_error *err);
-/* Requests nothing more. rp_sampler_next then gives what was picked already, and RP_END_OF_STREAM after it. So a sampler of a table
+/* Requests nothing more, and recalls requests that wait; items that come to the table before that may still be picked. rp_sampler_next
+ * then gives what was picked, and RP_END_OF_STREAM after it. So a sampler of a table
  * that removes what is sampled (max_times_sampled, queues) can end at any time without losing an item. A shard that is away is waited
  * for; a broker that is alone is given up if it does not answer within a second. */
 RP_API rp_status rp_sampler_stop(rp_sampler *sampler, rp_error *err);

@@ -15,7 +15,7 @@
 
 /* Starts zero-initialised. After a failed allocation nothing more is written, and json_take returns NULL. */
 struct json {
-    struct text out; /* not terminated */
+    struct text out; /* not terminated before json_take */
     bool comma;      /* the next value needs a comma before it */
 };
 

@@ -807,6 +807,11 @@ static void read_count(struct schema_reader *r, const struct schema_row *row, ya
 static char *tuple_text(struct schema_reader *r, const yaml_node_t *node, const char *path)
 {
     char *text = need_text("["), *longer;
+    if (node->data.sequence.items.top - node->data.sequence.items.start > (ptrdiff_t)MAX_LIST) {
+        report_at(r->report, yaml_place(node->start_mark), path, "has more than %u elements", MAX_LIST);
+        free(text);
+        return NULL;
+    }
     for (int *item = node->data.sequence.items.start; item < node->data.sequence.items.top; item++) {
         const char *word = scalar_text(r, yaml_document_get_node(r->document, *item), path);
         longer = word ? need_print("%s%s%s", text, text[1] ? ", " : "", word) : NULL;

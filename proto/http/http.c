@@ -237,6 +237,7 @@ void http_say(struct http_reply *reply, const char *name, const char *text)
     text_put(&out.out, "\n", 2);
     if (out.out.failed)
         need_fail(strlen(text));
+    out.out.size--; /* without its end, as text_add leaves it */
     reply->text = out.out;
 }
 

@@ -308,6 +308,7 @@ CASE(stop)
         struct expectation all = {f->client, "queue", 30 * on_demand + expected};
         assert_true(process_await(samples_reached, &all, WAIT));
         ok(rp_sampler_stop(sampler, &err), &err);
+        assert_true(process_await(nothing_waits, f->client, WAIT)); /* what waits is recalled soon, not at once */
         insert(f->client, "queue", 30, 8, NULL);
         while (rp_sampler_next(sampler, &batch, WAIT, &err) == RP_OK) {
             got += batch_size(batch);

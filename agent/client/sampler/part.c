@@ -1,4 +1,4 @@
-/* See part.h. */
+/* See sampler.h. */
 #include "agent/client/sampler/sampler.h"
 
 #include <assert.h>

@@ -1,4 +1,4 @@
-/* See plan.h. */
+/* See sampler.h. */
 #include "agent/client/sampler/sampler.h"
 
 #include <math.h>

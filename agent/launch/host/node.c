@@ -117,7 +117,7 @@ static const char *choose_parent(void)
     return free_bytes(runtime) > free_bytes("/tmp") ? runtime : "/tmp";
 }
 
-/* Locks the folder as long as this process or its guard lives. -1: it is in use, being removed, or not ours to look at. */
+/* Locks the folder as long as this process lives. -1: it is in use, being removed, or not ours to look at. */
 static int lock_folder(const char *path)
 {
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
@@ -163,6 +163,8 @@ static rp_status make_work(struct node *self, rp_error *err)
     snprintf(path, sizeof path, "%s/replay-node-%s-XXXXXX", parent, host);
     self->lock = -1;
     for (int attempt = 0; attempt < 3 && self->lock < 0; attempt++) { /* another one that sweeps may take it */
+        if (attempt > 0)
+            rmdir(self->work);
         strcpy(self->work, path);
         if (!mkdtemp(self->work))
             return err_set(err, RP_IO, "no folder for the run's files can be made in %.300s: %s; set TMPDIR", parent,

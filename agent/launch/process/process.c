@@ -525,7 +525,12 @@ bool call_ended(struct call *self)
 {
     if (!self->process.running)
         return false;
-    self->late = clock_ns() - self->process.started_ns > self->limit_ns;
+    struct stat out = {0}, errors = {0};
+    fstat(self->streams[1], &out);
+    fstat(self->streams[2], &errors);
+    /* What it writes lies in memory until it ends. */
+    self->late =
+        clock_ns() - self->process.started_ns > self->limit_ns || out.st_size + errors.st_size > 64 * MOST_TEXT;
     if (self->late)
         process_kill(&self->process);
     if (!process_ended(&self->process, &self->status))

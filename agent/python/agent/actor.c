@@ -191,6 +191,7 @@ enum { IN_REWARD, IN_TERMINATED, IN_TRUNCATED, IN_OBSERVATION, IN_FINAL, IN_MASK
 /* The arrays of one call; for one environment, the numbers. */
 struct inputs {
     struct cell cells[N_INPUTS];
+    PyObject *finals, *mask; /* held: they are entries of the caller's dict, and cells are read in place */
     double reward;
     bool terminated, truncated;
 };
@@ -242,6 +243,8 @@ static bool read_finals(actor_object *self, struct inputs *in, PyObject *info, s
     PyObject *mask = entry(info, "_final_obs", "_final_observation");
     if (!finals || !mask)
         return true;
+    in->finals = Py_NewRef(finals);
+    in->mask = Py_NewRef(mask);
     if (!take(self, in, IN_FINAL, &self->final, finals) || !take(self, in, IN_MASK, &self->flags, mask))
         return false;
     out->finals = in->cells[IN_FINAL].data;
@@ -286,6 +289,8 @@ static PyObject *actor_tell(PyObject *object, PyObject *const *args, Py_ssize_t 
     struct player_outcome outcome = {0};
     bool ok = finish_kept(self, -1) && read_inputs(self, &in, args, info, &outcome) && observe(self, &outcome);
     cells_release(in.cells, N_INPUTS);
+    Py_XDECREF(in.finals);
+    Py_XDECREF(in.mask);
     gate_leave(&self->guarded.gate);
     return ok ? Py_NewRef(Py_None) : NULL;
 }

@@ -116,9 +116,11 @@ static rp_status open_all(struct player *self, rp_error *err)
     struct player_options *options = &self->options;
     RP_TRY(take_spec(options, err));
     RP_TRY(make_agent(self, err));
-    self->seats = need_alloc(options->n * sizeof *self->seats);
-    self->actors = need_alloc(options->n * sizeof(struct actor *));
-    self->choices = need_alloc(options->n * sizeof *self->choices);
+    self->seats = calloc(options->n, sizeof *self->seats);
+    self->actors = calloc(options->n, sizeof(struct actor *));
+    self->choices = calloc(options->n, sizeof *self->choices);
+    if (!self->seats || !self->actors || !self->choices) /* the user's program goes on */
+        return err_set(err, RP_NO_MEMORY, "no memory for %u environments", options->n);
     RP_TRY(connect_client(self, err));
     RP_TRY(open_variables(self, err));
     for (uint32_t i = 0; i < options->n; i++)

@@ -229,7 +229,7 @@ def rows(arguments: argparse.Namespace) -> list[Row]:
     if learner:
         out.append(Row("the learner alone", "batch/s", [_rate(learner.again, seconds)]))
         alone = out[-1].values[0]
-    table = replaybus.Table("replay", sampler={"kind": "prioritized", "options": {"exponent": 0.6}}, max_size=10 * arguments.items)
+    table = replaybus.Table("replay", sampler={"kind": "prioritized", "exponent": 0.6}, max_size=10 * arguments.items)
     for chunk in arguments.chunks:
         memory = f"{arguments.items * 84 * 84 * 2 // 2**20 + 1024}MiB"
         with replaybus.Server([table], config={"memory_limit": memory}, shards=arguments.shards) as server, server.client() as client:

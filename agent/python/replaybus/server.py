@@ -210,6 +210,8 @@ def _settings(tables: Sequence[Mapping[str, Any]], port: Optional[int], journal:
     settings: dict[str, Any] = {"service": f"tcp://127.0.0.1:{port or 0}", "ingest": "tcp://127.0.0.1:0",
                                 "events": "tcp://127.0.0.1:0", "tables": list(tables)}
     folder = checkpoint if journal is None else journal
+    if journal is not None and checkpoint is not None and os.path.abspath(os.fspath(journal)) != os.path.abspath(os.fspath(checkpoint)):
+        raise InvalidArgument("journal and checkpoint name two folders: a broker has one folder for both")
     if folder is not None:
         os.makedirs(folder, exist_ok=True)
         settings["folder"] = os.path.abspath(os.fspath(folder))

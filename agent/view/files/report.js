@@ -6,7 +6,8 @@ import {lines} from "./chart.js";
 const FAR_OFF = 0.2; // of the prediction
 
 export async function loadReport(page, store) {
-  page.report ||= await ask("api/report").catch(() => null);
+  if (!ANSWERS && !store.over) { page.report = page.curves = null; return; } // it would be that of an earlier leg
+  if (!page.report && (page.report = await ask("api/report").catch(() => null))) page.curves = null;
   page.curves ||= store.state?.run ? await ask("api/run").catch(() => null) : null;
 }
 

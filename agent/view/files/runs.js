@@ -36,7 +36,7 @@ export class Runs {
 
   draw() {
     const chosen = [...this.chosen].map((folder) => this.curves.get(folder)).filter(Boolean);
-    const series = (key) => chosen.filter((one) => one.curve?.return).map((one) => ({name: one.name, points: one.curve.return.map((value, i) => [one.curve[key][i], value])}));
+    const series = (key) => chosen.filter((one) => one.curve?.return).map((one) => ({name: one.name, points: one.curve.return.map((value, i) => [one.curve[key]?.[i], value])}));
     show(this.root, h("section", {class: "card wide"}, h("h2", {}, "Runs"),
       h("div", {class: "row"}, ANSWERS ? null : h("button", {type: "button", onclick: () => this.load()}, "Look again"),
         OTHER ? h("a", {href: "./"}, "Back to this page's own run") : null,

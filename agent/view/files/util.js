@@ -89,7 +89,7 @@ export async function ask(path, options = {}) {
     throw new Refused(404, "This file does not have it: replay-launch open shows the run's folder.");
   }
   const token = sessionStorage.getItem("token");
-  if (OTHER && /^api\/(state|history|log|run)(\?|$)/.test(path) && !/[?&]run=/.test(path))
+  if (OTHER && /^api\/(state|history|log|run|report)(\?|$)/.test(path) && !/[?&]run=/.test(path))
     path += `${path.includes("?") ? "&" : "?"}run=${encodeURIComponent(OTHER)}`;
   const headers = {...(token ? {Authorization: `Bearer ${token}`} : {}), ...(options.headers || {})};
   const reply = await fetch(path, {...options, headers, cache: "no-store", signal: AbortSignal.timeout(8000)});

@@ -272,7 +272,9 @@ function changes(state, page) {
 }
 
 export async function loadCurves(page, store) {
-  if (store.state?.run) page.curves = await ask("api/run").catch(() => page.curves);
+  if (!store.state?.run || (page.curves && Date.now() - page.curvesAt < 5000)) return;
+  page.curvesAt = Date.now();
+  page.curves = await ask("api/run").catch(() => page.curves);
 }
 
 export async function loadSessions(page) {

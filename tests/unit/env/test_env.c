@@ -75,9 +75,9 @@ TEST(described_environments_have_a_spec)
     expect_refusal(&config, RP_INVALID_ARGUMENT, "goes from -2 to inf");
     spec[3].value = "1";
     expect_refusal(&config, RP_INVALID_ARGUMENT, "has 2 numbers in low and 1 in high");
-    static const rp_option wrong[] = {{"shape", "[0]"},    {"shape", "[1.5]"},   {"shape", "[]"},
-                                      {"shape", "[1, x]"}, {"dtype", "float64"}, {"actions", "-1"},
-                                      {"scale", "0"},      {"sahpe", "[4]"},     {"max_steps", "[1, 2]"}};
+    static const rp_option wrong[] = {
+        {"shape", "[0]"},  {"shape", "[1.5]"}, {"shape", "[]"}, {"shape", "[1, x]"}, {"dtype", "float64"},
+        {"actions", "-1"}, {"actions", "2.5"}, {"scale", "0"},  {"sahpe", "[4]"},    {"max_steps", "[1, 2]"}};
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
         spec[1] = wrong[i];
         expect_refusal(&config, RP_INVALID_ARGUMENT, wrong[i].name);

@@ -424,3 +424,29 @@ TEST(why_names_who_waits_for_what, NULL, end)
     assert_int_equal(wait->count, 5);
     assert_non_null(strstr(wait->text, "needs 1 more sample"));
 }
+
+/* A batch without replacement whose client does not read while others take the same items has none of them twice. */
+TEST(a_distinct_batch_that_is_held_up_stays_distinct, NULL, end)
+{
+    begin("max_size: 100, limiter: {kind: none}");
+    testpeer_insert(peer, "t", 1, 10, 1);
+    embed_settle(&embed);
+    struct testpeer *writer = testpeer_opened(&embed, false), *other = testpeer_new(&embed);
+    uint64_t id = testpeer_sample(peer, "t", 20, NO_TIMEOUT, DISTINCT);
+    embed_settle(&embed);
+    struct peer *to = peer_find(&embed.broker->peers, &embed.broker->peers.waits.first->to);
+    atomic_fetch_add(&to->pending_bytes, 1LL << 40);
+    testpeer_insert(writer, "t", 11, 1, 1);
+    embed_settle(&embed);
+    testpeer_sample(other, "t", 11, NO_TIMEOUT, DISTINCT);
+    embed_settle(&embed);
+    atomic_fetch_sub(&to->pending_bytes, 1LL << 40);
+    embed_advance(&embed, 5);
+    testpeer_insert(writer, "t", 12, 30, 1);
+    embed_advance(&embed, 5);
+    const Replay__SampleReply *reply = testpeer_await(peer, id)->reply->sample;
+    assert_int_equal(reply->n_key, 20);
+    for (size_t i = 0; i < reply->n_key; i++)
+        for (size_t j = 0; j < i; j++)
+            assert_int_not_equal(reply->key[i], reply->key[j]);
+}

@@ -436,6 +436,26 @@ TEST(many_samplers_share_memory_and_reads, make_folder, drop_folder)
     assert_true(most <= 256 << 10);
 }
 
+/* A sample that has read its data waits for a client that does not read; meanwhile the data goes to disk again. */
+TEST(data_goes_while_its_client_does_not_read, make_folder, drop_folder)
+{
+    struct testpeer *peer = start_rows(TABLE, "memory: 1MiB", NULL);
+    insert_rows(peer, 0, 60, 32, false);
+    spill_all();
+    uint64_t id = testpeer_sample(peer, "t", 12, NO_TIMEOUT, 0);
+    const struct wait *wait = await_parked(1);
+    struct broker *broker = embed.broker;
+    struct peer *to = peer_find(&broker->peers, &wait->to);
+    atomic_fetch_add(&to->pending_bytes, 1LL << 40);
+    for (uint32_t ms = 0; ms < 2000 && !broker->samples.held; ms++)
+        broker_turn(broker, 1);
+    assert_non_null(broker->samples.held);
+    spill_all();
+    atomic_fetch_sub(&to->pending_bytes, 1LL << 40);
+    embed_advance(&embed, 5);
+    check_all(testpeer_await(peer, id));
+}
+
 static void damage(const struct chunk *chunk)
 {
     char path[128];
