@@ -149,3 +149,18 @@ def test_environments(many):
 
     steady(run, 100_000)
     env.close()
+
+
+def test_environments():
+    envs = pytest.importorskip("replaybus.envs", reason="the extension _agent is not built here")
+    env, vector, actions = envs.make("CartPole-v1"), envs.make_vec("CartPole-v1", 8), np.zeros(8, np.int64)
+
+    def run(n):
+        env.reset(seed=1), vector.reset(seed=1)
+        for i in range(n):
+            if True in env.step(i & 1)[2:4]:
+                env.reset()
+            vector.step(actions)
+            envs.make("CartPole-v1") if i % 100 == 0 else None
+
+    steady(run, 30_000)
