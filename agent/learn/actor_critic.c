@@ -441,11 +441,10 @@ static rp_status td3_create(struct agent *self, rp_error *err)
 {
     const struct agent_config *config = &self->config;
     if (config->target_period % config->policy_delay != 0)
-        return err_set(
-            err, RP_INVALID_ARGUMENT,
-            "agent.target is %lld; td3 moves its targets with its policy, so it must be a multiple of "
-            "policy_delay, %lld",
-            (long long)config->target_period, (long long)config->policy_delay);
+        return err_set(err, RP_INVALID_ARGUMENT,
+                       "agent.target is %lld; td3 moves its targets with its policy, so it must be a multiple of "
+                       "policy_delay, %lld",
+                       (long long)config->target_period, (long long)config->policy_delay);
     return critic_create(self, &(struct critic_plan){.n_q = 2, .heads = 1, .target_policy = true}, err);
 }
 

@@ -1145,7 +1145,7 @@ void schema_read_options(const struct schema *schema, const struct schema_list *
                          struct schema_report *report)
 {
     const rp_option *given = options->data;
-    const char *names[MAX_OPTIONS];
+    const char *names[MAX_OPTIONS] = {0};
     char why[WHY_BYTES], at[SCHEMA_MAX_PATH];
     for (uint32_t i = 0; i < schema->n_rows; i++) {
         names[i] = schema->rows[i].path;
@@ -1153,7 +1153,7 @@ void schema_read_options(const struct schema *schema, const struct schema_list *
     }
     for (uint32_t k = 0; k < options->count; k++) {
         uint32_t i = 0;
-        while (i < schema->n_rows && strcmp(names[i], given[k].name) != 0)
+        while (i < schema->n_rows && strcmp(schema->rows[i].path, given[k].name) != 0)
             i++;
         schema_join(at, sizeof at, path, given[k].name, strlen(given[k].name));
         if (i < schema->n_rows) {
