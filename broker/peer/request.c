@@ -28,9 +28,9 @@ static bool encode(struct text *out, uint64_t id, const struct answer *answer)
     size_t text = answer->text ? strlen(answer->text) : 0;
     size_t body = answer->body ? protobuf_c_message_get_packed_size(answer->body) : 0;
     size_t most = text + body + HEAD_BYTES;
-    *out =
-        (struct text){.data = most <= KEPT_REPLY_BYTES ? need_resize(NULL, most, 1) : malloc(most), .capacity = most};
-    out->failed = !out->data;
+    char *data = most <= KEPT_REPLY_BYTES ? need_resize(NULL, most, 1) : malloc(most);
+    *out = (struct text){.capacity = most, .failed = !data};
+    out->data = data;
     pb_put_varint(out, 1, WIRE_VERSION);
     pb_put_fixed64(out, 2, id);
     pb_put_varint(out, 3, (uint64_t)answer->status);
