@@ -251,7 +251,8 @@ static rp_status wire_scan(const struct wire_spec *spec, const void *frame, size
     X(4, BOOL, distinct, distinct)                                                                                     \
     X(5, BOOL, flexible, flexible)                                                                                     \
     X(6, BOOL, whole, whole)                                                                                           \
-    X(7, BOOL, paid, paid)
+    X(7, BOOL, paid, paid)                                                                                             \
+    X(8, BOOL, shared, shared)
 
 #define KEYS_FIELDS(X) X(1, TEXT, table, table) X(2, A64, key, key)
 #define UPDATE_FIELDS(X) KEYS_FIELDS(X) X(3, A64, priority, priority)
@@ -306,7 +307,9 @@ static rp_status wire_scan(const struct wire_spec *spec, const void *frame, size
     X(22, F64, waited_ns, waited_ns)                                                                                   \
     X(23, BOOL, partial, partial)                                                                                      \
     X(24, F64, mass, mass)                                                                                             \
-    X(25, F64, room, room)
+    X(25, F64, room, room)                                                                                             \
+    X(26, A64, place, place)                                                                                           \
+    X(27, A64, stamp, stamp)
 
 #define WIRE_VIEW wire_request
 static const char *const request_names[] = {REQUEST_FIELDS(WIRE_FIELD)};
@@ -513,7 +516,8 @@ static rp_status wire_check_blocks(struct wire_sampled *out, rp_error *err)
     uint32_t chunks = out->n_chunks, most = wire_max(&out->chunk_blocks);
     WIRE_OR_ONE(spec, 14, out->chunk_length, chunks);
     WIRE_OR_ONE(spec, 15, out->chunk_blocks, chunks);
-    if (out->packed > chunks)
+    WIRE_EXACT(spec, 27, out->stamp, out->place.n);
+    if ((uint64_t)out->packed + out->place.n > chunks)
         return wire_bad_value(spec, 19, "is more than the number of chunks", out->packed, err);
     if (most > RP_MAX_COLUMNS)
         return wire_bad_value(spec, 15, "is more than a stream may have columns", most, err);
@@ -554,7 +558,7 @@ rp_status wire_read_sampled(const void *body, size_t size, struct wire_sampled *
 /* ---- writing. Writes hot headers. The fields are planned first, so that the exact size is known: one reservation, then one pass that stores
  * tag, length and bytes without checks. Fields are in the order of their numbers, as protobuf writes them. */
 
-#define WIRE_MAX_PARTS 26u
+#define WIRE_MAX_PARTS 28u
 #define WIRE_SAMPLE_BODY 19u
 
 /* The fixed start of an ingest header: tags and values up to oldest_chunk, with zeros written out. */
@@ -737,6 +741,8 @@ static void plan_sampled(struct wire_plan *plan, const struct wire_sampled_out *
         plan_scalar(plan, 24, PB_FIXED64, &in->mass);
         plan_scalar(plan, 25, PB_FIXED64, &in->room);
     }
+    plan_array(plan, 26, in->place, in->n_places, 8);
+    plan_array(plan, 27, in->stamp, in->n_places, 8);
 }
 
 void wire_write_sampled(struct text *out, const struct wire_sampled_out *in)

@@ -58,7 +58,7 @@ struct wire_sample {
     uint32_t count;
     bool has_timeout;
     uint64_t timeout_ms;
-    bool distinct, flexible, whole, paid;
+    bool distinct, flexible, whole, paid, shared;
 };
 rp_status wire_read_sample(const void *body, size_t size, struct wire_sample *out, rp_error *err);
 
@@ -139,6 +139,7 @@ struct wire_sampled {
     struct pb_array layout, offset, length, chunks, chunk; /* chunk empty: 0, 1, 2 ... */
     struct pb_array chunk_length, chunk_blocks;
     struct pb_array block_column, block_codec, block_size;
+    struct pb_array place, stamp; /* of the last chunks */
     uint32_t packed;
     const uint8_t *layouts;
     size_t layouts_size;
@@ -175,6 +176,8 @@ struct wire_sampled_out {
     const uint32_t *chunk_length, *chunk_blocks, *block_size;
     const uint8_t *block_column, *block_codec;
     uint32_t n_block_columns;
+    const uint64_t *place, *stamp; /* of the last n_places chunks */
+    uint32_t n_places;
     uint32_t packed;
     const void *layouts; /* encoded Layout fields with their tags (number 20) */
     size_t layouts_size;
