@@ -1,0 +1,172 @@
+/* Work whose instructions are counted: work KIND N does N operations through libreplay at a broker on the same thread, which is one
+ * connection without sockets, other threads or a clock that runs. tests/integration/instructions_test.py runs it under callgrind. */
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "agent/client/conn/client.h"
+#include "replay/admin.h"
+#include "replay/sampler.h"
+#include "replay/writer.h"
+#include "tests/support/embed.h"
+
+#define STRING_(x) #x
+#define STRING(x) STRING_(x)
+#ifdef __clang__
+static const char compiler[] = "clang" STRING(__clang_major__);
+#else
+static const char compiler[] = "gcc" STRING(__GNUC__);
+#endif
+
+#define WAIT_MS 600000
+#define LOOK_NS 10000 /* long enough that waiting for a timer takes few turns */
+#define ITEMS 2000u
+#define BATCH 64u
+#define PER_MESSAGE 50u
+
+static const char yaml[] = "service: inproc://service\n" /* not bound */
+                           "tables:\n"
+                           "  - {name: replay, max_size: 1000, sampler: {kind: prioritized}, limiter: {kind: none}}\n";
+
+static struct {
+    struct broker_config config;
+    struct ducts ducts;
+    struct broker *broker;
+    rp_client *client;
+    rp_writer *writer;
+    uint64_t keys[ITEMS]; /* of the newest items */
+} all;
+
+/* The linker puts these in the place of the system's, so that every run is the same: time passes with each look at a clock, and
+ * random numbers are the same ones. */
+int __wrap_clock_gettime(clockid_t id, struct timespec *now);
+int __wrap_clock_gettime(clockid_t id, struct timespec *now)
+{
+    static int64_t now_ns = 1000 * NS_PER_S;
+    (void)id;
+    now_ns += LOOK_NS;
+    *now = (struct timespec){now_ns / NS_PER_S, now_ns % NS_PER_S};
+    return 0;
+}
+
+void __wrap_rng_system(void *data, size_t size);
+void __wrap_rng_system(void *data, size_t size)
+{
+    static struct rng rng = {.s = {1, 2, 3, 4}};
+    for (uint8_t *at = data; size-- > 0; at++)
+        *at = (uint8_t)rng_next(&rng);
+}
+
+/* A function of its own, so that what it calls is known as the broker's part. */
+void broker_part(void);
+__attribute__((noinline)) void broker_part(void)
+{
+    broker_turn(all.broker, 0);
+}
+
+static void turn(void *ctx, int wait_ms)
+{
+    (void)ctx;
+    (void)wait_ms;
+    broker_part();
+}
+
+static void must(rp_status status, const rp_error *err)
+{
+    if (status == RP_OK)
+        return;
+    fprintf(stderr, "work: %s\n", err->text);
+    exit(1);
+}
+
+static void start(uint32_t item_bytes)
+{
+    char problems[2048];
+    rp_error err = {0};
+    log_set_level(LEVEL_OFF);
+    if (!embed_read_config(yaml, &all.config, problems, sizeof problems)) {
+        fputs(problems, stderr);
+        exit(1);
+    }
+    all.broker = broker_new_local(&all.config, clock_system(), &all.ducts, &err);
+    must(all.broker ? RP_OK : (rp_status)err.status, &err);
+    const struct conn_host host = {.ducts = &all.ducts, .turn = turn};
+    rp_client_options options = {.struct_size = sizeof options, .name = "work"};
+    all.client = client_connect("this process", &options, &host, WAIT_MS, &err);
+    must(all.client ? RP_OK : (rp_status)err.status, &err);
+    const rp_column column = {.name = "x", .dtype = RP_DTYPE_UINT8, .rank = 1, .shape = {item_bytes}};
+    all.writer = rp_writer_new(all.client, &column, 1, NULL, WAIT_MS, &err);
+    must(all.writer ? RP_OK : (rp_status)err.status, &err);
+}
+
+static void insert(uint32_t n)
+{
+    static uint8_t row[1 << 16];
+    const void *value = row;
+    rp_error err = {0};
+    for (uint32_t i = 0; i < n; i++) {
+        memcpy(row, &i, sizeof i);
+        must(rp_writer_append(all.writer, &value, WAIT_MS, &err), &err);
+        must(rp_writer_item_last(all.writer, "replay", 1 + i % 7, 1, WAIT_MS, &all.keys[i % ITEMS], &err), &err);
+        if (i % PER_MESSAGE == PER_MESSAGE - 1)
+            must(rp_writer_flush(all.writer, 0, WAIT_MS, &err), &err);
+    }
+    must(rp_writer_flush(all.writer, 0, WAIT_MS, &err), &err);
+}
+
+static void sample(uint32_t n)
+{
+    rp_error err = {0};
+    rp_sampler_options options = {.struct_size = sizeof options};
+    options.batch_size = BATCH;
+    options.on_demand = true;
+    rp_sampler *sampler = rp_sampler_new(all.client, "replay", &options, &err);
+    must(sampler ? RP_OK : (rp_status)err.status, &err);
+    for (uint32_t i = 0; i < n; i++) {
+        rp_batch *batch;
+        must(rp_sampler_next(sampler, &batch, WAIT_MS, &err), &err);
+        rp_batch_release(&batch);
+    }
+    rp_sampler_destroy(&sampler);
+}
+
+static void update(uint32_t n)
+{
+    rp_error err = {0};
+    double priorities[BATCH];
+    for (uint32_t i = 0; i < n; i++) {
+        for (uint32_t k = 0; k < BATCH; k++)
+            priorities[k] = 1 + (i + k) % 5;
+        const uint64_t *keys = all.keys + ITEMS / 2 + i * BATCH % (ITEMS / 2 - BATCH);
+        rp_change change = {0};
+        must(rp_priorities_update(all.client, "replay", keys, priorities, BATCH, WAIT_MS, &change, &err), &err);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    const char *kind = argc == 3 ? argv[1] : "";
+    uint32_t n = argc == 3 ? (uint32_t)strtoul(argv[2], NULL, 10) : 0;
+    if (strcmp(kind, "compiler") == 0)
+        return puts(compiler) < 0;
+    bool inserts = strcmp(kind, "insert") == 0, samples = strncmp(kind, "sample", 6) == 0;
+    if (n == 0 || (!inserts && !samples && strcmp(kind, "update") != 0)) {
+        fputs("usage: work compiler|insert|sample|sample-large|update N\n", stderr);
+        return 2;
+    }
+    start(strcmp(kind, "sample-large") == 0 ? 1u << 16 : 4);
+    rp_error err = {0};
+    insert(inserts ? n : ITEMS);
+    if (samples)
+        sample(n);
+    else if (!inserts)
+        update(n);
+    must(rp_writer_destroy(&all.writer, WAIT_MS, &err), &err);
+    rp_client_destroy(&all.client);
+    broker_destroy(&all.broker);
+    ducts_fini(&all.ducts);
+    schema_free(&broker_schema, &all.config);
+    return 0;
+}
