@@ -292,7 +292,7 @@ static int export_items(struct ctl *ctl, struct offline *offline)
         return ctl_fail(ctl, &err);
     }
     const struct batch_options options = {.beta = 0};
-    self.pool = batch_pool_new(1);
+    self.pool = batch_pool_new(1, NULL);
     self.decoder = self.pool ? batch_decoder_new(self.pool, &options) : NULL;
     rp_status status =
         self.decoder ? export_table(&self, &table->in, &err) : err_set(&err, RP_NO_MEMORY, "no memory to export");

@@ -5,6 +5,7 @@
 #ifndef REPLAY_SAMPLER_H
 #define REPLAY_SAMPLER_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 #include "replay/client.h"
@@ -83,6 +84,15 @@ typedef enum rp_fill {
     RP_FILL_WHOLE = 2,   /* pick nothing before the limiter allows the whole batch */
 } rp_fill;
 
+/* Where the memory of batches comes from, such as pages that a GPU reads. Each batch is one block, which is kept and given to later
+ * batches. Both functions are called by any thread of the library and by who releases a batch; by the last of them after the sampler is
+ * gone. They make no calls of the library. */
+typedef struct rp_memory {
+    void *(*alloc)(void *ctx, size_t bytes); /* aligned to 64 bytes; NULL: there is no memory */
+    void (*free)(void *ctx, void *memory, size_t bytes);
+    void *ctx;
+} rp_memory;
+
 /* Set struct_size to sizeof(rp_sampler_options) and the rest to 0 for the defaults. */
 typedef struct rp_sampler_options {
     uint32_t struct_size;
@@ -100,6 +110,10 @@ typedef struct rp_sampler_options {
     uint64_t max_samples; /* the stream ends after exactly this many items; 0: no end */
     double beta;          /* exponent of the importance weights; 0: all weights are 1 */
     uint64_t max_bytes;   /* largest memory of one batch; 0: 4 GiB */
+    /* Threads that fill a batch of 1 MiB or more, at most 64; 0: 4 if there are 8 processors, else 1. Over shards they are divided. */
+    uint32_t gather_threads;
+    uint32_t reserved;
+    rp_memory memory; /* of the batches; all zeros: the library's */
 } rp_sampler_options;
 
 /* Starts sampling at once. options may be NULL. NULL with err set: there is no such table, or an option is wrong. The client
@@ -156,10 +170,13 @@ typedef struct rp_sampler_stats {
     uint32_t struct_size;
     uint32_t requested; /* requests in flight */
     uint32_t ready;     /* batches decoded and not yet taken */
-    uint32_t reserved;
-    uint64_t batches;   /* taken */
-    uint64_t items;     /* in them */
-    uint64_t decode_ns; /* time spent decoding */
+    uint32_t
+        shared; /* brokers whose memory is read directly: they run on this host. REPLAY_SHM=0 in the environment: none */
+    uint64_t batches;      /* taken */
+    uint64_t items;        /* in them */
+    uint64_t decode_ns;    /* time spent decoding */
+    uint64_t shared_bytes; /* read from the memory of brokers */
+    uint64_t overtaken; /* replies that were asked for again, because the broker had used their memory for other data */
 } rp_sampler_stats;
 RP_API rp_status rp_sampler_get_stats(rp_sampler *sampler, rp_sampler_stats *out);
 

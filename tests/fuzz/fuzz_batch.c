@@ -72,7 +72,7 @@ static void decode(const uint8_t *header, size_t header_size, const struct batch
     if (wire_read_reply(header, header_size, &reply, NULL) != RP_OK ||
         wire_read_sampled(reply.data, reply.size, &view, NULL) != RP_OK)
         return;
-    struct batch_pool *pool = batch_pool_new(1);
+    struct batch_pool *pool = batch_pool_new(1, NULL);
     struct batch_decoder *decoder = pool ? batch_decoder_new(pool, &options) : NULL;
     /* The second time the layouts are known already. The third time the items stay in the reply. */
     for (uint32_t i = 0; decoder && i < 3; i++) {

@@ -55,7 +55,7 @@ static rp_status join(struct batch_pool *pool, struct rp_batch **lists, uint32_t
 static rp_status read_batch(const struct gather_answers *answers, rp_batch **out, rp_error *err)
 {
     struct rp_batch *lists[WIRE_MAX_SHARDS] = {0};
-    struct batch_pool *pool = batch_pool_new(0);
+    struct batch_pool *pool = batch_pool_new(0, NULL);
     if (!pool)
         return err_set(err, RP_NO_MEMORY, "no memory for a batch");
     rp_status status = decode(answers, pool, lists, err);

@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "agent/client/conn/client.h"
 #include "proto/base/error.h"
@@ -17,11 +18,36 @@ struct batch_pool {
     uint32_t keep;
     uint32_t n_free;
     struct rp_batch *free;
+    rp_memory memory;
 };
+
+/* ---- memory ---- */
+
+#define HUGE_PAGE ((size_t)2 << 20)
+
+/* Large pages: a batch is written all over, by several threads. */
+static void *own_alloc(void *ctx, size_t bytes)
+{
+    (void)ctx;
+    bool large = bytes >= 2 * HUGE_PAGE;
+    void *memory = aligned_alloc(large ? HUGE_PAGE : 64, bytes);
+    if (memory && large)
+        madvise(memory, bytes & ~(HUGE_PAGE - 1), MADV_HUGEPAGE);
+    return memory;
+}
+
+static void own_free(void *ctx, void *memory, size_t bytes)
+{
+    (void)ctx;
+    (void)bytes;
+    free(memory);
+}
+
+static const rp_memory own_memory = {own_alloc, own_free, NULL};
 
 /* ---- pool ---- */
 
-struct batch_pool *batch_pool_new(uint32_t keep)
+struct batch_pool *batch_pool_new(uint32_t keep, const rp_memory *memory)
 {
     struct batch_pool *self = calloc(1, sizeof *self);
     if (!self)
@@ -30,6 +56,7 @@ struct batch_pool *batch_pool_new(uint32_t keep)
     pthread_mutex_init(&self->lock, NULL);
     self->refs = 1;
     self->keep = keep;
+    self->memory = memory && memory->alloc ? *memory : own_memory;
     return self;
 }
 
@@ -39,10 +66,18 @@ struct batch_pool *batch_pool_ref(struct batch_pool *self)
     return self;
 }
 
-static void batch_free(struct rp_batch *batch)
+static void free_memory(const struct batch_pool *self, struct rp_batch *batch)
 {
+    if (batch->memory)
+        self->memory.free(self->memory.ctx, batch->memory, batch->capacity);
+    batch->memory = NULL;
+    batch->capacity = 0;
+}
+
+static void batch_free(const struct batch_pool *self, struct rp_batch *batch)
+{
+    free_memory(self, batch);
     free(batch->fields);
-    free(batch->memory);
     free(batch);
 }
 
@@ -54,7 +89,7 @@ void batch_pool_unref(struct batch_pool **self)
         return;
     while (pool->free) {
         struct rp_batch *next = pool->free->next;
-        batch_free(pool->free);
+        batch_free(pool, pool->free);
         pool->free = next;
     }
     pthread_mutex_destroy(&pool->lock);
@@ -91,12 +126,11 @@ static struct rp_batch *pool_take(struct batch_pool *self, uint32_t n_fields, si
     if (!batch->memory || batch->capacity < bytes) {
         /* Some extra room, so that batches of varying size do not allocate each time. */
         size_t capacity = (bytes + bytes / 8 + 4095) & ~(size_t)4095;
-        free(batch->memory);
-        batch->capacity = 0;
-        batch->memory = aligned_alloc(64, capacity);
-        if (!batch->memory)
-            goto fail;
+        free_memory(self, batch);
+        batch->memory = self->memory.alloc(self->memory.ctx, capacity);
         batch->capacity = capacity;
+        if (!batch->memory || (uintptr_t)batch->memory % 64)
+            goto fail;
     }
     if (batch->fields_capacity < n_fields) {
         rp_field_view *fields = realloc(batch->fields, n_fields * sizeof *fields);
@@ -110,7 +144,7 @@ static struct rp_batch *pool_take(struct batch_pool *self, uint32_t n_fields, si
     batch->text[0] = '\0';
     return batch;
 fail:
-    batch_free(batch);
+    batch_free(self, batch);
     return NULL;
 }
 
@@ -203,7 +237,8 @@ rp_status batch_make(struct batch_pool *pool, struct batch_spec *spec, struct rp
     uint64_t fields = align64(names + size);
     *out = pool_take(pool, spec->n_fields, (size_t)(spec->in_reply ? fields : fields + spec->bytes) + 64);
     if (!*out)
-        return err_set(err, RP_NO_MEMORY, "no memory for a batch of %u items", spec->n);
+        return err_set(err, RP_NO_MEMORY, "no memory for a batch of %u items%s", spec->n,
+                       pool->memory.alloc == own_alloc ? "" : ": options.memory gave none, or not aligned to 64 bytes");
     (*out)->info = (rp_batch_info){.struct_size = sizeof(*out)->info, .n = spec->n, .n_fields = spec->n_fields};
     (*out)->in_reply.step = 0;
     set_arrays(*out, spec);
@@ -259,7 +294,8 @@ void rp_batch_release(rp_batch **batch)
     struct batch_pool *pool = self->pool;
     *batch = NULL;
     if (pool->forks != forks_count()) { /* the lock may be held by a thread of the parent */
-        batch_free(self);
+        self->memory = pool->memory.alloc == own_alloc ? self->memory : NULL; /* others may be unable to free it here */
+        batch_free(pool, self);
         return;
     }
     pthread_mutex_lock(&pool->lock);
@@ -271,7 +307,7 @@ void rp_batch_release(rp_batch **batch)
     }
     pthread_mutex_unlock(&pool->lock);
     if (!kept)
-        batch_free(self);
+        batch_free(pool, self);
     batch_pool_unref(&pool);
 }
 

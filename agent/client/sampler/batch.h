@@ -57,8 +57,8 @@ static inline uint32_t batch_chunk_at(const uint8_t *index, uint32_t i)
 
 /* ---- pool ---- */
 
-/* Keeps up to `keep` released batches for reuse. */
-struct batch_pool *batch_pool_new(uint32_t keep);
+/* Keeps up to `keep` released batches for reuse. memory: where theirs comes from; NULL: from this library. */
+struct batch_pool *batch_pool_new(uint32_t keep, const rp_memory *memory);
 struct batch_pool *batch_pool_ref(struct batch_pool *self);
 void batch_pool_unref(struct batch_pool **self);
 

@@ -22,6 +22,7 @@
 #define MOST_MS (INT64_MAX / NS_PER_MS / 4)
 #define MAX_SOURCES 64u
 #define MAX_IN_FLIGHT 1024u
+#define MAX_GATHER_THREADS 64u
 /* How long a new sampler waits for what brokers say about its tables: for the first of each group, and then for the others. */
 #define LEARN_NS (2 * NS_PER_S)
 #define LEARN_MORE_NS (NS_PER_S / 5)
@@ -64,6 +65,11 @@ static rp_status check_options(const rp_sampler_options *options, uint32_t max_b
         return err_set(err, RP_INVALID_ARGUMENT, "on_demand is %u; it may be 0 or 1", options->on_demand);
     if (options->fill < RP_FILL_WAIT || options->fill > RP_FILL_WHOLE)
         return err_set(err, RP_INVALID_ARGUMENT, "there is no rp_fill %d", (int)options->fill);
+    if (options->gather_threads > MAX_GATHER_THREADS)
+        return err_set(err, RP_INVALID_ARGUMENT, "gather_threads is %u; it may be 1 to %u", options->gather_threads,
+                       MAX_GATHER_THREADS);
+    if (!options->memory.alloc != !options->memory.free)
+        return err_set(err, RP_INVALID_ARGUMENT, "memory has only one of alloc and free: give both, or none");
     if (options->on_demand && options->end_after_ms)
         return err_set(err, RP_INVALID_ARGUMENT,
                        "end_after_ms is %lld with on_demand: give the time to rp_sampler_next instead",
@@ -485,7 +491,7 @@ static bool add_part(rp_sampler *self, const rp_source *source, uint32_t number,
         uint64_t batches = most / self->options.batch_size + 2, each = self->options.max_bytes;
         options = (struct batch_options){.max_bytes = each < MOST_BYTES / batches ? each * batches : MOST_BYTES};
     }
-    struct batch_pool *pool = self->alone ? batch_pool_ref(self->pool) : batch_pool_new(MOST_AHEAD);
+    struct batch_pool *pool = self->alone ? batch_pool_ref(self->pool) : batch_pool_new(MOST_AHEAD, NULL);
     bool made = part_init(part, self, conn, source->table, pool, &options);
     batch_pool_unref(&pool);
     if (made && !self->alone && !conn_is_inside(conn))
@@ -624,7 +630,8 @@ static bool make(rp_sampler *self, const rp_source *sources, uint32_t n)
     self->alone = parts == 1;
     self->n_sources = n;
     uint32_t most = self->alone ? 1 : MOST_AHEAD * parts;
-    self->pool = batch_pool_new(options->on_demand ? 3 : 2 + (options->in_flight > most ? options->in_flight : most));
+    self->pool = batch_pool_new(options->on_demand ? 3 : 2 + (options->in_flight > most ? options->in_flight : most),
+                                &options->memory);
     self->parts = calloc(parts, sizeof *self->parts);
     self->groups = calloc(n + 1, sizeof *self->groups);
     self->room = calloc(2 * (size_t)parts + n + 2, sizeof *self->room);

@@ -520,7 +520,7 @@ static int set_up(void **state)
 {
     struct batch_options options = {.beta = 0.4, .max_bytes = UINT64_C(1) << 30};
     struct fixture *f = *state = calloc(1, sizeof *f);
-    f->pool = batch_pool_new(2);
+    f->pool = batch_pool_new(2, NULL);
     f->decoder = batch_decoder_new(f->pool, &options);
     assert_non_null(f->decoder);
     return 0;
@@ -863,4 +863,70 @@ TEST(weights)
     assert_true(fabs(w[1] - 0.25) < 1e-6);
     batch_weights(p, 4, 0.5, w);
     assert_true(fabs(w[1] - 0.5) < 1e-6);
+}
+
+/* Memory of the caller, which may be refused or not aligned. */
+struct lent {
+    uint32_t blocks, allocs, off; /* off: bytes that the next block is away from its alignment */
+    size_t bytes;
+};
+
+static void *lend(void *ctx, size_t bytes)
+{
+    struct lent *self = ctx;
+    uint8_t *memory = aligned_alloc(64, bytes + 64);
+    self->blocks++;
+    self->allocs++;
+    self->bytes += bytes;
+    return memory + self->off;
+}
+
+static void take_back(void *ctx, void *memory, size_t bytes)
+{
+    struct lent *self = ctx;
+    self->blocks--;
+    self->bytes -= bytes;
+    free((uint8_t *)memory - self->off);
+}
+
+BATCH_TEST(memory_of_the_caller)
+{
+    struct lent lent = {0};
+    struct model *m = &f->m;
+    struct reply *r = &f->r;
+    struct rp_batch *batches[3];
+    struct batch_options options = {.beta = 0.4};
+    struct batch_pool *pool = batch_pool_new(2, &(rp_memory){lend, take_back, &lent});
+    struct batch_decoder *decoder = batch_decoder_new(pool, &options);
+    plain_model(m, 16);
+    encode_reply(m, r);
+    assert_int_equal(reply_read(r, NULL), RP_OK);
+    for (uint32_t round = 0; round < 4; round++) {
+        for (uint32_t i = 0; i < 3; i++) {
+            assert_int_equal(decode_reply(decoder, r, &batches[i], NULL), RP_OK);
+            check_batch(m, batches[i]);
+        }
+        assert_int_equal(lent.blocks, 3);
+        for (uint32_t i = 0; i < 3; i++)
+            rp_batch_release(&batches[i]);
+        assert_int_equal(lent.blocks, 2);
+    }
+    assert_int_equal(lent.allocs, 3 + 3); /* two of three are used again each time */
+    assert_int_equal(decode_reply(decoder, r, &batches[0], NULL), RP_OK);
+    batch_decoder_destroy(&decoder);
+    batch_pool_unref(&pool);
+    assert_int_equal(lent.blocks, 2); /* a batch outlives its sampler */
+    rp_batch_release(&batches[0]);
+    assert_int_equal(lent.blocks, 0);
+    assert_int_equal(lent.bytes, 0);
+
+    lent.off = 8;
+    pool = batch_pool_new(2, &(rp_memory){lend, take_back, &lent});
+    decoder = batch_decoder_new(pool, &options);
+    assert_int_equal(decode_reply(decoder, r, &batches[0], NULL), RP_NO_MEMORY);
+    assert_int_equal(lent.blocks, 0);
+    batch_decoder_destroy(&decoder);
+    batch_pool_unref(&pool);
+    reply_fini(r);
+    model_fini(m);
 }

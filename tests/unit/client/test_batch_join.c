@@ -80,7 +80,7 @@ static const struct batch_join_options plain = {.beta = 1, .sources = true, .sha
 static int set_up(void **state)
 {
     struct fixture *f = calloc(1, sizeof *f);
-    f->pool = batch_pool_new(4);
+    f->pool = batch_pool_new(4, NULL);
     f->a = make(f->pool, 10, 8, (const uint32_t[]){8, 2, 3, 1});
     f->b = make(f->pool, 20, 5, (const uint32_t[]){1, 5, 4, 5});
     f->rows[0] = (struct batch_rows){f->a->batch, 1, 1, 0.5, 0, 3};
