@@ -52,7 +52,7 @@ struct options {
 typedef bool bench_command(struct options *options);
 bench_command command_insert, command_sample, command_update, command_mixed, command_clients,
     command_curve; /* compare.c */
-bench_command command_journal, command_checkpoint, command_shards, command_agent;
+bench_command command_journal, command_checkpoint, command_shards, command_agent, command_tree;
 
 /* ---- what processes report, in shared memory: each writes its own lane ---- */
 

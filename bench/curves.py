@@ -1,4 +1,5 @@
-"""Draws returns against environment steps as SVG: for each group of runs the mean, in a band from the worst to the best seed.
+"""Draws figures as SVG. panel: returns against environment steps, for each group of runs the mean in a band from the worst to the
+best seed. chart: any numbers against others, as lines with points.
 
 A curve is [(environment steps, return)], in the order of the steps. Axes have ticks at round numbers.
 """
@@ -6,7 +7,7 @@ import html
 import math
 import statistics
 
-COLOURS = ["#1b6ca8", "#d1495b", "#2e8b57", "#8a5fbf"]
+COLOURS = ["#1b6ca8", "#d1495b", "#2e8b57", "#8a5fbf", "#c77d1a", "#4a4a4a", "#159a9c", "#a0527a"]
 POINTS = 50  # in which a curve is drawn
 FONT = 11
 
@@ -41,7 +42,7 @@ def ticks(low, high, most):
 
 def short(value):
     if abs(value) >= 1e6:
-        return f"{value / 1e6:g}M"
+        return f"{value / 1e6:.4g}M"
     return f"{value / 1e3:g}k" if abs(value) >= 1e4 else f"{value:g}"
 
 
@@ -82,6 +83,42 @@ def panel(box, title, groups, steps, bar=None):
         out.append(f'<polyline points="{path(mean)}" fill="none" stroke="{colour}" stroke-width="2"/>')
     if bar is not None:
         out.append(line(left, at(0, bar)[1], left + width, at(0, bar)[1], "#444", ' stroke-dasharray="5 4"'))
+    out.append(f'<path d="M{left},{top}V{top + height}H{left + width}" fill="none" stroke="#888"/>')
+    return out
+
+
+def chart(box, title, lines, log=""):
+    """lines: [(colour, dashed, [(x, y)])]. log: "x", "y" or "xy" for axes that are logarithmic; only positive values then."""
+    left, top, width, height = box
+    xs, ys = (sorted({point[i] for _, _, points in lines for point in points}) for i in (0, 1))
+    if not xs:
+        return [text(left, top - 8, title + ": nothing was measured", "start", 13)]
+    scale_x, scale_y = (math.log10 if axis in log else float for axis in "xy")
+    if "y" in log:
+        levels = [10.0 ** i for i in range(math.floor(math.log10(ys[0])), math.ceil(math.log10(ys[-1]) + 1e-9) + 1)]
+    else:
+        levels = ticks(min(0, ys[0]), ys[-1], max(3, height // 30))
+
+    def at(x, y):
+        shares = [(scale(value) - scale(low)) / (scale(high) - scale(low) or 1)
+                  for scale, value, low, high in ((scale_x, x, xs[0], xs[-1]), (scale_y, y, levels[0], levels[-1]))]
+        return left + width * shares[0], top + height * (1 - shares[1])
+
+    out = [text(left, top - 8, title, "start", 13)]
+    for y in levels:
+        out += [line(left, at(xs[0], y)[1], left + width, at(xs[0], y)[1], "#ddd"),
+                text(left - 5, at(xs[0], y)[1] + 4, short(y), "end")]
+    taken = -math.inf
+    for x in xs if len(xs) <= 12 else [x for x in ticks(xs[0], xs[-1], width // 60) if xs[0] <= x <= xs[-1]]:
+        place = at(x, levels[0])[0]
+        if place - taken >= 28:
+            out.append(text(place, top + height + 16, short(x)))
+            taken = place
+    for colour, dashed, points in lines:
+        places = [at(x, y) for x, y in points]
+        out.append(f'<polyline points="{path(places)}" fill="none" stroke="{colour}" stroke-width="2"'
+                   + (' stroke-dasharray="5 4"/>' if dashed else "/>"))
+        out += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.5" fill="{colour}"/>' for x, y in places if not dashed]
     out.append(f'<path d="M{left},{top}V{top + height}H{left + width}" fill="none" stroke="#888"/>')
     return out
 

@@ -152,6 +152,10 @@ static const struct command commands[] = {
      "steps/s of an actor on CartPole-v1, and a DQN learner's step against bare CBLAS",
      "The actor alone, with its network, and with the adder that writes into a broker. The options that count are\n"
      "--json, --repeat, --seconds, --items, --transport, --io-threads and --quick.\n"},
+    {"tree", command_tree, WHO_RUN, "", "the broker's tree of priorities next to textbook trees of other fan-outs",
+     "CPU time of one thread for a change and for a pick, in batches of 256, of 10k leaves up to --items (10M). "
+     "Counts:\n"
+     "--json, --repeat, --seconds, --items, --quick.\n"},
 };
 
 static bool options_read(struct options *self, const struct command *command, int argc, char **argv)

@@ -16,8 +16,8 @@ CONFIGS = os.path.join(processes.ROOT, "configs", "learning")
 EPISODES = 20     # of an evaluation
 EVALUATIONS = 20  # in a run, for its curve
 
-# A run to be: bar is a row of bench/learning; shards: of its broker, None: replay-single.
-Case = collections.namedtuple("Case", "bar seed shards")
+# A run to be: bar is a row of bench/learning; side: what it is compared by, such as the number of shards; None: nothing.
+Case = collections.namedtuple("Case", "bar seed side")
 
 
 def config_path(bar):
@@ -94,16 +94,16 @@ class Sharded:
         self.actors, self.limit, self.stopping = actors, limit, False
 
     def name(self, case):
-        return f"{case.bar.config}-shards-{case.shards}-seed-{case.seed}"
+        return f"{case.bar.config}-shards-{case.side}-seed-{case.seed}"
 
     def head(self, case):
-        return {"shards": case.shards, "actors": self.actors}
+        return {"shards": case.side, "actors": self.actors}
 
     def options(self, case):
-        return ["--seed", str(case.seed), f"shards={case.shards}", f"actors={self.actors}", *evaluations(case.bar)]
+        return ["--seed", str(case.seed), f"shards={case.side}", f"actors={self.actors}", *evaluations(case.bar)]
 
     def make(self, case, path, file):
-        plan = processes.Plan(config_path(case.bar), path, case.seed, self.actors, case.shards, evaluations(case.bar),
+        plan = processes.Plan(config_path(case.bar), path, case.seed, self.actors, case.side, evaluations(case.bar),
                               self.limit)
         outcome = processes.run(plan, lambda: self.stopping)
         for report in outcome.reports:
@@ -179,9 +179,9 @@ def run_all(runs, cases, jobs):
                 continue
             results[case] = lines
             last = lines[-1]
-            print(head + f"return {number(last['return'])} (bar {number(case.bar.value)}), "
-                  f"{last['environment_steps']:,} steps, {last['seconds']:.1f} s" + (", found" if found else ""),
-                  flush=True)
+            bar = "" if case.bar.value is None else f" (bar {number(case.bar.value)})"
+            print(head + f"return {number(last['return'])}{bar}, {last['environment_steps']:,} steps, "
+                  f"{last['seconds']:.1f} s" + (", found" if found else ""), flush=True)
     except KeyboardInterrupt:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)

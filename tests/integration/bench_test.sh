@@ -23,9 +23,9 @@ with open(path) as file:
 assert found["command"] == name, found["command"]
 assert found["quick"] is True and found["repeats"] >= 1
 assert found["rows"], "no rows"
-if name in ("mixed", "agent", "checkpoint", "shards"):
+if name in ("mixed", "agent", "checkpoint", "shards", "tree"):
     ratios = [row for row in found["rows"] if "ratio" in row]
-    assert len(ratios) == {"mixed": 3, "agent": 4, "checkpoint": 3, "shards": 1}[name], "a ratio is missing"
+    assert len(ratios) == {"mixed": 3, "agent": 4, "checkpoint": 3, "shards": 1, "tree": 0}[name], "a ratio is missing"
     assert all(row["value"] >= 0 for row in found["rows"] if "value" in row)
 else:
     ratios = found["rows"]
@@ -54,6 +54,7 @@ check sample sample
 check update update
 check mixed mixed
 check agent agent
+check tree tree
 check checkpoint checkpoint
 check journal journal
 check curve curve
