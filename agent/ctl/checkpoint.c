@@ -5,13 +5,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "agent/client/sampler/batch.h"
 #include "agent/ctl/ctl.h"
 #include "broker/checkpoint/loading.h"
-#include "proto/base/clock.h"
 #include "proto/base/error.h"
 #include "proto/base/format.h"
 #include "proto/config/schema.h"
@@ -322,7 +320,6 @@ static void show_tables(const struct loading *loading)
         grid_add(&grid, format_clean(clean, sizeof clean, table->info->remover));
     }
     grid_print(&grid, stdout);
-    grid_fini(&grid);
 }
 
 static void show_rest(const struct offline *offline)

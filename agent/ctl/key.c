@@ -1,7 +1,6 @@
 /* replay-ctl key: makes and shows key files, and changes a broker's list of keys. It needs no broker: a broker reads its files
  * again when they change. Secrets are never printed. */
 #include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>

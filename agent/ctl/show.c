@@ -117,7 +117,6 @@ static void print_tables(const Replay__InfoReply *info)
     if (ctl_missing(info->shards))
         printf("in %s:\n", ctl_totals(info->shards, totals, sizeof totals));
     grid_print(&grid, stdout);
-    grid_fini(&grid);
 }
 
 /* Without a ratio, the cursor and its bounds mean nothing. */
@@ -180,7 +179,6 @@ static void print_slots(Replay__SlotInfo *const *slots, size_t n)
         grid_add(&grid, format_time(b, slots[i]->age_ns));
     }
     grid_print(&grid, stdout);
-    grid_fini(&grid);
 }
 
 static void print_counters(Replay__CounterInfo *const *counters, size_t n)
@@ -193,7 +191,6 @@ static void print_counters(Replay__CounterInfo *const *counters, size_t n)
         grid_addf(&grid, "%lld", (long long)counters[i]->value);
     }
     grid_print(&grid, stdout);
-    grid_fini(&grid);
 }
 
 /* ---- shards by themselves ---- */
@@ -227,7 +224,6 @@ static void print_servers(const Replay__Shards *shards)
         add_server(&grid, row->server);
     }
     grid_print(&grid, stdout);
-    grid_fini(&grid);
 }
 
 static void add_part(struct grid *grid, const Replay__ShardInfo *row, const Replay__TableInfo *table)
@@ -268,7 +264,6 @@ static void print_parts(const Replay__Shards *shards)
             if (t < shards->shard[i]->n_tables)
                 add_part(&grid, shards->shard[i], shards->shard[i]->tables[t]);
     grid_print(&grid, stdout);
-    grid_fini(&grid);
 }
 
 void ctl_print_shards(const Replay__Shards *shards, bool servers)
@@ -383,7 +378,6 @@ static void print_waits(const Replay__WhyReply *why, bool shards)
         add_waits(&grid, why->waits + i, n, shards);
     }
     grid_print(&grid, stdout);
-    grid_fini(&grid);
 }
 
 int ctl_why(struct ctl *ctl)
@@ -568,7 +562,6 @@ static void sessions_print(const Replay__InfoReply *info, bool shards)
         grid_add(&grid, session->expired ? "expired" : "open");
     }
     grid_print(&grid, stdout);
-    grid_fini(&grid);
 }
 
 int ctl_sessions(struct ctl *ctl)

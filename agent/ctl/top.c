@@ -1,7 +1,6 @@
 /* top: asks the broker at an interval and draws the answers on the alternate screen, or prints them one after another if the
  * output is not a terminal. What limits comes first, then the tables; those who wait and the sessions share the rest of the
  * screen. */
-#include <errno.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -97,38 +96,11 @@ static void session_fill(struct top_session *out, const Replay__SessionInfo *inf
 
 /* ---- the list ---- */
 
-static void cell_name(char *out, const void *row)
-{
-    const struct top_session *s = row;
-    snprintf(out, FORMAT_SIZE, "%.40s", s->name);
-}
-
-static void cell_rate(char *out, const void *row)
-{
-    const struct top_session *s = row;
-    if (s->rate >= 0)
-        format_rate(out, s->rate);
-    else
-        snprintf(out, FORMAT_SIZE, "-");
-}
-
-static void cell_waiting(char *out, const void *row)
-{
-    const struct top_session *s = row;
-    format_short(out, (double)s->waiting);
-}
-
-static void cell_memory(char *out, const void *row)
-{
-    const struct top_session *s = row;
-    format_bytes(out, s->memory);
-}
-
-static void cell_credit(char *out, const void *row)
-{
-    const struct top_session *s = row;
-    format_short(out, (double)s->credit);
-}
+LIST_CELL(cell_name, top_session, s, snprintf(out, FORMAT_SIZE, "%.40s", s->name))
+LIST_CELL(cell_rate, top_session, s, s->rate >= 0 ? format_rate(out, s->rate) : strcpy(out, "-"))
+LIST_CELL(cell_waiting, top_session, s, format_short(out, (double)s->waiting))
+LIST_CELL(cell_memory, top_session, s, format_bytes(out, s->memory))
+LIST_CELL(cell_credit, top_session, s, format_short(out, (double)s->credit))
 
 static void cell_state(char *out, const void *row)
 {
@@ -148,23 +120,9 @@ static int by_name(const void *a, const void *b)
     return names ? names : (p->ordinal > q->ordinal) - (p->ordinal < q->ordinal);
 }
 
-static int by_rate(const void *a, const void *b)
-{
-    const struct top_session *p = a, *q = b;
-    return p->rate != q->rate ? (p->rate < q->rate) - (p->rate > q->rate) : by_name(a, b);
-}
-
-static int by_waiting(const void *a, const void *b)
-{
-    const struct top_session *p = a, *q = b;
-    return p->waiting != q->waiting ? (p->waiting < q->waiting) - (p->waiting > q->waiting) : by_name(a, b);
-}
-
-static int by_memory(const void *a, const void *b)
-{
-    const struct top_session *p = a, *q = b;
-    return p->memory != q->memory ? (p->memory < q->memory) - (p->memory > q->memory) : by_name(a, b);
-}
+LIST_ORDER(by_rate, top_session, rate, by_name)
+LIST_ORDER(by_waiting, top_session, waiting, by_name)
+LIST_ORDER(by_memory, top_session, memory, by_name)
 
 static const struct list_column session_columns[] = {
     {"session", 18, true, cell_name, by_name},       {"rate", 8, false, cell_rate, by_rate},

@@ -1,7 +1,6 @@
 #include "agent/env/classic.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "proto/base/error.h"

@@ -629,7 +629,6 @@ static void print_runs(const struct plan_input *input, FILE *out)
         add_share(&grid, run->core);
     }
     grid_print(&grid, out);
-    grid_fini(&grid);
 }
 
 void profile_print(const struct plan_input *input, FILE *out)
@@ -643,7 +642,6 @@ void profile_print(const struct plan_input *input, FILE *out)
             add_kind(&grid, input, i);
     add_unit(&grid, &input->learner, "learner", "");
     grid_print(&grid, out);
-    grid_fini(&grid);
     if (input->n_runs > 0) {
         fprintf(out, "\nActors and learners together, with the limiter:\n");
         print_runs(input, out);

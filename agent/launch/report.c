@@ -161,7 +161,6 @@ static void put_table(struct text *out, struct grid *grid)
     fclose(file);
     text_add(out, "%s", printed);
     free(printed);
-    grid_fini(grid);
 }
 
 /* Without a plan, only what was achieved. */

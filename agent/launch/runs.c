@@ -426,7 +426,6 @@ void runs_print(const struct run_summary *runs, uint32_t n, FILE *out)
                 grid_add(&grid, figure_text(&figures[f], &runs[i], cell));
     }
     grid_print(&grid, out);
-    grid_fini(&grid);
 }
 
 void runs_print_compared(const struct run_summary *runs, uint32_t n, FILE *out)
@@ -450,7 +449,6 @@ void runs_print_compared(const struct run_summary *runs, uint32_t n, FILE *out)
     }
     add_differences(&grid, runs, n);
     grid_print(&grid, out);
-    grid_fini(&grid);
 }
 
 /* ---- the page ---- */

@@ -1,7 +1,6 @@
 /* The view of a run: the same status as lines of a terminal, or as one plain line. */
 #include "agent/launch/view.h"
 
-#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -105,14 +104,6 @@ void view_sparkline(struct text *out, const double *values, uint32_t n, uint32_t
 #define URGENT_MOST 3u /* hosts that are not ready have a line even in a very small terminal */
 #define NAME_MOST 24u  /* columns; a longer name is cut */
 
-/* A cell of a list: a function that prints `row` into `out`. */
-#define CELL(name, type, row, ...)                                                                                     \
-    static void name(char *out, const void *of)                                                                        \
-    {                                                                                                                  \
-        const struct type *row = of;                                                                                   \
-        __VA_ARGS__;                                                                                                   \
-    }
-
 static void put_pair(char *out, uint32_t running, uint32_t wanted)
 {
     snprintf(out, FORMAT_SIZE, running || wanted ? "%u/%u" : "-", running, wanted);
@@ -125,14 +116,16 @@ static void put_state(char *out, const struct status_host *host)
     snprintf(out, FORMAT_SIZE, "%.*s", (int)(strcspn(state, ":") < 40 ? strcspn(state, ":") : 40), state);
 }
 
-CELL(host_name, status_host, h, snprintf(out, FORMAT_SIZE, "%.40s", h->name))
-CELL(host_actors, status_host, h, put_pair(out, h->actors, h->actors_wanted))
-CELL(host_learners, status_host, h, put_pair(out, h->learners, h->learners_wanted))
-CELL(host_state, status_host, h, put_state(out, h))
-CELL(host_cores, status_host, h, snprintf(out, FORMAT_SIZE, h->cores > 0 ? "%.1f of %.4g" : "%.1f", h->cpu, h->cores))
-CELL(host_load, status_host, h, snprintf(out, FORMAT_SIZE, isfinite(h->machine_cpu) ? "%.1f" : "-", h->machine_cpu))
-CELL(host_round_trip, status_host, h, format_seconds(out, h->round_trip_ms < 1e9 ? h->round_trip_ms * 1e-3 : NAN))
-CELL(host_times, status_host, h, snprintf(out, FORMAT_SIZE, h->times ? "%u" : "-", h->times))
+LIST_CELL(host_name, status_host, h, snprintf(out, FORMAT_SIZE, "%.40s", h->name))
+LIST_CELL(host_actors, status_host, h, put_pair(out, h->actors, h->actors_wanted))
+LIST_CELL(host_learners, status_host, h, put_pair(out, h->learners, h->learners_wanted))
+LIST_CELL(host_state, status_host, h, put_state(out, h))
+LIST_CELL(host_cores, status_host, h,
+          snprintf(out, FORMAT_SIZE, h->cores > 0 ? "%.1f of %.4g" : "%.1f", h->cpu, h->cores))
+LIST_CELL(host_load, status_host, h,
+          snprintf(out, FORMAT_SIZE, isfinite(h->machine_cpu) ? "%.1f" : "-", h->machine_cpu))
+LIST_CELL(host_round_trip, status_host, h, format_seconds(out, h->round_trip_ms < 1e9 ? h->round_trip_ms * 1e-3 : NAN))
+LIST_CELL(host_times, status_host, h, snprintf(out, FORMAT_SIZE, h->times ? "%u" : "-", h->times))
 
 /* Orders hosts: those that are away, those with too few processes, the others. */
 static uint32_t host_need(const struct status_host *host)
@@ -218,12 +211,12 @@ static bool view_host_away(const struct status *s, const char *name)
 
 /* ---- processes: a list, which keys sort and scroll ---- */
 
-CELL(cell_name, status_process, p, snprintf(out, FORMAT_SIZE, "%s", p->name))
-CELL(cell_state, status_process, p, snprintf(out, FORMAT_SIZE, "%s", p->state))
-CELL(cell_cores, status_process, p, snprintf(out, FORMAT_SIZE, "%.2f", p->cpu))
-CELL(cell_memory, status_process, p, format_bytes(out, p->memory))
-CELL(cell_restarts, status_process, p, snprintf(out, FORMAT_SIZE, "%u", p->restarts))
-CELL(cell_host, status_process, p, snprintf(out, FORMAT_SIZE, "%.40s", p->host))
+LIST_CELL(cell_name, status_process, p, snprintf(out, FORMAT_SIZE, "%s", p->name))
+LIST_CELL(cell_state, status_process, p, snprintf(out, FORMAT_SIZE, "%s", p->state))
+LIST_CELL(cell_cores, status_process, p, snprintf(out, FORMAT_SIZE, "%.2f", p->cpu))
+LIST_CELL(cell_memory, status_process, p, format_bytes(out, p->memory))
+LIST_CELL(cell_restarts, status_process, p, snprintf(out, FORMAT_SIZE, "%u", p->restarts))
+LIST_CELL(cell_host, status_process, p, snprintf(out, FORMAT_SIZE, "%.40s", p->host))
 
 /* "actor-2" is before "actor-10". */
 static int view_by_name(const void *a, const void *b)
@@ -232,16 +225,9 @@ static int view_by_name(const void *a, const void *b)
     return p->role != q->role ? (p->role > q->role) - (p->role < q->role) : strverscmp(p->name, q->name);
 }
 
-/* The largest first. */
-#define ORDER(name, member)                                                                                            \
-    static int name(const void *a, const void *b)                                                                      \
-    {                                                                                                                  \
-        const struct status_process *p = a, *q = b;                                                                    \
-        return p->member != q->member ? (p->member < q->member) - (p->member > q->member) : view_by_name(a, b);        \
-    }
-ORDER(by_cores, cpu)
-ORDER(by_memory, memory)
-ORDER(by_restarts, restarts)
+LIST_ORDER(by_cores, status_process, cpu, view_by_name)
+LIST_ORDER(by_memory, status_process, memory, view_by_name)
+LIST_ORDER(by_restarts, status_process, restarts, view_by_name)
 
 static const struct list_column process_columns[] = {
     {"process", 14, true, cell_name, view_by_name},     {"state", 18, true, cell_state, NULL},

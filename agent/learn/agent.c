@@ -1,7 +1,6 @@
 /* Makes agents: finds the algorithm, completes and checks its configuration. What the algorithms share is in algorithm.c. */
 #include "agent/learn/agent.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -124,8 +124,6 @@ void look_add_footer(struct sheet *sheet, uint32_t rank, const struct look *self
 
 /* A list in a view: rows with columns, sorted and scrolled by keys. */
 
-#define LIST_COLUMNS 8u
-
 struct list_column {
     const char *title;
     uint32_t width; /* columns */
@@ -135,6 +133,21 @@ struct list_column {
     /* Compares rows for an order by this column, qsort's way; NULL: there is no such order. */
     int (*compare)(const void *a, const void *b);
 };
+
+/* Defines a cell: what the expression puts into out, where `row` is the row, a struct `type`. */
+#define LIST_CELL(name, type, row, expression)                                                                         \
+    static void name(char *out, const void *of)                                                                        \
+    {                                                                                                                  \
+        const struct type *row = of;                                                                                   \
+        (expression);                                                                                                  \
+    }
+/* Defines an order: the largest member first, and rows that are equal in it by `then`. */
+#define LIST_ORDER(name, type, member, then)                                                                           \
+    static int name(const void *a, const void *b)                                                                      \
+    {                                                                                                                  \
+        const struct type *p = a, *q = b;                                                                              \
+        return p->member != q->member ? (p->member < q->member) - (p->member > q->member) : then(a, b);                \
+    }
 
 struct list {
     const struct list_column *columns; /* those that do not fit are left out, from the last on */

@@ -265,7 +265,7 @@ static void print_cell(FILE *out, const char *cell, size_t width, bool right, bo
     fputs(last ? "\n" : "  ", out);
 }
 
-void grid_print(const struct grid *self, FILE *out)
+void grid_print(struct grid *self, FILE *out)
 {
     if (self->columns == 0)
         return;
@@ -288,6 +288,7 @@ void grid_print(const struct grid *self, FILE *out)
         print_cell(out, self->cells[i], widths[c], right, c + 1 == self->columns);
     }
     free(widths);
+    grid_fini(self);
 }
 
 /* ---- long lines ---- */

@@ -55,11 +55,13 @@ struct grid {
 };
 
 void grid_init(struct grid *self, const char *const *titles, uint32_t columns);
+/* Frees the cells of a table that is not printed. */
 void grid_fini(struct grid *self);
 /* Adds cells from left to right, row after row. */
 void grid_add(struct grid *self, const char *cell);
 void grid_addf(struct grid *self, const char *format, ...) RP_PRINTF(2, 3);
-void grid_print(const struct grid *self, FILE *out);
+/* Prints the table and frees its cells. */
+void grid_print(struct grid *self, FILE *out);
 
 /* ---- terminals ---- */
 

@@ -1,6 +1,5 @@
 /* Reads and writes numbers with units, and finds the nearest name for "did you mean". No YAML here, so that the client library
  * and command lines can use it. */
-#include <errno.h>
 #include <locale.h>
 #include <math.h>
 #include <stdlib.h>

@@ -1,6 +1,4 @@
 /* Writers, learners and consumers, each a thread with a client of its own. */
-#include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 
 #include "proto/base/clock.h"

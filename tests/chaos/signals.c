@@ -4,7 +4,6 @@
 #include <stdlib.h>
 
 #include "broker/broker.h"
-#include "broker/checkpoint/checkpoint.h"
 
 void __real_broker_destroy(struct broker **self);
 void __wrap_broker_destroy(struct broker **self);

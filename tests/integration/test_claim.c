@@ -1,7 +1,6 @@
 /* Claims of steps against a real broker. Clocks are moved by hand: how large blocks get depends on nothing else. */
 #include <signal.h>
 #include <stdint.h>
-#include <stdlib.h>
 
 #include "agent/run/claim.h"
 #include "proto/base/rng.h"

@@ -10,28 +10,16 @@
 
 #include "agent/launch/process/spawn.h"
 #include "tests/support/process.h"
+#include "tests/support/tempdir.h"
 #include "tests/support/test.h"
 #include "tests/support/testpeer.h"
 
-static char dir[64];
 static char out[65536], err[16384];
-
-static const char *path_of(const char *name)
-{
-    static char path[4][128];
-    static uint32_t at;
-    at = (at + 1) % 4;
-    snprintf(path[at], sizeof path[at], "%s/%s", dir, name);
-    return path[at];
-}
 
 static const char *write_file(const char *name, const char *text)
 {
-    const char *path = path_of(name);
-    FILE *file = fopen(path, "w");
-    assert_non_null(file);
-    fputs(text, file);
-    fclose(file);
+    const char *path = tempdir_at(name);
+    file_put(path, text);
     return path;
 }
 
@@ -41,46 +29,24 @@ static int run(const char *a, const char *b, const char *c)
     return process_run(argv, out, sizeof out, err, sizeof err);
 }
 
-static void says(const char *text, const char *part)
-{
-    if (!strstr(text, part))
-        fail_msg("'%s' does not say '%s'", text, part);
-}
-
-static int setup(void **state)
-{
-    (void)state;
-    snprintf(dir, sizeof dir, "/tmp/replay-test-XXXXXX");
-    return mkdtemp(dir) ? 0 : -1;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    static const char *const names[] = {"good.yaml", "bad.yaml", "again.yaml", "endpoints"};
-    for (uint32_t i = 0; i < 4; i++)
-        unlink(path_of(names[i]));
-    return rmdir(dir);
-}
-
 TEST(a_bad_configuration_ends_with_2_and_starts_nothing)
 {
     const char *bad = write_file("bad.yaml", "servce: x\nio_threads: 99\ntables:\n  - {name: a, max_siz: 3}\n");
     for (int check = 0; check < 2; check++) {
         assert_int_equal(run("-c", bad, check ? "--check" : NULL), 2);
         assert_string_equal(out, "");
-        says(err, "bad.yaml:1:1: servce: ");
-        says(err, "did you mean 'service'?");
-        says(err, "bad.yaml:2:13: io_threads: ");
-        says(err, "bad.yaml:4:15: tables[0].max_siz: ");
-        says(err, "did you mean 'max_size'?");
-        says(err, "3 mistakes in the configuration; nothing was started");
+        assert_has(err, "bad.yaml:1:1: servce: ");
+        assert_has(err, "did you mean 'service'?");
+        assert_has(err, "bad.yaml:2:13: io_threads: ");
+        assert_has(err, "bad.yaml:4:15: tables[0].max_siz: ");
+        assert_has(err, "did you mean 'max_size'?");
+        assert_has(err, "3 mistakes in the configuration; nothing was started");
     }
-    assert_int_equal(run("-c", path_of("missing.yaml"), NULL), 2);
-    says(err, "missing.yaml");
+    assert_int_equal(run("-c", tempdir_at("missing.yaml"), NULL), 2);
+    assert_has(err, "missing.yaml");
     assert_int_equal(run("--nonsense", NULL, NULL), 2);
     assert_int_equal(run("good.yaml", NULL, NULL), 2);
-    says(err, "-c good.yaml");
+    assert_has(err, "-c good.yaml");
 }
 
 /* --check finds tables that memory_limit cannot hold; a broker with such a file runs, evicts or waits, and says so. */
@@ -117,9 +83,9 @@ TEST(check_finds_memory_that_is_not_there)
         const char *file = write_file("bad.yaml", text);
         assert_int_equal(run("-c", file, "--check"), rows[r].where ? 2 : 0);
         for (uint32_t i = 0; rows[r].where && i < 3; i++)
-            says(err, rows[r].numbers[i]);
+            assert_has(err, rows[r].numbers[i]);
         if (rows[r].where)
-            says(err, rows[r].where);
+            assert_has(err, rows[r].where);
         assert_int_equal(run("-c", file, "--print-config"), 0);
     }
 }
@@ -128,10 +94,10 @@ TEST(check_says_that_all_is_well)
 {
     const char *good = write_file("good.yaml", "tables:\n  - {name: a}\n  - {name: b}\n");
     assert_int_equal(run("-c", good, "--check"), 0);
-    says(out, "no mistakes; 2 tables");
+    assert_has(out, "no mistakes; 2 tables");
     assert_int_equal(run("--check", NULL, NULL), 0); /* the embedded one */
     assert_int_equal(run("--help", NULL, NULL), 0);
-    says(out, "Usage: replay-broker");
+    assert_has(out, "Usage: replay-broker");
     assert_int_equal(run("--version", NULL, NULL), 0);
 }
 
@@ -141,7 +107,7 @@ TEST(shards_are_a_number_and_replace_no_list)
     static const char *const wrong[] = {"auto", "0", "256", "-1", "x", ""};
     for (uint32_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
         assert_int_equal(run("--shards", wrong[i], "--check"), 2);
-        says(err, "--shards");
+        assert_has(err, "--shards");
     }
     assert_int_equal(run("--shards", "255", "--check"), 0);
     const char *list = write_file("list.yaml", "shards: [tcp://127.0.0.1:1, tcp://127.0.0.1:2]\ntables: [{name: a}]\n");
@@ -149,10 +115,10 @@ TEST(shards_are_a_number_and_replace_no_list)
     snprintf(config, sizeof config, "--config=%s", list);
     assert_int_equal(run(config, "--check", NULL), 0);
     assert_int_equal(run(config, "--shards=4", "--check"), 2);
-    says(err, "--shards 4");
+    assert_has(err, "--shards 4");
     const char *whole = write_file("run.yaml", "seed: 3\nbroker: {tables: [{name: a}]}\n");
     assert_int_equal(run("-c", whole, "--check"), 2);
-    says(err, "--section broker");
+    assert_has(err, "--section broker");
 }
 
 TEST(what_print_config_prints_is_the_same_configuration)
@@ -161,7 +127,7 @@ TEST(what_print_config_prints_is_the_same_configuration)
         write_file("good.yaml", "memory_limit: 123MiB\ntables:\n  - {name: a, sampler: {kind: prioritized, "
                                 "exponent: 0.7}}\n");
     assert_int_equal(run("-c", good, "--print-config"), 0);
-    says(out, "memory_limit: 123MiB");
+    assert_has(out, "memory_limit: 123MiB");
     char *first = strdup(out);
     const char *again = write_file("again.yaml", first);
     assert_int_equal(run("-c", again, "--print-config"), 0);
@@ -181,7 +147,8 @@ static void start(struct started *self, const char *config)
 {
     int ends[2];
     assert_int_equal(pipe(ends), 0);
-    const char *const argv[] = {process_env("RP_BROKER"), "-c", config, "--endpoints-file", path_of("endpoints"), NULL};
+    const char *const argv[] = {process_env("RP_BROKER"), "-c", config, "--endpoints-file",
+                                tempdir_at("endpoints"),  NULL};
     self->pid = process_spawn(argv, ends[1], SPAWN_KEEP);
     close(ends[1]);
     self->output = fdopen(ends[0], "r");
@@ -229,13 +196,9 @@ TEST(port_0_gives_free_ports_that_are_printed_and_written)
     int port = 0;
     assert_int_equal(sscanf(broker.service, "tcp://127.0.0.1:%d", &port), 1);
     assert_true(port > 0);
-    FILE *file = fopen(path_of("endpoints"), "r");
-    assert_non_null(file);
-    char line[256], want[256];
-    assert_non_null(fgets(line, sizeof line, file));
-    fclose(file);
+    char want[256];
     snprintf(want, sizeof want, "service %s\n", broker.service);
-    assert_string_equal(line, want);
+    assert_memory_equal(file_text(tempdir_at("endpoints")), want, strlen(want));
     use_it(broker.service);
     assert_int_equal(stop(&broker), 0);
 }
@@ -275,13 +238,13 @@ TEST(an_endpoint_in_use_is_named)
     snprintf(yaml, sizeof yaml,
              "service: %s\ningest: tcp://127.0.0.1:0\nevents: tcp://127.0.0.1:0\ntables: [{name: a}]\n", endpoint);
     assert_int_equal(run("-c", write_file("good.yaml", yaml), NULL), 1);
-    says(err, endpoint);
-    says(err, "Another broker runs there");
+    assert_has(err, endpoint);
+    assert_has(err, "Another broker runs there");
     zmq_close(socket);
     zmq_ctx_term(context);
 }
 
 int main(void)
 {
-    return test_run(setup, teardown);
+    return test_run(tempdir_enter, tempdir_leave);
 }

@@ -1,5 +1,4 @@
 /* replay-ctl as people run it: output, JSON and exit codes against a real broker. */
-#include <fcntl.h>
 #include <poll.h>
 #include <pty.h>
 #include <stdbool.h>
@@ -22,6 +21,7 @@
 #include "replay/writer.h"
 #include "tests/support/asked.h"
 #include "tests/support/process.h"
+#include "tests/support/tempdir.h"
 #include "tests/support/test.h"
 
 #define WAIT 10000
@@ -81,12 +81,6 @@ static int run(struct fixture *f, const char *const *arguments)
 
 #define RUN(f, ...) run(f, (const char *const[]){__VA_ARGS__, NULL})
 
-static void has(const char *text, const char *part)
-{
-    if (!strstr(text, part))
-        fail_msg("'%s' is not in:\n%s", part, text);
-}
-
 static struct json_object *parse(const char *text)
 {
     enum json_tokener_error error;
@@ -110,15 +104,15 @@ TEST(info, setup, served_teardown)
 {
     struct fixture *f = *state;
     assert_int_equal(RUN(f, "info"), 0);
-    has(f->out, "memory");
-    has(f->out, "replay");
-    has(f->out, "prioritized");
-    has(f->out, "policy");
-    has(f->out, "steps");
+    assert_has(f->out, "memory");
+    assert_has(f->out, "replay");
+    assert_has(f->out, "prioritized");
+    assert_has(f->out, "policy");
+    assert_has(f->out, "steps");
     assert_string_equal(f->err, "");
     assert_int_equal(RUN(f, "info", "spi"), 0);
-    has(f->out, "needs 4 more inserts");
-    has(f->out, "episodes"); /* and all other numbers that have a row */
+    assert_has(f->out, "needs 4 more inserts");
+    assert_has(f->out, "episodes"); /* and all other numbers that have a row */
     assert_int_equal(RUN(f, "--json", "info"), 0);
     struct json_object *root = parse(f->out);
     assert_int_equal(json_object_array_length(get(root, "tables")), 2);
@@ -134,9 +128,9 @@ TEST(items_and_item, setup, served_teardown)
     struct fixture *f = *state;
     char key[32];
     assert_int_equal(RUN(f, "items", "replay", "--limit", "5"), 0);
-    has(f->out, "and more");
+    assert_has(f->out, "and more");
     assert_int_equal(RUN(f, "items", "spi"), 0);
-    has(f->out, "empty");
+    assert_has(f->out, "empty");
     assert_int_equal(RUN(f, "--json", "items", "replay", "--limit", "0"), 0);
     struct json_object *root = parse(f->out);
     assert_int_equal(json_object_array_length(get(root, "items")), 30);
@@ -148,10 +142,10 @@ TEST(items_and_item, setup, served_teardown)
 
     snprintf(key, sizeof key, "%llu", (unsigned long long)f->keys[29]);
     assert_int_equal(RUN(f, "item", key), 0);
-    has(f->out, "in table replay");
-    has(f->out, "float32[1,4,5] [29, 29.01,");
-    has(f->out, "... 8 more]");
-    has(f->out, "done: bool[1] [true]");
+    assert_has(f->out, "in table replay");
+    assert_has(f->out, "float32[1,4,5] [29, 29.01,");
+    assert_has(f->out, "... 8 more]");
+    assert_has(f->out, "done: bool[1] [true]");
     snprintf(key, sizeof key, "0x%llx", (unsigned long long)f->keys[3]);
     assert_int_equal(RUN(f, "--json", "item", key, "--table", "replay", "--values", "3"), 0);
     root = parse(f->out);
@@ -163,7 +157,7 @@ TEST(items_and_item, setup, served_teardown)
     assert_int_equal(json_object_array_length(get(obs, "shape")), 3);
     json_object_put(root);
     assert_int_equal(RUN(f, "item", "99"), 1);
-    has(f->err, "no table has an item 99");
+    assert_has(f->err, "no table has an item 99");
     assert_int_equal(RUN(f, "item", "nine"), 2);
 }
 
@@ -171,30 +165,25 @@ TEST(sessions_counters_params, setup, served_teardown)
 {
     struct fixture *f = *state;
     assert_int_equal(RUN(f, "counters"), 0);
-    has(f->out, "42");
+    assert_has(f->out, "42");
     assert_int_equal(RUN(f, "--json", "counters"), 0);
     struct json_object *root = parse(f->out);
     assert_int_equal(json_object_get_int(get(root, "steps")), 42);
     json_object_put(root);
 
     assert_int_equal(RUN(f, "params"), 0);
-    has(f->out, "policy");
+    assert_has(f->out, "policy");
     assert_int_equal(RUN(f, "params", "policy", "--save", "-"), 0);
     assert_string_equal(f->out, "weights");
     char path[128];
     snprintf(path, sizeof path, "%s/saved", f->broker.dir);
     assert_int_equal(RUN(f, "params", "policy", "--save", path), 0);
-    FILE *file = fopen(path, "r");
-    assert_non_null(file);
-    char text[32] = {0};
-    assert_int_equal(fread(text, 1, sizeof text, file), 7);
-    fclose(file);
+    assert_string_equal(file_text(path), "weights");
     unlink(path);
-    assert_string_equal(text, "weights");
     assert_int_equal(RUN(f, "params", "nope"), 1);
     assert_int_equal(RUN(f, "params", "nope", "--save", "-"), 1);
     assert_int_equal(RUN(f, "params", "policy", "--save", "/nowhere/at/all"), 1);
-    has(f->err, "/nowhere/at/all");
+    assert_has(f->err, "/nowhere/at/all");
 
     rp_error err = {0};
     rp_column column = {.name = "x", .dtype = RP_DTYPE_INT8};
@@ -202,7 +191,7 @@ TEST(sessions_counters_params, setup, served_teardown)
     rp_writer *writer = rp_writer_new(f->client, &column, 1, &with, WAIT, &err);
     assert_non_null(writer);
     assert_int_equal(RUN(f, "sessions"), 0);
-    has(f->out, "actor-8?[2J"); /* a name can do nothing to the terminal */
+    assert_has(f->out, "actor-8?[2J"); /* a name can do nothing to the terminal */
     assert_null(strchr(f->out, '\x1b'));
     assert_int_equal(RUN(f, "--json", "sessions"), 0);
     root = parse(f->out);
@@ -235,9 +224,9 @@ TEST(why, setup, served_teardown)
     assert_non_null(sampler);
     assert_true(process_await(waits_are, &(struct waits_wanted){f->client, 1}, WAIT));
     assert_int_equal(RUN(f, "why"), 0);
-    has(f->out, "sample");
-    has(f->out, "spi");
-    has(f->out, "needs 4 more inserts");
+    assert_has(f->out, "sample");
+    assert_has(f->out, "spi");
+    assert_has(f->out, "needs 4 more inserts");
     assert_int_equal(RUN(f, "--json", "why"), 0);
     struct json_object *root = parse(f->out), *wait = json_object_array_get_idx(get(root, "waits"), 0);
     assert_string_equal(json_object_get_string(get(wait, "kind")), "sample");
@@ -296,10 +285,10 @@ TEST(limiter_and_reset, setup, served_teardown)
     assert_non_null(strstr(f->out, "SPI 2"));
     assert_null(strstr(f->out, "SPI 1"));
     assert_int_equal(RUN(f, "limiter", "spi"), 0);
-    has(f->out, "min_size             4 ");
+    assert_has(f->out, "min_size             4 ");
     assert_int_equal(RUN(f, "limiter", "spi", "min_size=6", "error_buffer=30"), 0);
-    has(f->out, "min_size             6 ");
-    has(f->out, "max_diff             42 ");
+    assert_has(f->out, "min_size             6 ");
+    assert_has(f->out, "max_diff             42 ");
     assert_int_equal(RUN(f, "--json", "limiter", "spi", "max_diff=50"), 0);
     struct json_object *root = parse(f->out);
     assert_true(json_object_get_double(get(root, "max_diff")) == 50);
@@ -307,10 +296,10 @@ TEST(limiter_and_reset, setup, served_teardown)
     assert_int_equal(RUN(f, "limiter", "spi", "error_buffer=0.01"), 1);
     assert_true(strlen(f->err) > 20);
     assert_int_equal(RUN(f, "limiter", "spi", "min_siz=6"), 2);
-    has(f->err, "did you mean 'min_size'");
+    assert_has(f->err, "did you mean 'min_size'");
     assert_int_equal(RUN(f, "limiter", "spi", "min_size=six"), 2);
     assert_int_equal(RUN(f, "reset", "replay"), 0);
-    has(f->out, "30 items removed");
+    assert_has(f->out, "30 items removed");
     assert_int_equal(RUN(f, "--json", "reset", "replay"), 0);
     root = parse(f->out);
     assert_int_equal(json_object_get_int(get(root, "applied")), 0);
@@ -323,11 +312,11 @@ TEST(refusals, setup, served_teardown)
 {
     struct fixture *f = *state;
     assert_int_equal(RUN(f, "items", "replai"), 1);
-    has(f->err, "replai");
+    assert_has(f->err, "replai");
     assert_string_equal(f->out, "");
-    has(f->err, "'replay'"); /* the tables that there are */
+    assert_has(f->err, "'replay'"); /* the tables that there are */
     assert_int_equal(RUN(f, "reset", "nope"), 1);
-    has(f->err, "'replay'");
+    assert_has(f->err, "'replay'");
     assert_int_equal(RUN(f, "key", "list", "/nowhere"), 1);
     assert_int_equal(RUN(f, "--timeout", "0s", "info"), 2);
     assert_int_equal(RUN(f, "--json", "info", "nope"), 1);
@@ -335,13 +324,13 @@ TEST(refusals, setup, served_teardown)
     assert_string_equal(json_object_get_string(get(get(root, "error"), "status")), "NOT_FOUND");
     json_object_put(root);
     assert_int_equal(RUN(f, "inof"), 2);
-    has(f->err, "did you mean 'info'");
+    assert_has(f->err, "did you mean 'info'");
     assert_int_equal(RUN(f, "items"), 2);
     assert_int_equal(RUN(f, "why", "because"), 2);
     assert_int_equal(RUN(f, "info", "--limit", "3"), 2);
     assert_int_equal(RUN(f, "--no-such-option"), 2);
     assert_int_equal(RUN(f, "--timeout", "3", "info"), 2);
-    has(f->err, "unit");
+    assert_has(f->err, "unit");
 }
 
 TEST(no_broker, setup, served_teardown)
@@ -351,22 +340,12 @@ TEST(no_broker, setup, served_teardown)
         process_env("RP_CTL"), "-e", "ipc:///tmp/replay-test-nobody", "--timeout", "200ms", "why", NULL};
     assert_int_equal(process_run(argv, f->out, sizeof f->out, f->err, sizeof f->err), 3);
     assert_string_equal(f->out, "");
-    has(f->err, "no broker answers at ipc:///tmp/replay-test-nobody (waited 200 ms)");
-    has(f->err, "service endpoint?");
+    assert_has(f->err, "no broker answers at ipc:///tmp/replay-test-nobody (waited 200 ms)");
+    assert_has(f->err, "service endpoint?");
     argv[2] = "not an endpoint";
     int rc = process_run(argv, f->out, sizeof f->out, f->err, sizeof f->err);
     assert_true(rc == 2 || rc == 3);
     assert_true(strlen(f->err) > 0);
-}
-
-static void write_file(const char *folder, const char *name, const char *text)
-{
-    char path[256];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    FILE *file = fopen(path, "we");
-    assert_non_null(file);
-    assert_true(fputs(text, file) >= 0);
-    fclose(file);
 }
 
 /* Writes the folder of a run whose broker does not answer any more, and asks it: returns the exit status. */
@@ -376,8 +355,8 @@ static int ask_dead_run(struct fixture *f, const char *status, const char *timeo
     snprintf(path, sizeof path, "%s/run", f->broker.dir);
     mkdir(path, 0777);
     const char *argv[] = {process_env("RP_CTL"), "--run", path, "--timeout", timeout, "--json", "why", NULL};
-    write_file(path, "endpoints", "service ipc:///tmp/replay-test-nobody\n");
-    write_file(path, "status.json", status);
+    file_put(file_in(path, "endpoints"), "service ipc:///tmp/replay-test-nobody\n");
+    file_put(file_in(path, "status.json"), status);
     return process_run(argv, f->out, sizeof f->out, f->err, sizeof f->err);
 }
 
@@ -392,12 +371,12 @@ TEST(run_that_has_ended, setup, served_teardown)
         snprintf(status, sizeof status, "{\"phase\": \"%s\", \"unix_s\": 1794828833.5, \"reason\": \"because\"}",
                  ended[i]);
         assert_int_equal(ask_dead_run(f, status, "60s"), 3);
-        has(f->out, "2026-11-16T11:33:53Z: because");
+        assert_has(f->out, "2026-11-16T11:33:53Z: because");
     }
     clock_gettime(CLOCK_MONOTONIC, &end);
     assert_in_range(end.tv_sec - start.tv_sec, 0, 30); /* it has not waited */
     assert_int_equal(ask_dead_run(f, "{\"phase\": \"running\", \"unix_s\": 1794828833.5}", "100ms"), 3);
-    has(f->out, "(waited 100 ms)");
+    assert_has(f->out, "(waited 100 ms)");
     assert_int_equal(ask_dead_run(f, "no JSON", "100ms"), 3);
 }
 
@@ -422,13 +401,13 @@ TEST(help, setup, served_teardown)
     static const char *const names[] = {"info",    "why",   "top",    "items",    "item",
                                         "limiter", "reset", "params", "counters", "sessions"};
     assert_int_equal(RUN(f, "--help"), 0);
-    has(f->out, "exit status");
+    assert_has(f->out, "exit status");
     char all[8192];
     snprintf(all, sizeof all, "%s", f->out);
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        has(all, names[i]);
+        assert_has(all, names[i]);
         assert_int_equal(RUN(f, names[i], "--help"), 0);
-        has(f->out, "usage: replay-ctl");
+        assert_has(f->out, "usage: replay-ctl");
         assert_int_equal(RUN(f, "help", names[i]), 0);
     }
     assert_int_equal(RUN(f, "--version"), 0);
@@ -441,8 +420,8 @@ TEST(top_plain, setup, served_teardown)
     struct fixture *f = *state;
     assert_int_equal(RUN(f, "top", "--count", "3", "--interval", "20ms"), 0);
     assert_null(strchr(f->out, '\x1b'));
-    has(f->out, "prioritized / fifo");
-    has(f->out, "30 of 100 items");
+    assert_has(f->out, "prioritized / fifo");
+    assert_has(f->out, "30 of 100 items");
     uint32_t frames = 0;
     for (const char *at = f->out; (at = strstr(at, "replay-broker")) != NULL; at++)
         frames++;
@@ -493,9 +472,9 @@ TEST(top_terminal, setup, served_teardown)
     waitpid(pid, &status, 0);
     assert_true(WIFEXITED(status));
     assert_int_equal(WEXITSTATUS(status), 0);
-    has(f->out, "\x1b[?1049h");
-    has(f->out, "\x1b[?1049l");
-    has(f->out, "30 of 100 items");
+    assert_has(f->out, "\x1b[?1049h");
+    assert_has(f->out, "\x1b[?1049l");
+    assert_has(f->out, "30 of 100 items");
     uint32_t lines = 0;
     char *frame = strstr(f->out, "\x1b[H");
     char *end = strstr(frame, "\x1b[J");

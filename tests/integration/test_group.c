@@ -2,7 +2,6 @@
  * nothing that was learned is lost. */
 #include <pthread.h>
 #include <stdint.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 

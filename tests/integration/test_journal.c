@@ -9,7 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -21,6 +20,7 @@
 #include "tests/support/asked.h"
 #include "tests/support/naive.h"
 #include "tests/support/process.h"
+#include "tests/support/tempdir.h"
 #include "tests/support/test.h"
 #include "tests/support/twin.h"
 
@@ -276,15 +276,7 @@ static void write_items(const struct scene *scene, uint64_t first, uint64_t n)
 
 static bool log_has(const struct scene *scene, const char *words)
 {
-    char path[128], line[2048];
-    snprintf(path, sizeof path, "%s/log", scene->broker.dir);
-    FILE *file = fopen(path, "r");
-    bool found = false;
-    while (file && fgets(line, sizeof line, file))
-        found |= strstr(line, words) != NULL;
-    if (file)
-        fclose(file);
-    return found;
+    return strstr(file_text(file_in(scene->broker.dir, "log")), words) != NULL;
 }
 
 /* Cuts so many bytes out of the last segment. before: the part of the rest that lies before the cut, 1 for its end. */

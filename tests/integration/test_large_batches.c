@@ -1,7 +1,6 @@
 /* Batches that are larger than a client may leave unread: they wait for one another, and none fails. Frame stacks in chunks of
  * different lengths, raw and compressed; samplers one after another and two at once; one broker and shards. */
 #include <stdint.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "proto/base/rng.h"

@@ -1,7 +1,6 @@
 /* Bounds on what a peer can make the broker do or keep. */
 #include <stdint.h>
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "tests/support/test.h"

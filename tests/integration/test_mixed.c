@@ -1,11 +1,8 @@
 /* Samplers over several sources of one broker: queues beside replay, different fields and lengths, ends, time-outs, polls. */
-#include <math.h>
-#include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "proto/base/clock.h"
 #include "replay/admin.h"
 #include "replay/client.h"
 #include "replay/sampler.h"

@@ -8,13 +8,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "agent/launch/prepare.h"
 #include "proto/base/clock.h"
 #include "tests/support/process.h"
+#include "tests/support/tempdir.h"
 #include "tests/support/test.h"
 
 /* One step takes 20 ms, whoever else is at work. */
@@ -37,7 +37,7 @@ static const char config_text[] =
 static struct guard guard;
 
 struct fixture {
-    char folder[64], path[128];
+    char path[128];
     struct run_config config;
     struct profile_options options;
     int calls, stop_at; /* of progress */
@@ -72,12 +72,8 @@ static void write_config(const struct fixture *f)
 
 static void set_config(struct fixture *f, const char *const *overrides)
 {
-    char from[128];
-    snprintf(from, sizeof from, "%s/from.yaml", f->folder);
-    FILE *file = fopen(from, "w");
-    assert_non_null(file);
-    fputs(config_text, file);
-    fclose(file);
+    const char *from = tempdir_at("from.yaml");
+    file_put(from, config_text);
     run_config_free(&f->config);
     memset(&f->config, 0, sizeof f->config);
     read_config(f, from, overrides);
@@ -87,32 +83,28 @@ static void set_config(struct fixture *f, const char *const *overrides)
 static int set_up(void **state)
 {
     struct fixture *f = calloc(1, sizeof *f);
+    int status = tempdir_enter(state);
     *state = f;
-    strcpy(f->folder, "/tmp/rp_profile_XXXXXX");
-    if (!mkdtemp(f->folder))
-        return -1;
-    snprintf(f->path, sizeof f->path, "%s/config.yaml", f->folder);
-    setenv("XDG_CACHE_HOME", f->folder, 1);
+    snprintf(f->path, sizeof f->path, "%s/config.yaml", tempdir);
+    setenv("XDG_CACHE_HOME", tempdir, 1);
     f->options = (struct profile_options){.config = &f->config,
                                           .programs = process_env("RP_BUILD_DIR"),
                                           .config_path = f->path,
-                                          .here = f->folder,
-                                          .folder = f->folder,
+                                          .here = tempdir,
+                                          .folder = tempdir,
                                           .guard = &guard,
                                           .progress = on_progress,
                                           .context = f};
     set_config(f, NULL);
-    return 0;
+    return status;
 }
 
 static int tear_down(void **state)
 {
     struct fixture *f = *state;
-    const char *argv[] = {"/bin/rm", "-rf", f->folder, NULL};
-    int status = process_run(argv, NULL, 0, NULL, 0);
     run_config_free(&f->config);
     free(f);
-    return status;
+    return tempdir_leave(state);
 }
 
 /* Of this process, the guard aside. */
@@ -129,12 +121,12 @@ static int count_children(void)
     return n;
 }
 
-static void check_nothing_runs(const struct fixture *f)
+static void check_nothing_runs(void)
 {
     char path[256];
     struct endpoints endpoints = {0};
     assert_int_equal(count_children(), 0);
-    snprintf(path, sizeof path, "%s/profile/alone/endpoints", f->folder);
+    snprintf(path, sizeof path, "%s/profile/alone/endpoints", tempdir);
     if (endpoints_read(path, &endpoints, NULL) != RP_OK)
         return;
     rp_error err = {0};
@@ -187,7 +179,7 @@ TEST(measures_and_remembers, set_up, tear_down)
     rp_error err = {0};
     ok(profile_measure(&f->options, &input, &from_cache, &err), &err);
     assert_false(from_cache);
-    check_nothing_runs(f);
+    check_nothing_runs();
     check_rates(&input);
     assert_true(f->calls > 10);
     /* The name makes no difference, and a profile of the same file is not measured again. */
@@ -201,7 +193,7 @@ TEST(measures_and_remembers, set_up, tear_down)
     /* A slower environment does. */
     set_config(f, (const char *const[]){"environment.delay=21ms", NULL});
     assert_int_equal(profile_measure(&f->options, &again, &from_cache, &err), RP_NOT_FOUND);
-    assert_int_equal(profile_write(&input, f->folder, &err), RP_OK);
+    assert_int_equal(profile_write(&input, tempdir, &err), RP_OK);
     plan_input_free(&input);
 }
 
@@ -216,7 +208,7 @@ TEST(respects_numbers, set_up, tear_down)
     assert_int_equal(input.n_runs, 1);
     assert_int_equal(input.runs[0].actors, 3);
     plan_input_free(&input);
-    check_nothing_runs(f);
+    check_nothing_runs();
 }
 
 TEST(stops_when_told, set_up, tear_down)
@@ -227,7 +219,7 @@ TEST(stops_when_told, set_up, tear_down)
     rp_error err = {0};
     f->stop_at = 6;
     assert_int_equal(profile_measure(&f->options, &input, &from_cache, &err), RP_CANCELLED);
-    check_nothing_runs(f);
+    check_nothing_runs();
     /* What was not measured to its end is not kept. */
     f->options.cached = true;
     assert_int_equal(profile_measure(&f->options, &input, &from_cache, &err), RP_NOT_FOUND);
@@ -243,7 +235,7 @@ TEST(tells_who_failed, set_up, tear_down)
     assert_int_equal(profile_measure(&f->options, &input, &from_cache, &err), RP_FAILED_PRECONDITION);
     if (!strstr(err.text, "actor-0") || !strstr(err.text, "exit status 3") || !strstr(err.text, "no such game"))
         fail_msg("%s", err.text);
-    check_nothing_runs(f);
+    check_nothing_runs();
 }
 
 static bool print_progress(void *context, const char *line, double share)

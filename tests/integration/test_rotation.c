@@ -17,6 +17,7 @@
 
 #include "replay/replay.h"
 #include "tests/support/process.h"
+#include "tests/support/tempdir.h"
 #include "tests/support/test.h"
 
 #define TABLES                                                                                                         \
@@ -158,15 +159,7 @@ static void *sample_steps(void *ctx)
 static int has_changed_key(void *ctx)
 {
     const struct scene *self = ctx;
-    char path[96], line[512];
-    int found = 0;
-    snprintf(path, sizeof path, "%s/log", self->broker.dir);
-    FILE *file = fopen(path, "r");
-    while (file && !found && fgets(line, sizeof line, file))
-        found = strstr(line, "B0607") != NULL;
-    if (file)
-        fclose(file);
-    return found;
+    return strstr(file_text(file_in(self->broker.dir, "log")), "B0607") != NULL;
 }
 
 /* Both go on: each has passed this many more items. */

@@ -3,8 +3,6 @@
 #include <stdint.h>
 
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "tests/support/test.h"

@@ -2,7 +2,6 @@
  * those who look and in slices for the loop. */
 #include <stdint.h>
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "tests/support/test.h"

@@ -8,12 +8,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "proto/base/rng.h"
 #include "tests/support/facts.h"
-#include "tests/support/naive.h"
 #include "tests/support/process.h"
 #include "tests/support/test.h"
 #include "tests/support/testpeer.h"

@@ -2,7 +2,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +12,7 @@
 #include <unistd.h>
 
 #include "tests/support/process.h"
+#include "tests/support/tempdir.h"
 #include "tests/support/test.h"
 
 static const char tables[] = "  - {name: t, max_size: 10}\n";
@@ -201,14 +201,7 @@ static void crowd_connect(struct crowd *self, const char *dir, const char *name)
 static int has_refused(void *ctx)
 {
     const struct broker_process *broker = ctx;
-    char path[128], text[65536];
-    snprintf(path, sizeof path, "%s/log", broker->dir);
-    FILE *file = fopen(path, "r");
-    size_t n = file ? fread(text, 1, sizeof text - 1, file) : 0;
-    if (file)
-        fclose(file);
-    text[n] = 0;
-    return strstr(text, "B0007") != NULL;
+    return strstr(file_text(file_in(broker->dir, "log")), "B0007") != NULL;
 }
 
 /* A program that runs the broker with so few descriptors. */

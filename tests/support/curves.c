@@ -1,8 +1,6 @@
 #include "tests/support/curves.h"
 #include "tests/support/test.h"
 
-#include <stddef.h>
-
 struct plan_unit unit_of(double rate, double cpu, double broker_cpu, double memory)
 {
     return (struct plan_unit){rate, cpu, broker_cpu, memory};

@@ -2,8 +2,6 @@
 #include "tests/support/test.h"
 
 #include <ctype.h>
-#include <stdint.h>
-#include <stdio.h>
 #include <string.h>
 
 #define MAX_TEXT 16384

@@ -1,6 +1,5 @@
 #include "tests/support/fakepeer.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>

@@ -27,55 +27,6 @@ void hostbed_tend(struct hostbed *f)
     hostbed_pause(2);
 }
 
-/* ---- files ---- */
-
-const char *hostbed_path(const char *folder, const char *name)
-{
-    static char paths[8][700];
-    static unsigned next;
-    char *path = paths[next++ % 8];
-    snprintf(path, sizeof paths[0], "%s/%s", folder, name);
-    return path;
-}
-
-void hostbed_write(const char *path, const void *bytes, size_t size, mode_t mode)
-{
-    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, mode);
-    assert_true(fd >= 0);
-    assert_int_equal(write(fd, bytes, size), size);
-    close(fd);
-}
-
-void hostbed_write_text(const char *path, const char *text)
-{
-    hostbed_write(path, text, strlen(text), 0666);
-}
-
-const char *hostbed_text(const char *path)
-{
-    static char texts[4][65536];
-    static unsigned next;
-    char *text = texts[next++ % 4];
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    ssize_t n = fd >= 0 ? read(fd, text, sizeof texts[0] - 1) : 0;
-    text[n > 0 ? n : 0] = '\0';
-    if (fd >= 0)
-        close(fd);
-    return text;
-}
-
-bool hostbed_exists(const char *path)
-{
-    struct stat info;
-    return lstat(path, &info) == 0;
-}
-
-int64_t hostbed_size(const char *path)
-{
-    struct stat info;
-    return stat(path, &info) == 0 ? info.st_size : -1;
-}
-
 /* ---- processes ---- */
 
 int hostbed_processes(const struct hostbed *f, pid_t *one)
@@ -136,7 +87,7 @@ const char *hostbed_log(const struct hostbed *f, const char *name)
 {
     char log[64];
     snprintf(log, sizeof log, "%s.log", name);
-    return hostbed_text(hostbed_path(f->dir, log));
+    return file_text(file_in(f->dir, log));
 }
 
 /* ---- fixture ---- */
@@ -221,5 +172,5 @@ void hostbed_connect_script(struct hostbed *f, const char *script)
 
 pid_t hostbed_node(const struct hostbed *f)
 {
-    return (pid_t)atoi(hostbed_text(hostbed_path(f->dir, "pid")));
+    return (pid_t)atoi(file_text(file_in(f->dir, "pid")));
 }

@@ -4,12 +4,12 @@
 #define TESTS_SUPPORT_HOSTBED_H
 
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
 
 #include "agent/launch/host/host.h"
 #include "proto/base/clock.h"
+#include "tests/support/tempdir.h"
 
 #define HOSTBED_MARK "REPLAY_TEST_HOST"
 
@@ -40,15 +40,6 @@ void hostbed_tend(struct hostbed *f);
                 hostbed_pause(2);                                                                                      \
         }                                                                                                              \
     } while (0)
-
-/* Files. The texts that are returned are valid for a few calls. */
-const char *hostbed_path(const char *folder, const char *name);
-void hostbed_write(const char *path, const void *bytes, size_t size, mode_t mode);
-void hostbed_write_text(const char *path, const char *text);
-/* The contents of a small file; "": there is none. */
-const char *hostbed_text(const char *path);
-bool hostbed_exists(const char *path);
-int64_t hostbed_size(const char *path);
 
 /* Counts the processes of the test; of these, *one is any. Zombies do not count. */
 int hostbed_processes(const struct hostbed *f, pid_t *one);

@@ -1,7 +1,6 @@
 #include "tests/support/runtext.h"
 
 #include <stddef.h>
-#include <stdint.h>
 
 #include "agent/config/config.h"
 #include "tests/support/facts.h"

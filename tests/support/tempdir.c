@@ -1,7 +1,14 @@
 #include "tests/support/tempdir.h"
+#include "tests/support/test.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define VALID 8u /* texts at a time */
 
 char tempdir[64];
 
@@ -15,14 +22,80 @@ int tempdir_enter(void **state)
 int tempdir_leave(void **state)
 {
     (void)state;
-    char command[128];
-    snprintf(command, sizeof command, "rm -rf '%s'", tempdir);
+    char command[192];
+    snprintf(command, sizeof command, "chmod -R u+w '%s' && rm -rf '%s'", tempdir, tempdir);
     return system(command);
+}
+
+/* Keeps a text of the heap for a few calls. */
+static char *lend(char *text)
+{
+    static char *texts[VALID];
+    static unsigned next;
+    char **at = &texts[next++ % VALID];
+    assert_non_null(text);
+    free(*at);
+    return *at = text;
+}
+
+const char *file_in(const char *folder, const char *name)
+{
+    char *path = NULL;
+    assert_true(asprintf(&path, "%s/%s", folder, name) > 0);
+    return lend(path);
 }
 
 const char *tempdir_at(const char *path)
 {
-    static char out[256];
-    snprintf(out, sizeof out, "%s/%s", tempdir, path);
-    return out;
+    return file_in(tempdir, path);
+}
+
+void file_write(const char *path, const void *bytes, size_t size, mode_t mode)
+{
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, mode);
+    if (fd < 0)
+        fail_msg("%s cannot be written", path);
+    assert_int_equal(write(fd, bytes, size), size);
+    close(fd);
+}
+
+void file_put(const char *path, const char *text)
+{
+    file_write(path, text, strlen(text), 0666);
+}
+
+/* Reads to the end: the files of /proc have no size. */
+char *file_bytes(const char *path, size_t *size)
+{
+    FILE *in = fopen(path, "re");
+    char *text = calloc(1, 1);
+    *size = 0;
+    for (size_t room = 4096, n = 1; in && text && n > 0; *size += n, room *= 2) {
+        char *more = realloc(text, *size + room + 1);
+        assert_non_null(more);
+        text = more;
+        n = fread(text + *size, 1, room, in);
+        text[*size + n] = '\0';
+    }
+    if (in)
+        fclose(in);
+    return lend(text);
+}
+
+char *file_text(const char *path)
+{
+    size_t size;
+    return file_bytes(path, &size);
+}
+
+bool file_exists(const char *path)
+{
+    struct stat info;
+    return lstat(path, &info) == 0;
+}
+
+int64_t file_size(const char *path)
+{
+    struct stat info;
+    return stat(path, &info) == 0 ? info.st_size : -1;
 }

@@ -1,6 +1,12 @@
-/* A folder of the test's own, below /tmp: set-up and teardown for cmocka, for one test or for a group. */
+/* A folder of the test's own, below /tmp: set-up and teardown for cmocka, for one test or for a group. And whole files, there or
+ * elsewhere: what cannot be written fails the test. Texts that are returned are valid for seven further calls. */
 #ifndef TESTS_SUPPORT_TEMPDIR_H
 #define TESTS_SUPPORT_TEMPDIR_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
 
 /* Path of the folder; "" before tempdir_enter. */
 extern char tempdir[64];
@@ -9,7 +15,18 @@ extern char tempdir[64];
 int tempdir_enter(void **state);
 /* Removes the folder and everything in it. */
 int tempdir_leave(void **state);
-/* A path in the folder; valid until the next call. */
+/* A path in the folder. */
 const char *tempdir_at(const char *path);
+
+/* A path in another folder. */
+const char *file_in(const char *folder, const char *name);
+void file_write(const char *path, const void *bytes, size_t size, mode_t mode);
+void file_put(const char *path, const char *text);
+/* The contents of a file, terminated, which may be changed; "": there is none. */
+char *file_bytes(const char *path, size_t *size);
+char *file_text(const char *path);
+bool file_exists(const char *path);
+/* -1: there is no such file. */
+int64_t file_size(const char *path);
 
 #endif

@@ -1,6 +1,5 @@
 #include "tests/support/world.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "broker/checkpoint/checkpoint.h"

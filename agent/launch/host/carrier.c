@@ -8,14 +8,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/utsname.h>
-#include <unistd.h>
 
 #include "agent/launch/process/command.h"
 #include "agent/launch/process/process.h"
 #include "proto/base/clock.h"
 #include "proto/base/error.h"
 #include "proto/base/format.h"
-#include "proto/base/need.h"
 
 /* ---- the bundle ---- */
 

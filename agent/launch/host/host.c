@@ -10,17 +10,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
-#include "agent/config/config.h"
 #include "agent/launch/host/carrier.h"
 #include "agent/launch/host/host_file.h"
 #include "agent/launch/host/host_line.h"
 #include "agent/launch/process/command.h"
 #include "proto/base/clock.h"
-#include "proto/base/endpoint.h"
 #include "proto/base/error.h"
 #include "proto/base/log.h"
 #include "proto/base/need.h"

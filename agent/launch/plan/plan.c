@@ -741,7 +741,6 @@ static void print_where(const struct plan_choice *choice, const struct plan_inpu
         print_row(input, &row, &grid);
     }
     grid_print(&grid, out);
-    grid_fini(&grid);
     free(sites);
 }
 
@@ -858,7 +857,6 @@ static void print_others(const struct plan *self, FILE *out)
     }
     fprintf(out, "alternatives:\n");
     grid_print(&grid, out);
-    grid_fini(&grid);
 }
 
 /* "actors.count says 8; 5 would do: ...". */

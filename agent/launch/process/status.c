@@ -1,11 +1,9 @@
 /* A status as JSON and back. One table of members drives both ways. */
 #include "agent/launch/process/status.h"
 
-#include <inttypes.h>
 #include <json-c/json.h>
 #include <math.h>
 #include <stddef.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -96,7 +96,6 @@ TEST(grid)
                               "replay  12345  full?\n"
                               "\xc3\xbc           1  \n");
     free(data);
-    grid_fini(&grid);
 }
 
 /* ---- top ---- */

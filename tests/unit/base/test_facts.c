@@ -1,5 +1,4 @@
 /* The comparison that other tests rely on: prose may change, facts may not. */
-#include <stdint.h>
 
 #include "tests/support/facts.h"
 #include "tests/support/test.h"

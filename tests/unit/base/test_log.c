@@ -13,44 +13,23 @@
 #include <unistd.h>
 
 #include "proto/base/clock.h"
+#include "tests/support/tempdir.h"
 #include "tests/support/test.h"
 
-struct fixture {
-    char folder[64];
-    char path[96];
-};
+static char path[96];
 
 static int set_up(void **state)
 {
-    struct fixture *f = calloc(1, sizeof *f);
-    strcpy(f->folder, "/tmp/rp_log_XXXXXX");
-    if (!mkdtemp(f->folder))
-        return -1;
-    snprintf(f->path, sizeof f->path, "%s/log", f->folder);
+    int status = tempdir_enter(state);
+    snprintf(path, sizeof path, "%s/log", tempdir);
     log_set_level(LEVEL_INFO);
-    *state = f;
-    return 0;
+    return status;
 }
 
 static int tear_down(void **state)
 {
-    struct fixture *f = *state;
     log_close();
-    unlink(f->path);
-    rmdir(f->folder);
-    free(f);
-    return 0;
-}
-
-static char *contents(const char *path)
-{
-    static char text[1 << 20];
-    FILE *in = fopen(path, "r");
-    assert_non_null(in);
-    size_t n = fread(text, 1, sizeof text - 1, in);
-    fclose(in);
-    text[n] = '\0';
-    return text;
+    return tempdir_leave(state);
 }
 
 static void assert_matches(const char *text, const char *pattern)
@@ -64,33 +43,31 @@ static void assert_matches(const char *text, const char *pattern)
 
 TEST(lines, set_up, tear_down)
 {
-    struct fixture *f = *state;
-    assert_int_equal(log_open(f->path, NULL), RP_OK);
+    assert_int_equal(log_open(path, NULL), RP_OK);
     log_line(LEVEL_INFO, "B0101", "session opened", "name=%s ordinal=%u", "actor-3", 7u);
     log_line(LEVEL_DEBUG, "B0102", "not shown", NULL);
     log_line(LEVEL_ERROR, "B0103", "no fields", NULL);
     log_set_level(LEVEL_OFF);
     log_line(LEVEL_ERROR, "B0104", "not shown", NULL);
     assert_matches(
-        contents(f->path),
+        file_text(path),
         "^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:]{8}\\.[0-9]{3}Z info  B0101 session opened name=actor-3 ordinal=7\n"
         "[0-9T:.-]{23}Z error B0103 no fields\n$");
 }
 
 TEST(one_line_stays_one_line, set_up, tear_down)
 {
-    struct fixture *f = *state;
-    assert_int_equal(log_open(f->path, NULL), RP_OK);
+    assert_int_equal(log_open(path, NULL), RP_OK);
     log_line(LEVEL_WARN, "B0001", "odd", "name=%s", "a\nb\x1b[2J");
-    char *text = contents(f->path);
+    char *text = file_text(path);
     assert_non_null(strstr(text, "name=a?b?[2J\n"));
     char large[8000];
     memset(large, 'y', sizeof large);
     large[sizeof large - 1] = '\0';
     for (size_t length = 1900; length < 2100; length++) {
-        assert_int_equal(truncate(f->path, 0), 0);
+        assert_int_equal(truncate(path, 0), 0);
         log_line(LEVEL_WARN, "B0001", "long", "name=%s", large + sizeof large - 1 - length);
-        text = contents(f->path);
+        text = file_text(path);
         assert_in_range(strlen(text), 1900, 2048);
         assert_ptr_equal(strchr(text, '\n'), text + strlen(text) - 1);
         if (strlen(strchr(text, 'y')) < length + 1)
@@ -109,34 +86,31 @@ TEST(open_fails_with_a_reason, set_up, tear_down)
 /* Rotation: the file is renamed, then opened anew. A file that cannot be opened anew changes nothing. */
 TEST(reopen, set_up, tear_down)
 {
-    struct fixture *f = *state;
     char old[128];
-    snprintf(old, sizeof old, "%s.1", f->path);
-    assert_int_equal(log_open(f->path, NULL), RP_OK);
+    snprintf(old, sizeof old, "%s.1", path);
+    assert_int_equal(log_open(path, NULL), RP_OK);
     log_line(LEVEL_INFO, "X0001", "first", NULL);
-    assert_int_equal(rename(f->path, old), 0);
+    assert_int_equal(rename(path, old), 0);
     log_line(LEVEL_INFO, "X0002", "second", NULL);
     log_reopen();
     log_line(LEVEL_INFO, "X0003", "third", NULL);
-    assert_true(strstr(contents(old), "X0001") && strstr(contents(old), "X0002") && !strstr(contents(old), "X0003"));
-    assert_true(strstr(contents(f->path), "L0002") && strstr(contents(f->path), "X0003"));
-    assert_int_equal(rename(f->path, old), 0);
-    assert_int_equal(mkdir(f->path, 0700), 0);
+    assert_true(strstr(file_text(old), "X0001") && strstr(file_text(old), "X0002") && !strstr(file_text(old), "X0003"));
+    assert_true(strstr(file_text(path), "L0002") && strstr(file_text(path), "X0003"));
+    assert_int_equal(rename(path, old), 0);
+    assert_int_equal(mkdir(path, 0700), 0);
     log_reopen();
     log_line(LEVEL_INFO, "X0004", "fourth", NULL);
-    assert_true(strstr(contents(old), "L0003") && strstr(contents(old), "X0004"));
-    assert_int_equal(rmdir(f->path), 0);
+    assert_true(strstr(file_text(old), "L0003") && strstr(file_text(old), "X0004"));
+    assert_int_equal(rmdir(path), 0);
     log_reopen();
     log_line(LEVEL_INFO, "X0005", "fifth", NULL);
-    assert_non_null(strstr(contents(f->path), "X0005"));
-    unlink(old);
+    assert_non_null(strstr(file_text(path), "X0005"));
     log_close();
     log_reopen(); /* standard error stays what it is */
 }
 
 TEST(full_disk, set_up, tear_down)
 {
-    struct fixture *f = *state;
     if (access("/dev/full", W_OK) != 0)
         skip();
     assert_int_equal(log_open("/dev/full", NULL), RP_OK);
@@ -151,12 +125,12 @@ TEST(full_disk, set_up, tear_down)
             log_fd = fd;
     }
     assert_true(log_fd >= 0);
-    int file = open(f->path, O_WRONLY | O_CREAT | O_APPEND, 0600);
+    int file = open(path, O_WRONLY | O_CREAT | O_APPEND, 0600);
     assert_int_equal(dup2(file, log_fd), log_fd);
     close(file);
     log_line(LEVEL_INFO, "B0002", "works", NULL);
     log_line(LEVEL_INFO, "B0002", "again", NULL);
-    assert_matches(contents(f->path),
+    assert_matches(file_text(path),
                    "^[^\n]* warn  L0001 log lines were lost count=5 error=\"No space left on device\"\n"
                    "[^\n]* info  B0002 works\n"
                    "[^\n]* info  B0002 again\n$");
@@ -165,14 +139,13 @@ TEST(full_disk, set_up, tear_down)
 /* A file-size limit cuts a line in the middle; the next one that can be written starts on a line of its own. */
 TEST(cut_line, set_up, tear_down)
 {
-    struct fixture *f = *state;
     struct rlimit old, small;
     assert_int_equal(getrlimit(RLIMIT_FSIZE, &old), 0);
     small = old;
     small.rlim_cur = 100;
     struct sigaction ignore = {.sa_handler = SIG_IGN}, previous;
     sigaction(SIGXFSZ, &ignore, &previous);
-    assert_int_equal(log_open(f->path, NULL), RP_OK);
+    assert_int_equal(log_open(path, NULL), RP_OK);
     log_line(LEVEL_INFO, "B0001", "first line that fits", NULL);
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
     log_line(LEVEL_INFO, "B0002", "a second line that does not fit into a hundred bytes", NULL);
@@ -180,17 +153,16 @@ TEST(cut_line, set_up, tear_down)
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &old), 0);
     log_line(LEVEL_INFO, "B0004", "back", NULL);
     sigaction(SIGXFSZ, &previous, NULL);
-    assert_matches(contents(f->path),
+    assert_matches(file_text(path),
                    "^[^\n]*fits\n[^\n]*B0002 [^\n]*\n[^\n]* L0001 [^\n]*count=2 [^\n]*\n[^\n]*back\n$");
 }
 
 TEST(reader_that_sleeps_or_leaves, set_up, tear_down)
 {
-    struct fixture *f = *state;
     static char seen[1 << 20];
-    assert_int_equal(mkfifo(f->path, 0600), 0);
-    int reader = open(f->path, O_RDONLY | O_NONBLOCK);
-    assert_int_equal(log_open(f->path, NULL), RP_OK);
+    assert_int_equal(mkfifo(path, 0600), 0);
+    int reader = open(path, O_RDONLY | O_NONBLOCK);
+    assert_int_equal(log_open(path, NULL), RP_OK);
     /* Nobody reads: the pipe fills, and the program goes on. */
     for (int i = 0; i < 3000; i++)
         log_line(LEVEL_INFO, "B0001", "a line of some length, so that the pipe is full soon", "i=%d", i);
@@ -216,8 +188,7 @@ static void *writer(void *arg)
 
 TEST(threads_do_not_mix_lines, set_up, tear_down)
 {
-    struct fixture *f = *state;
-    assert_int_equal(log_open(f->path, NULL), RP_OK);
+    assert_int_equal(log_open(path, NULL), RP_OK);
     pthread_t threads[WRITERS];
     int ids[WRITERS], next[WRITERS] = {0}, total = 0;
     for (int i = 0; i < WRITERS; i++) {
@@ -226,7 +197,7 @@ TEST(threads_do_not_mix_lines, set_up, tear_down)
     }
     for (int i = 0; i < WRITERS; i++)
         pthread_join(threads[i], NULL);
-    for (char *line = strtok(contents(f->path), "\n"); line; line = strtok(NULL, "\n"), total++) {
+    for (char *line = strtok(file_text(path), "\n"); line; line = strtok(NULL, "\n"), total++) {
         int id, i;
         char *fields = strstr(line, "writer=");
         assert_non_null(fields);

@@ -1,6 +1,5 @@
 /* Log lines as JSON objects: types, escapes, lines that are too long, and fields of any bytes. */
 #include <json-c/json.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

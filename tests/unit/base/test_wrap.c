@@ -1,5 +1,4 @@
 /* Lines broken between words: nothing is lost, nothing is too wide, and tables stay tables. */
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

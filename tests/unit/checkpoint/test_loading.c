@@ -2,7 +2,6 @@
 #include "broker/checkpoint/loading.h"
 
 #include <stdbool.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "broker/checkpoint/checkpoint.h"
 #include "broker/checkpoint/loading.h"

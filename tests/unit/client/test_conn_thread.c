@@ -1,5 +1,4 @@
 /* The I/O thread of a client and its wake-ups: nothing that was left for it may be slept over. */
-#include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdint.h>

@@ -2,7 +2,6 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "proto/base/rng.h"

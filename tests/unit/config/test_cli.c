@@ -2,7 +2,6 @@
 #include <stdint.h>
 
 #include <getopt.h>
-#include <stdio.h>
 #include <unistd.h>
 
 #include "proto/base/log.h"

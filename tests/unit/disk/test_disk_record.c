@@ -1,7 +1,5 @@
 #include <math.h>
 #include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "broker/disk/record.h"

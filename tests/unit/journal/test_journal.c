@@ -1,7 +1,6 @@
 /* The journal: whatever happens in a broker, its files make the same state. */
 #include <stdint.h>
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "broker/disk/reader.h"

@@ -14,9 +14,8 @@
 #include "agent/launch/process/command.h"
 #include "agent/launch/process/spawn.h"
 #include "proto/base/clock.h"
+#include "tests/support/tempdir.h"
 #include "tests/support/test.h"
-
-static char dir[64];
 
 /* Runs a line of shell at home with $dir. Fails the test unless it succeeds. */
 static void shell(const char *format, ...) __attribute__((format(printf, 1, 2)));
@@ -29,7 +28,7 @@ static void shell(const char *format, ...)
     va_end(args);
     const char *argv[] = {"sh", "-ec", line, NULL};
     char variable[128];
-    snprintf(variable, sizeof variable, "dir=%s", dir);
+    snprintf(variable, sizeof variable, "dir=%s", tempdir);
     int error = 0;
     pid_t pid = spawn_start(&(struct spawn){.argv = argv,
                                             .environment = (const char *[]){variable, NULL},
@@ -47,7 +46,7 @@ static struct bundle describe(void)
     struct bundle bundle = {0};
     rp_error err = {0};
     char programs[128];
-    snprintf(programs, sizeof programs, "%s/programs", dir);
+    snprintf(programs, sizeof programs, "%s/programs", tempdir);
     ok(bundle_describe(programs, &bundle, &err), &err);
     return bundle;
 }
@@ -68,7 +67,7 @@ static char output[4096]; /* of the last host */
 static int reach(const struct target *target, const struct bundle *bundle)
 {
     char home[128], path[512];
-    snprintf(home, sizeof home, "HOME=%s/there", dir);
+    snprintf(home, sizeof home, "HOME=%s/there", tempdir);
     snprintf(path, sizeof path, "PATH=%s", target->path ? target->path : getenv("PATH"));
     const char *words[] = {"env", home, path, "XDG_CACHE_HOME=", target->shell ? target->shell : "sh", "-c"};
     struct host_config host = {.name = "",
@@ -108,30 +107,19 @@ static void expect(const struct target *target, const struct bundle *bundle, int
 
 static int setup(void **state)
 {
-    (void)state;
     signal(SIGPIPE, SIG_IGN);
-    snprintf(dir, sizeof dir, "/tmp/replay-carrier-XXXXXX");
-    assert_non_null(mkdtemp(dir));
-    char home[128];
-    snprintf(home, sizeof home, "%s/home", dir);
-    setenv("HOME", home, 1);
+    int status = tempdir_enter(state);
+    setenv("HOME", tempdir_at("home"), 1);
     unsetenv("XDG_CACHE_HOME");
     shell("mkdir -p $dir/home $dir/there $dir/programs/lib/python/replaybus; cd $dir/programs; for p in launch actor "
           "learner; do "
           "cp /bin/echo replay-$p; done; echo one >lib/python/replaybus/__init__.py");
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    shell("rm -rf $dir");
-    return 0;
+    return status;
 }
 
 /* ---- the bundle ---- */
 
-TEST(bundle_of_changed_programs, setup, teardown)
+TEST(bundle_of_changed_programs, setup, tempdir_leave)
 {
     struct bundle first = describe(), other;
     shell("touch -d 2001-01-01 $dir/programs/replay-actor"); /* other time, same contents */
@@ -150,27 +138,27 @@ TEST(bundle_of_changed_programs, setup, teardown)
     shell("[ -z \"$(ls $dir/there/.cache/replay/programs)\" ]");
 }
 
-TEST(bundle_without_a_program, setup, teardown)
+TEST(bundle_without_a_program, setup, tempdir_leave)
 {
     struct bundle bundle;
     rp_error err = {0};
     char programs[128];
     shell("rm $dir/programs/replay-learner");
-    snprintf(programs, sizeof programs, "%s/programs", dir);
+    snprintf(programs, sizeof programs, "%s/programs", tempdir);
     assert_int_equal(bundle_describe(programs, &bundle, &err), RP_IO);
     assert_non_null(strstr(err.text, "replay-learner"));
 }
 
 /* ---- where the programs are ---- */
 
-TEST(programs_are_installed_there, setup, teardown)
+TEST(programs_are_installed_there, setup, tempdir_leave)
 {
     shell("mkdir -p \"$dir/there/it's a \\$(folder)\"; cp /bin/echo \"$dir/there/it's a \\$(folder)/replay-launch\"");
     expect(&(struct target){.programs = "~/it's a $(folder)", .name = "`x`; 'y' \"z\""}, NULL, 0, "node");
     expect(&(struct target){.programs = "/nowhere"}, NULL, 1, "/nowhere/replay-launch");
 }
 
-TEST(programs_of_the_same_path, setup, teardown)
+TEST(programs_of_the_same_path, setup, tempdir_leave)
 {
     struct bundle bundle = describe();
     struct target target = {.same = bundle.programs};
@@ -179,7 +167,7 @@ TEST(programs_of_the_same_path, setup, teardown)
 }
 
 /* The line is read by whatever shell the user has there. */
-TEST(programs_are_sent_once, setup, teardown)
+TEST(programs_are_sent_once, setup, tempdir_leave)
 {
     static const char *const shells[] = {"sh", "bash", "dash", "csh", "fish", "zsh"};
     struct bundle bundle = describe();
@@ -197,7 +185,7 @@ TEST(programs_are_sent_once, setup, teardown)
     }
 }
 
-TEST(old_programs_are_removed, setup, teardown)
+TEST(old_programs_are_removed, setup, tempdir_leave)
 {
     struct bundle bundle = describe();
     shell("cd $dir/there; for i in 1 2 3 4 5; do mkdir -p .cache/replay/programs/abc$i/x; touch -d 2001-01-0$i "
@@ -211,20 +199,20 @@ TEST(old_programs_are_removed, setup, teardown)
 
 /* ---- what goes wrong ---- */
 
-TEST(other_machine, setup, teardown)
+TEST(other_machine, setup, tempdir_leave)
 {
     struct bundle bundle = describe();
     char path[512];
     shell("mkdir $dir/bin; printf '#!/bin/sh\\necho pdp11\\n' >$dir/bin/uname; chmod +x $dir/bin/uname");
-    snprintf(path, sizeof path, "%s/bin:%s", dir, getenv("PATH"));
+    snprintf(path, sizeof path, "%s/bin:%s", tempdir, getenv("PATH"));
     expect(&(struct target){.path = path, .name = "gpu1"}, &bundle, 1, "gpu1 is pdp11");
 }
 
-TEST(tools_are_missing, setup, teardown)
+TEST(tools_are_missing, setup, tempdir_leave)
 {
     struct bundle bundle = describe();
     char path[128];
-    snprintf(path, sizeof path, "%s/bin", dir);
+    snprintf(path, sizeof path, "%s/bin", tempdir);
     shell("mkdir $dir/bin; for p in sh gzip uname sha256sum mktemp mkdir rm; do ln -s $(command -v $p) $dir/bin; done");
     expect(&(struct target){.path = path}, &bundle, 1, "no tar on cpu1");
     shell("rm -rf $dir/there; touch $dir/there");
@@ -234,7 +222,7 @@ TEST(tools_are_missing, setup, teardown)
 /* ---- the launcher's side ---- */
 
 /* A host that cannot store our programs is lost with what it said. */
-TEST(no_room_for_programs, setup, teardown)
+TEST(no_room_for_programs, setup, tempdir_leave)
 {
     const char *words[] = {"sh", "-c", "case $1 in *xzf*) echo 'No space left on device' >&2; exit 1;; esac; exit 86",
                            "sh"};
@@ -242,8 +230,8 @@ TEST(no_room_for_programs, setup, teardown)
     struct bundle bundle = describe();
     struct clock clock = clock_system();
     char **carrier = carrier_build(&bundle, &config, "cpu1", NULL);
-    struct host *host = host_new(
-        &(struct host_options){.name = "cpu1", .carrier = (const char *const *)carrier, .folder = dir, .here = dir});
+    struct host *host = host_new(&(struct host_options){
+        .name = "cpu1", .carrier = (const char *const *)carrier, .folder = tempdir, .here = tempdir});
     host_open(host, clock_now(&clock));
     for (int64_t end_ns = clock_now(&clock) + 20 * NS_PER_S; host_info(host)->state == HOST_CONNECTING;) {
         assert_true(clock_now(&clock) < end_ns);
@@ -256,13 +244,14 @@ TEST(no_room_for_programs, setup, teardown)
 }
 
 /* Carriers that do not end by themselves are killed together. */
-TEST(many_hosts_end_together, setup, teardown)
+TEST(many_hosts_end_together, setup, tempdir_leave)
 {
     struct clock clock = clock_system();
     struct host *hosts[4];
     const char *carrier[] = {"sleep", "1000", NULL};
     for (size_t i = 0; i < 4; i++) {
-        hosts[i] = host_new(&(struct host_options){.name = "cpu1", .carrier = carrier, .folder = dir, .here = dir});
+        hosts[i] =
+            host_new(&(struct host_options){.name = "cpu1", .carrier = carrier, .folder = tempdir, .here = tempdir});
         host_open(hosts[i], clock_now(&clock));
     }
     int64_t start = clock_now(&clock);
@@ -275,7 +264,7 @@ TEST(many_hosts_end_together, setup, teardown)
 
 /* ---- ssh ---- */
 
-TEST(ssh_command, setup, teardown)
+TEST(ssh_command, setup, tempdir_leave)
 {
     struct host_config host = {.name = "cpu[1-4]", .programs = "/opt/replay"};
     rp_error err = {0};
@@ -294,7 +283,7 @@ TEST(ssh_command, setup, teardown)
     assert_int_equal(err.status, RP_FAILED_PRECONDITION);
 }
 
-TEST(advice, setup, teardown)
+TEST(advice, setup, tempdir_leave)
 {
     char out[256];
     assert_string_equal(carrier_advice("Host key verification failed.", "cpu3", out, sizeof out),

@@ -250,7 +250,6 @@ TEST(a_full_disk_cuts_one_line, enter, tempdir_leave)
     struct history history;
     struct rlimit before, tight;
     rp_error err = {0};
-    char text[256];
     assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
     signal(SIGXFSZ, SIG_IGN);
     assert_int_equal(history_open(&history, path, &err), RP_OK);
@@ -265,9 +264,5 @@ TEST(a_full_disk_cuts_one_line, enter, tempdir_leave)
     history_add(&history, "{\"elapsed_s\": 5.0}");
     assert_true(history_thin(&history));
     history_close(&history);
-    FILE *file = fopen(path, "re");
-    size_t n = fread(text, 1, sizeof text - 1, file);
-    fclose(file);
-    text[n] = '\0';
-    assert_string_equal(text, "{\"elapsed_s\": 1.0}\n{\"elapsed_s\": 4.0}\n{\"elapsed_s\": 5.0}\n");
+    assert_string_equal(file_text(path), "{\"elapsed_s\": 1.0}\n{\"elapsed_s\": 4.0}\n{\"elapsed_s\": 5.0}\n");
 }

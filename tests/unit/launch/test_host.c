@@ -1,5 +1,4 @@
 /* Hosts, with the real node agent as the carrier: processes there, ends of connections, carriers that fail, and the network. */
-#include <fcntl.h>
 #include <inttypes.h>
 #include <netinet/in.h>
 #include <signal.h>
@@ -226,7 +225,7 @@ HOSTBED_TEST(flood)
     hostbed_shell(f, &other, "other", "echo done; exit 5");
     assert_int_equal(hostbed_await_end(f, &other), 5 << 8);
     assert_string_equal(hostbed_log(f, "other"), "done\n");
-    assert_true(hostbed_size(hostbed_path(f->dir, "flood.log")) >= 64 * 1024);
+    assert_true(file_size(file_in(f->dir, "flood.log")) >= 64 * 1024);
     process_kill(&flood);
     assert_true(WIFSIGNALED(hostbed_await_end(f, &flood)));
     assert_int_equal(host_info(f->host)->state, HOST_READY);
@@ -248,13 +247,13 @@ HOSTBED_TEST(node_killed)
     assert_int_equal(host_info(f->host)->state, HOST_LOST);
     assert_true(host_info(f->host)->reason[0]);
     hostbed_await_nobody(f);
-    hostbed_await(f, !hostbed_exists(old)); /* its guard cleans up */
+    hostbed_await(f, !file_exists(old)); /* its guard cleans up */
     host_open(f->host, hostbed_now());
     hostbed_await(f, host_info(f->host)->state == HOST_READY);
     hostbed_shell(f, &a, "a", "exit 0");
     assert_int_equal(hostbed_await_end(f, &a), 0);
     assert_int_equal(host_info(f->host)->times, 2);
-    assert_true(hostbed_exists(host_info(f->host)->facts.work));
+    assert_true(file_exists(host_info(f->host)->facts.work));
 }
 
 HOSTBED_TEST(closed)
@@ -331,7 +330,7 @@ HOSTBED_TEST(end_of_input)
     char command[512];
     snprintf(command, sizeof command, "\"$RP_LAUNCH\" node </dev/null >%s/out 2>&1", f->dir);
     assert_int_equal(system(command), 0);
-    assert_string_equal(hostbed_text(hostbed_path(f->dir, "out")), "@rp {\"type\":\"here\"}\n");
+    assert_string_equal(file_text(file_in(f->dir, "out")), "@rp {\"type\":\"here\"}\n");
     assert_string_equal(hostbed_work(f), "");
 }
 

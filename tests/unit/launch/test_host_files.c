@@ -1,5 +1,4 @@
 /* Files between a host and home, with the real node agent, and what a node agent that means harm can do with them. */
-#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,25 +24,25 @@ HOSTBED_TEST(mirror)
         "ln -s /etc/passwd link && "
         "read x < go1; echo 2 >> a.jsonl; echo newer > a.w.tmp; mv a.w.tmp a.w; read x < go2; echo 3 > a.jsonl; exit 4",
         work);
-    assert_int_equal(mkfifo(hostbed_path(work, "go1"), 0600), 0);
-    assert_int_equal(mkfifo(hostbed_path(work, "go2"), 0600), 0);
+    assert_int_equal(mkfifo(file_in(work, "go1"), 0600), 0);
+    assert_int_equal(mkfifo(file_in(work, "go2"), 0600), 0);
     hostbed_shell(f, &a, "a", script);
-    hostbed_await(f, strcmp(hostbed_text(hostbed_path(f->folder, "a.jsonl")), "1\n") == 0);
-    hostbed_await(f, strcmp(hostbed_text(hostbed_path(f->folder, "a/deep/er/file")), "x\n") == 0);
-    hostbed_await(f, strcmp(hostbed_text(hostbed_path(f->folder, "a.w")), "old\n") == 0);
+    hostbed_await(f, strcmp(file_text(file_in(f->folder, "a.jsonl")), "1\n") == 0);
+    hostbed_await(f, strcmp(file_text(file_in(f->folder, "a/deep/er/file")), "x\n") == 0);
+    hostbed_await(f, strcmp(file_text(file_in(f->folder, "a.w")), "old\n") == 0);
     struct stat before, after;
-    assert_int_equal(stat(hostbed_path(f->folder, "a.jsonl"), &before), 0);
-    hostbed_write_text(hostbed_path(work, "go1"), "\n");
-    hostbed_await(f, strcmp(hostbed_text(hostbed_path(f->folder, "a.jsonl")), "1\n2\n") == 0);
-    assert_int_equal(stat(hostbed_path(f->folder, "a.jsonl"), &after), 0);
+    assert_int_equal(stat(file_in(f->folder, "a.jsonl"), &before), 0);
+    file_put(file_in(work, "go1"), "\n");
+    hostbed_await(f, strcmp(file_text(file_in(f->folder, "a.jsonl")), "1\n2\n") == 0);
+    assert_int_equal(stat(file_in(f->folder, "a.jsonl"), &after), 0);
     assert_int_equal(before.st_ino, after.st_ino); /* appended */
-    hostbed_await(f, strcmp(hostbed_text(hostbed_path(f->folder, "a.w")), "newer\n") == 0);
-    hostbed_write_text(hostbed_path(work, "go2"), "\n");
+    hostbed_await(f, strcmp(file_text(file_in(f->folder, "a.w")), "newer\n") == 0);
+    file_put(file_in(work, "go2"), "\n");
     assert_int_equal(hostbed_await_end(f, &a), 4 << 8);
-    assert_string_equal(hostbed_text(hostbed_path(f->folder, "a.jsonl")), "3\n"); /* at the latest with the end */
+    assert_string_equal(file_text(file_in(f->folder, "a.jsonl")), "3\n"); /* at the latest with the end */
     static const char *const absent[] = {"config.yaml", "keys", ".hidden", "a.w.tmp", "link", "go1"};
     for (size_t i = 0; i < sizeof absent / sizeof absent[0]; i++)
-        assert_false(hostbed_exists(hostbed_path(f->folder, absent[i])));
+        assert_false(file_exists(file_in(f->folder, absent[i])));
 }
 
 /* The end of a process comes after the last byte of what it has written and printed. */
@@ -58,7 +57,7 @@ HOSTBED_TEST(end_after_files)
              host_info(f->host)->facts.work, host_info(f->host)->facts.work, f->dir);
     hostbed_shell(f, &a, "a", script);
     assert_int_equal(hostbed_await_end(f, &a), 0);
-    assert_int_equal(hostbed_size(hostbed_path(f->dir, "a.log")), 3000000);
+    assert_int_equal(file_size(file_in(f->dir, "a.log")), 3000000);
     char command[512];
     snprintf(command, sizeof command, "cksum < '%s/a.big' | cmp - '%s/sum'", f->folder, f->dir);
     assert_int_equal(system(command), 0);
@@ -83,11 +82,11 @@ HOSTBED_TEST(own_files)
         hostbed_await(f, host_info(f->host)->state == HOST_READY);
     }
     assert_int_equal(host_info(f->host)->times, 2);
-    assert_string_equal(hostbed_text(hostbed_path(f->folder, "actor-0.jsonl")), "1\n2\n");
-    unlink(hostbed_path(f->folder, "actor-0.jsonl"));
+    assert_string_equal(file_text(file_in(f->folder, "actor-0.jsonl")), "1\n2\n");
+    unlink(file_in(f->folder, "actor-0.jsonl"));
     hostbed_shell(f, &a, "actor-0", script);
     assert_int_equal(hostbed_await_end(f, &a), 0);
-    assert_string_equal(hostbed_text(hostbed_path(f->folder, "actor-0.jsonl")), "2\n");
+    assert_string_equal(file_text(file_in(f->folder, "actor-0.jsonl")), "2\n");
 }
 
 /* A copy at home that somebody has cut is made whole again. */
@@ -99,12 +98,12 @@ HOSTBED_TEST(copy_cut)
     hostbed_connect(f, 0);
     snprintf(script, sizeof script, "cd '%s'; echo one > a.x; read y < go; echo two >> a.x",
              host_info(f->host)->facts.work);
-    assert_int_equal(mkfifo(hostbed_path(host_info(f->host)->facts.work, "go"), 0600), 0);
+    assert_int_equal(mkfifo(file_in(host_info(f->host)->facts.work, "go"), 0600), 0);
     hostbed_shell(f, &a, "a", script);
-    hostbed_await(f, strcmp(hostbed_text(hostbed_path(f->folder, "a.x")), "one\n") == 0);
-    hostbed_write_text(hostbed_path(f->folder, "a.x"), "on");
-    hostbed_write_text(hostbed_path(host_info(f->host)->facts.work, "go"), "\n");
-    hostbed_await(f, strcmp(hostbed_text(hostbed_path(f->folder, "a.x")), "one\ntwo\n") == 0);
+    hostbed_await(f, strcmp(file_text(file_in(f->folder, "a.x")), "one\n") == 0);
+    file_put(file_in(f->folder, "a.x"), "on");
+    file_put(file_in(host_info(f->host)->facts.work, "go"), "\n");
+    hostbed_await(f, strcmp(file_text(file_in(f->folder, "a.x")), "one\ntwo\n") == 0);
     assert_int_equal(hostbed_await_end(f, &a), 0);
 }
 
@@ -118,19 +117,19 @@ HOSTBED_TEST(send_files)
     uint8_t *bytes = malloc(size);
     for (size_t i = 0; i < size; i++)
         bytes[i] = (uint8_t)(i * 2654435761u >> 13);
-    hostbed_write(hostbed_path(f->dir, "key"), "secret\n", 7, 0600);
-    hostbed_write(hostbed_path(f->dir, "empty"), "", 0, 0644);
-    hostbed_write(hostbed_path(f->dir, "big"), bytes, size, 0755);
-    assert_int_equal(chmod(hostbed_path(f->dir, "big"), 0755), 0);
+    file_write(file_in(f->dir, "key"), "secret\n", 7, 0600);
+    file_write(file_in(f->dir, "empty"), "", 0, 0644);
+    file_write(file_in(f->dir, "big"), bytes, size, 0755);
+    assert_int_equal(chmod(file_in(f->dir, "big"), 0755), 0);
     free(bytes);
     hostbed_connect(f, 0);
-    assert_int_equal(host_send_file(f->host, hostbed_path(f->dir, "key"), "keys/actor.key", &err), RP_OK);
-    assert_int_equal(host_send_file(f->host, hostbed_path(f->dir, "empty"), "empty", &err), RP_OK);
-    assert_int_equal(host_send_file(f->host, hostbed_path(f->dir, "big"), "here/deep/big", &err), RP_OK);
-    assert_int_equal(host_send_file(f->host, hostbed_path(f->dir, "missing"), "x", &err), RP_NOT_FOUND);
+    assert_int_equal(host_send_file(f->host, file_in(f->dir, "key"), "keys/actor.key", &err), RP_OK);
+    assert_int_equal(host_send_file(f->host, file_in(f->dir, "empty"), "empty", &err), RP_OK);
+    assert_int_equal(host_send_file(f->host, file_in(f->dir, "big"), "here/deep/big", &err), RP_OK);
+    assert_int_equal(host_send_file(f->host, file_in(f->dir, "missing"), "x", &err), RP_NOT_FOUND);
     static const char *const bad[] = {"../x", "/x", "a/../../x", "", "a//b", ".x", "a/.."};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
-        assert_int_equal(host_send_file(f->host, hostbed_path(f->dir, "key"), bad[i], &err), RP_INVALID_ARGUMENT);
+        assert_int_equal(host_send_file(f->host, file_in(f->dir, "key"), bad[i], &err), RP_INVALID_ARGUMENT);
     /* A process that is started later finds them. */
     char script[1024];
     const char *work = host_info(f->host)->facts.work;
@@ -138,14 +137,14 @@ HOSTBED_TEST(send_files)
     hostbed_shell(f, &a, "a", script);
     assert_int_equal(hostbed_await_end(f, &a), 0);
     assert_string_equal(hostbed_log(f, "a"), "secret\n");
-    assert_int_equal(stat(hostbed_path(work, "keys/actor.key"), &info), 0);
+    assert_int_equal(stat(file_in(work, "keys/actor.key"), &info), 0);
     assert_int_equal(info.st_mode & 0777, 0600);
-    assert_int_equal(stat(hostbed_path(work, "here/deep/big"), &info), 0);
+    assert_int_equal(stat(file_in(work, "here/deep/big"), &info), 0);
     assert_int_equal(info.st_mode & 0777, 0755);
-    assert_int_equal(hostbed_size(hostbed_path(work, "empty")), 0);
-    assert_false(hostbed_exists(hostbed_path(f->folder, "empty"))); /* what was sent there does not come back */
+    assert_int_equal(file_size(file_in(work, "empty")), 0);
+    assert_false(file_exists(file_in(f->folder, "empty"))); /* what was sent there does not come back */
     host_close(f->host);
-    assert_int_equal(host_send_file(f->host, hostbed_path(f->dir, "key"), "x", &err), RP_UNAVAILABLE);
+    assert_int_equal(host_send_file(f->host, file_in(f->dir, "key"), "x", &err), RP_UNAVAILABLE);
 }
 
 /* Files of a process are taken after it was started there. */
@@ -163,17 +162,17 @@ HOSTBED_TEST(hostile)
                    "checkpoint/1/manifest checkpoints journal-1/0 status.json.new tables/0 "
                    "x/\\u0000/y x\\u0000 a/b/c/d/e/f/g/h/i/j/k learner.weights snapshots/1.weights "
                    "actor-1.jsonl tb/actor-1/events profile/joint/b.jsonl ab.jsonl";
-    mkdir(hostbed_path(f->folder, "keys"), 0700);
-    mkdir(hostbed_path(f->dir, "other"), 0700);
-    hostbed_write_text(hostbed_path(f->dir, "other/trapped"), "mine");
-    assert_int_equal(symlink(hostbed_path(f->dir, "other"), hostbed_path(f->folder, "trap")), 0);
-    assert_int_equal(symlink(hostbed_path(f->dir, "other/trapped"), hostbed_path(f->folder, "trapped")), 0);
-    hostbed_write_text(hostbed_path(f->folder, "config.yaml"), "mine");
-    hostbed_write_text(hostbed_path(f->folder, "keys/actor.key"), "mine");
-    hostbed_write_text(hostbed_path(f->folder, "launch.json"), "mine");
-    hostbed_write_text(hostbed_path(f->folder, "status.json"), "mine");
-    hostbed_write_text(hostbed_path(f->folder, "a.good"), "mine");
-    FILE *lines = fopen(hostbed_path(f->dir, "lines"), "we");
+    mkdir(file_in(f->folder, "keys"), 0700);
+    mkdir(file_in(f->dir, "other"), 0700);
+    file_put(file_in(f->dir, "other/trapped"), "mine");
+    assert_int_equal(symlink(file_in(f->dir, "other"), file_in(f->folder, "trap")), 0);
+    assert_int_equal(symlink(file_in(f->dir, "other/trapped"), file_in(f->folder, "trapped")), 0);
+    file_put(file_in(f->folder, "config.yaml"), "mine");
+    file_put(file_in(f->folder, "keys/actor.key"), "mine");
+    file_put(file_in(f->folder, "launch.json"), "mine");
+    file_put(file_in(f->folder, "status.json"), "mine");
+    file_put(file_in(f->folder, "a.good"), "mine");
+    FILE *lines = fopen(file_in(f->dir, "lines"), "we");
     for (char *name = strtok(names, " "); name; name = strtok(NULL, " "))
         for (int way = 0; way < 4; way++)
             fprintf(lines,
@@ -209,20 +208,20 @@ HOSTBED_TEST(hostile)
     assert_true(host_info(f->host)->facts.cores > 0);
     assert_string_equal(host_info(f->host)->facts.work, "");
     hostbed_shell(f, &a, "a", "never starts");
-    hostbed_await(f, strcmp(hostbed_text(hostbed_path(f->folder, "a.good")), "new") == 0);
+    hostbed_await(f, strcmp(file_text(file_in(f->folder, "a.good")), "new") == 0);
     static const char *const kept[] = {"config.yaml", "keys/actor.key", "launch.json", "status.json"};
     for (size_t i = 0; i < sizeof kept / sizeof kept[0]; i++)
-        assert_string_equal(hostbed_text(hostbed_path(f->folder, kept[i])), "mine");
-    assert_string_equal(hostbed_text(hostbed_path(f->dir, "other/trapped")), "mine");
-    assert_false(hostbed_exists(hostbed_path(f->dir, "outside")));
-    assert_false(hostbed_exists(hostbed_path(f->dir, "other/outside")));
-    assert_false(hostbed_exists("/tmp/test-host-outside"));
+        assert_string_equal(file_text(file_in(f->folder, kept[i])), "mine");
+    assert_string_equal(file_text(file_in(f->dir, "other/trapped")), "mine");
+    assert_false(file_exists(file_in(f->dir, "outside")));
+    assert_false(file_exists(file_in(f->dir, "other/outside")));
+    assert_false(file_exists("/tmp/test-host-outside"));
     char absent[] = "core.sbatch checkpoint checkpoints journal-1 status.json.new tables logs "
                     "launch.lock .hidden metrics.jsonl report.html evaluator-0.jsonl best.weights "
                     "report.txt return.svg a.sparse a.middle x learner.weights snapshots "
                     "actor-1.jsonl tb profile ab.jsonl";
     for (char *name = strtok(absent, " "); name; name = strtok(NULL, " "))
-        assert_false(hostbed_exists(hostbed_path(f->folder, name)));
+        assert_false(file_exists(file_in(f->folder, name)));
     assert_true(a.running);
 }
 
@@ -255,7 +254,7 @@ HOSTBED_TEST(bounds)
         assert_int_equal(give(&folder, "a", i * 10, "0123456789", &err), RP_OK);
     assert_int_equal(give(&folder, "a", 100, "0", &err), RP_RESOURCE_EXHAUSTED);
     assert_int_equal(give(&folder, "b", 0, "0", &err), RP_RESOURCE_EXHAUSTED);
-    assert_int_equal(hostbed_size(hostbed_path(f->folder, "a")), 100);
+    assert_int_equal(file_size(file_in(f->folder, "a")), 100);
     int made = 0;
     for (int i = 0; i < 20; i++) { /* folders count, too */
         snprintf(name, sizeof name, "d%d/x", i);

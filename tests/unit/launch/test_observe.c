@@ -7,17 +7,15 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "proto/base/clock.h"
-#include "tests/support/process.h"
+#include "tests/support/tempdir.h"
 #include "tests/support/test.h"
 
 #define START 1.7e9 /* seconds since 1970 */
 
 struct fixture {
-    char folder[64];
     struct observe_files files;
     struct observation seen;
 };
@@ -25,40 +23,34 @@ struct fixture {
 static int set_up(void **state)
 {
     struct fixture *f = calloc(1, sizeof *f);
+    int status = tempdir_enter(state);
     *state = f;
-    strcpy(f->folder, "/tmp/rp_observe_XXXXXX");
-    if (!mkdtemp(f->folder))
-        return -1;
-    observe_files_init(&f->files, f->folder, 2 * NS_PER_S);
-    return 0;
+    observe_files_init(&f->files, tempdir, 2 * NS_PER_S);
+    return status;
 }
 
 static int tear_down(void **state)
 {
     struct fixture *f = *state;
-    const char *argv[] = {"/bin/rm", "-rf", f->folder, NULL};
     observe_files_fini(&f->files);
-    int status = process_run(argv, NULL, 0, NULL, 0);
     free(f);
-    return status;
+    return tempdir_leave(state);
 }
 
-static void put(struct fixture *f, const char *name, const char *mode, const char *text)
+static void put(const char *name, const char *mode, const char *text)
 {
-    char path[256];
-    snprintf(path, sizeof path, "%s/%s", f->folder, name);
-    FILE *file = fopen(path, mode);
+    FILE *file = fopen(tempdir_at(name), mode);
     assert_non_null(file);
     fputs(text, file);
     fclose(file);
 }
 
-static void add(struct fixture *f, const char *name, double time_s, const char *rest)
+static void add(const char *name, double time_s, const char *rest)
 {
     char line[512];
     snprintf(line, sizeof line, "{\"time\": %.3f, \"environment_steps\": 10, \"learner_steps\": 5, %s}\n", time_s,
              rest);
-    put(f, name, "a", line);
+    put(name, "a", line);
 }
 
 /* What there is at a time, while these wait in the broker. */
@@ -79,11 +71,11 @@ TEST(newest_reports_count, set_up, tear_down)
 {
     struct fixture *f = *state;
     is(look(f, START, NULL)->actor_idle, NAN);
-    add(f, "actor-0.jsonl", START, "\"blocked_share\": 0.5, \"return\": 20");
-    add(f, "actor-0.jsonl", START + 2, "\"blocked_share\": 0.25, \"return\": null");
-    add(f, "actor-1.jsonl", START + 2, "\"blocked_share\": 0.75, \"return\": 40");
-    add(f, "learner-0.jsonl", START + 2, "\"wait_share\": 0.125");
-    add(f, "evaluator-0.jsonl", START + 1, "\"return\": 100");
+    add("actor-0.jsonl", START, "\"blocked_share\": 0.5, \"return\": 20");
+    add("actor-0.jsonl", START + 2, "\"blocked_share\": 0.25, \"return\": null");
+    add("actor-1.jsonl", START + 2, "\"blocked_share\": 0.75, \"return\": 40");
+    add("learner-0.jsonl", START + 2, "\"wait_share\": 0.125");
+    add("evaluator-0.jsonl", START + 1, "\"return\": 100");
     const struct observation *seen = look(f, START + 2, NULL);
     is(seen->actor_idle, 0.5);
     is(seen->learner_idle, 0.125);
@@ -92,7 +84,7 @@ TEST(newest_reports_count, set_up, tear_down)
     assert_int_equal(seen->values, 1);
     assert_int_equal(seen->value_steps, 10);
     assert_int_equal(seen->value_learner_steps, 5);
-    add(f, "evaluator-0.jsonl", START + 3, "\"return\": 200");
+    add("evaluator-0.jsonl", START + 3, "\"return\": 200");
     seen = look(f, START + 3, NULL);
     is(seen->value, 200);
     assert_int_equal(seen->values, 2);
@@ -104,10 +96,10 @@ TEST(causes_are_kept, set_up, tear_down)
 {
     struct fixture *f = *state;
     is(look(f, START, NULL)->idle_by.learner[IDLE_REDUCE], NAN);
-    add(f, "learner-0.jsonl", START, "\"wait_share\": 0.5, \"idle_sample\": 0.1, \"idle_reduce\": 0.4");
-    add(f, "learner-1.jsonl", START, "\"wait_share\": 0.25, \"idle_sample\": 0.05, \"idle_updates\": 0.2");
-    add(f, "actor-0.jsonl", START, "\"blocked_share\": 0.5");
-    add(f, "actor-1.jsonl", START, "\"blocked_share\": 0.1, \"idle_credit\": 0, \"idle_counters\": 0.1");
+    add("learner-0.jsonl", START, "\"wait_share\": 0.5, \"idle_sample\": 0.1, \"idle_reduce\": 0.4");
+    add("learner-1.jsonl", START, "\"wait_share\": 0.25, \"idle_sample\": 0.05, \"idle_updates\": 0.2");
+    add("actor-0.jsonl", START, "\"blocked_share\": 0.5");
+    add("actor-1.jsonl", START, "\"blocked_share\": 0.1, \"idle_credit\": 0, \"idle_counters\": 0.1");
     const struct observation *seen = look(f, START + 1.5, NULL);
     is(seen->learner_idle, 0.375);
     is(seen->idle_by.learner[IDLE_SAMPLE], 0.075);
@@ -125,12 +117,12 @@ TEST(other_clocks, set_up, tear_down)
     struct fixture *f = *state;
     for (int skew = -1; skew <= 1; skew += 2) {
         const char *name = skew < 0 ? "learner-0.jsonl" : "actor-0.jsonl";
-        add(f, name, START + skew * 1000, "\"wait_share\": 1, \"blocked_share\": 1");
+        add(name, START + skew * 1000, "\"wait_share\": 1, \"blocked_share\": 1");
         look(f, START, NULL);
-        add(f, name, START + 2 + skew * 1000, "\"wait_share\": 0.5, \"blocked_share\": 0.5");
+        add(name, START + 2 + skew * 1000, "\"wait_share\": 0.5, \"blocked_share\": 0.5");
     }
     look(f, START + 1.5, NULL);
-    add(f, "learner-0.jsonl", START - 998, "\"wait_share\": 0.25");
+    add("learner-0.jsonl", START - 998, "\"wait_share\": 0.25");
     const struct observation *seen = look(f, START + 2, NULL);
     is(seen->learner_idle, 0.25);
     is(seen->actor_idle, 0.5);
@@ -141,22 +133,22 @@ TEST(files_come_later, set_up, tear_down)
 {
     struct fixture *f = *state;
     look(f, START, NULL);
-    add(f, "learner-0.jsonl", START, "\"wait_share\": 1");
+    add("learner-0.jsonl", START, "\"wait_share\": 1");
     is(look(f, START + 0.5, NULL)->learner_idle, NAN); /* the folder is read once a second */
     is(look(f, START + 1.1, NULL)->learner_idle, 1);
-    add(f, "learner-0.jsonl", START + 1, "\"wait_share\": 0.5");
+    add("learner-0.jsonl", START + 1, "\"wait_share\": 0.5");
     is(look(f, START + 1.2, NULL)->learner_idle, 0.5); /* files that are known, at once */
 }
 
 TEST(half_a_line_waits, set_up, tear_down)
 {
     struct fixture *f = *state;
-    add(f, "evaluator-0.jsonl", START, "\"return\": 1");
-    put(f, "evaluator-0.jsonl", "a", "{\"time\": 1700000001, \"ret");
+    add("evaluator-0.jsonl", START, "\"return\": 1");
+    put("evaluator-0.jsonl", "a", "{\"time\": 1700000001, \"ret");
     assert_int_equal(look(f, START, NULL)->values, 1);
-    put(f, "evaluator-0.jsonl", "a", "urn\": 2}");
+    put("evaluator-0.jsonl", "a", "urn\": 2}");
     assert_int_equal(look(f, START, NULL)->values, 1); /* it may go on: "2}" is no whole line */
-    put(f, "evaluator-0.jsonl", "a", "\n");
+    put("evaluator-0.jsonl", "a", "\n");
     assert_int_equal(look(f, START, NULL)->values, 2);
     is(f->seen.value, 2);
 }
@@ -175,19 +167,19 @@ TEST(garbage_is_passed_over, set_up, tear_down)
                                         "{\"time\": 1700000000, \"return\": \n"};
     struct fixture *f = *state;
     for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++)
-        put(f, "evaluator-0.jsonl", "a", lines[i]);
+        put("evaluator-0.jsonl", "a", lines[i]);
     /* Longer than any line, so that its end is read apart from its beginning. */
     size_t size = 3 * 65536;
     char *deep = calloc(1, size + 1);
     memset(deep, '[', size);
-    put(f, "evaluator-0.jsonl", "a", deep);
+    put("evaluator-0.jsonl", "a", deep);
     free(deep);
     assert_int_equal(look(f, START, NULL)->values, 0);
-    put(f, "evaluator-0.jsonl", "a", "{\"time\": 1700000000, \"return\": 7}\n");
-    add(f, "evaluator-0.jsonl", START, "\"return\": 3, \"environment_steps\": -4");
+    put("evaluator-0.jsonl", "a", "{\"time\": 1700000000, \"return\": 7}\n");
+    add("evaluator-0.jsonl", START, "\"return\": 3, \"environment_steps\": -4");
     assert_int_equal(look(f, START, NULL)->values, 1);
     is(f->seen.value, 3);
-    put(f, "actor-0.jsonl", "a", "{\"time\": 1700000000, \"blocked_share\": 17}\n");
+    put("actor-0.jsonl", "a", "{\"time\": 1700000000, \"blocked_share\": 17}\n");
     is(look(f, START + 2, NULL)->actor_idle, 1);
 }
 
@@ -197,35 +189,29 @@ TEST(other_files_are_left_alone, set_up, tear_down)
     static const char *const names[] = {"actor-.jsonl", "actor-1.csv", "actor-x.jsonl", "my-actor-1.jsonl",
                                         "actor-12345678901234567890123456789012345.jsonl"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
-        add(f, names[i], START, "\"blocked_share\": 1");
-    char path[256];
-    snprintf(path, sizeof path, "%s/actor-2.jsonl", f->folder);
-    assert_int_equal(mkfifo(path, 0600), 0); /* a pipe without a writer must not block */
-    snprintf(path, sizeof path, "%s/actor-3.jsonl", f->folder);
-    assert_int_equal(mkdir(path, 0700), 0);
+        add(names[i], START, "\"blocked_share\": 1");
+    assert_int_equal(mkfifo(tempdir_at("actor-2.jsonl"), 0600), 0); /* a pipe without a writer must not block */
+    assert_int_equal(mkdir(tempdir_at("actor-3.jsonl"), 0700), 0);
     is(look(f, START, NULL)->actor_idle, NAN);
 }
 
 TEST(cut_and_replaced, set_up, tear_down)
 {
     struct fixture *f = *state;
-    add(f, "evaluator-0.jsonl", START, "\"return\": 1");
-    add(f, "evaluator-0.jsonl", START, "\"return\": 2");
+    add("evaluator-0.jsonl", START, "\"return\": 1");
+    add("evaluator-0.jsonl", START, "\"return\": 2");
     assert_int_equal(look(f, START, NULL)->values, 2);
-    put(f, "evaluator-0.jsonl", "w", "");
-    add(f, "evaluator-0.jsonl", START, "\"return\": 9");
+    put("evaluator-0.jsonl", "w", "");
+    add("evaluator-0.jsonl", START, "\"return\": 9");
     assert_int_equal(look(f, START, NULL)->values, 1);
     is(f->seen.value, 9);
-    add(f, "new", START, "\"return\": 4");
-    add(f, "new", START, "\"return\": 5");
-    add(f, "new", START, "\"return\": 6");
-    char from[256], to[256];
-    snprintf(from, sizeof from, "%s/new", f->folder);
-    snprintf(to, sizeof to, "%s/evaluator-0.jsonl", f->folder);
-    assert_int_equal(rename(from, to), 0);
+    add("new", START, "\"return\": 4");
+    add("new", START, "\"return\": 5");
+    add("new", START, "\"return\": 6");
+    assert_int_equal(rename(tempdir_at("new"), tempdir_at("evaluator-0.jsonl")), 0);
     assert_int_equal(look(f, START, NULL)->values, 3);
     is(f->files.values[0].value, 4);
-    unlink(to);
+    unlink(tempdir_at("evaluator-0.jsonl"));
     assert_int_equal(look(f, START, NULL)->values, 3);
 }
 
@@ -236,8 +222,8 @@ TEST(long_files, set_up, tear_down)
     for (int i = 0; i < 3000; i++) {
         char rest[64];
         snprintf(rest, sizeof rest, "\"return\": %d, \"blocked_share\": 0.%d", i, i % 10);
-        add(f, "actor-0.jsonl", START + i, rest);
-        add(f, "evaluator-0.jsonl", START + i, rest);
+        add("actor-0.jsonl", START + i, rest);
+        add("evaluator-0.jsonl", START + i, rest);
     }
     look(f, START + 2999, NULL);
     assert_int_equal(f->seen.values, 3000);
@@ -252,8 +238,8 @@ TEST(the_silent_do_not_count, set_up, tear_down)
     is(look(f, START, "actor-7")->actor_idle, NAN);
     is(look(f, START + 2.9, "actor-7")->actor_idle, NAN);
     is(look(f, START + 3.1, "actor-7")->actor_idle, 1);
-    add(f, "actor-0.jsonl", START, "\"blocked_share\": 0.5");
-    add(f, "actor-1.jsonl", START + 20, "\"blocked_share\": 0.1");
+    add("actor-0.jsonl", START, "\"blocked_share\": 0.5");
+    add("actor-1.jsonl", START + 20, "\"blocked_share\": 0.1");
     is(look(f, START + 10.9, NULL)->actor_idle, 0.3); /* three periods of 2 s, and 5 s */
     is(look(f, START + 11.1, NULL)->actor_idle, 0.1);
     /* It waits in the broker: that is why. */

@@ -6,7 +6,6 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "agent/launch/process/run_folder.h"
 #include "agent/launch/process/status.h"

@@ -2,7 +2,6 @@
 #include <stdint.h>
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "agent/launch/plan/plan.h"

@@ -29,53 +29,25 @@
         }                                                                                                              \
     } while (0)
 
-static const char *in_dir(const char *name)
-{
-    static char paths[4][128];
-    static unsigned next;
-    char *path = paths[next++ % 4];
-    snprintf(path, sizeof paths[0], "%s/%s", tempdir, name);
-    return path;
-}
-
-static void write_file(const char *path, const char *text, size_t size, mode_t mode)
-{
-    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, mode);
-    assert_true(fd >= 0);
-    assert_int_equal(write(fd, text, size), size);
-    close(fd);
-}
-
-static void read_file(const char *path, char *out, size_t size)
-{
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    ssize_t n = fd >= 0 ? read(fd, out, size - 1) : 0;
-    out[n > 0 ? n : 0] = '\0';
-    if (fd >= 0)
-        close(fd);
-}
-
 /* A number that a script has written into a file of its own. 0: not yet. */
 static pid_t pid_in(const char *name)
 {
-    char text[64];
-    read_file(in_dir(name), text, sizeof text);
+    const char *text = file_text(tempdir_at(name));
     return strchr(text, '\n') ? (pid_t)atoi(text) : 0;
 }
 
 /* Zombies are gone too: only init may have to reap them. */
 static bool gone(pid_t pid)
 {
-    char path[64], text[512];
+    char path[64];
     snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
-    read_file(path, text, sizeof text);
-    const char *rest = strrchr(text, ')');
+    const char *rest = strrchr(file_text(path), ')');
     return !rest || strncmp(rest, ") Z", 3) == 0 || strncmp(rest, ") X", 3) == 0;
 }
 
 static struct process_options options_of(const char *const *argv, struct guard *guard)
 {
-    return (struct process_options){.name = "child", .argv = argv, .log = in_dir("child.log"), .guard = guard};
+    return (struct process_options){.name = "child", .argv = argv, .log = tempdir_at("child.log"), .guard = guard};
 }
 
 static struct process start_shell(const char *script, struct guard *guard)
@@ -209,9 +181,7 @@ TEST(launcher_without_standard_descriptors, tempdir_enter, tempdir_leave)
     int status = -1;
     assert_int_equal(waitpid(pid, &status, 0), pid);
     assert_int_equal(status, 0);
-    char text[64];
-    read_file(in_dir("child.log"), text, sizeof text);
-    assert_string_equal(text, "fine\ntoo\n");
+    assert_string_equal(file_text(tempdir_at("child.log")), "fine\ntoo\n");
 }
 
 TEST(ended_child_waits_though_sigchld_was_ignored, tempdir_enter, tempdir_leave)
@@ -244,20 +214,20 @@ TEST(can_not_be_started, tempdir_enter, tempdir_leave)
     expect_no_start("no-such-program-anywhere", "could not start no-such-program-anywhere: No such file", "PATH");
     expect_no_start("./no/such", "could not start ./no/such: No such file or directory", "check the path");
     expect_no_start("", "could not start ", "No such file");
-    write_file(in_dir("script"), "#!/bin/sh\n", 10, 0644);
-    expect_no_start(in_dir("script"), "Permission denied", "chmod +x");
-    chmod(in_dir("script"), 0755);
-    write_file(in_dir("script"), "echo x\n", 7, 0755);
-    expect_no_start(in_dir("script"), "Exec format error", "#!");
-    write_file(in_dir("script"), "#!/no/such/interpreter\n", 23, 0755);
-    expect_no_start(in_dir("script"), "No such file", "first line");
-    mkdir(in_dir("folder"), 0755);
-    expect_no_start(in_dir("folder"), "Permission denied", "");
+    file_write(tempdir_at("script"), "#!/bin/sh\n", 10, 0644);
+    expect_no_start(tempdir_at("script"), "Permission denied", "chmod +x");
+    chmod(tempdir_at("script"), 0755);
+    file_write(tempdir_at("script"), "echo x\n", 7, 0755);
+    expect_no_start(tempdir_at("script"), "Exec format error", "#!");
+    file_write(tempdir_at("script"), "#!/no/such/interpreter\n", 23, 0755);
+    expect_no_start(tempdir_at("script"), "No such file", "first line");
+    mkdir(tempdir_at("folder"), 0755);
+    expect_no_start(tempdir_at("folder"), "Permission denied", "");
     const char *const argv[] = {"true", NULL};
     struct process_options options = options_of(argv, NULL);
     struct process self;
     rp_error err = {0};
-    options.log = in_dir("no/such/folder/log");
+    options.log = tempdir_at("no/such/folder/log");
     assert_int_equal(process_start(&self, &options, 1, &err), RP_IO);
     assert_non_null(strstr(err.text, "no/such/folder/log"));
     char path[700];
@@ -287,9 +257,9 @@ TEST(tail_is_of_this_start, tempdir_enter, tempdir_leave)
     self = start_shell(":", NULL);
     end_of(&self);
     assert_string_equal(process_tail(&self, text, sizeof text, 9), ""); /* this one printed nothing */
-    assert_int_equal(truncate(in_dir("child.log"), 3), 0);
+    assert_int_equal(truncate(tempdir_at("child.log"), 3), 0);
     assert_string_equal(process_tail(&self, text, sizeof text, 9), "bef"); /* another program cut the log */
-    remove(in_dir("child.log"));
+    remove(tempdir_at("child.log"));
     assert_string_equal(process_tail(&self, text, sizeof text, 9), "");
 }
 
@@ -297,8 +267,8 @@ static void expect_tail(const char *printed, size_t size, const char *expected)
 {
     struct process self = {0};
     char text[2048];
-    snprintf(self.log, sizeof self.log, "%s", in_dir("child.log"));
-    write_file(self.log, printed, size, 0644);
+    snprintf(self.log, sizeof self.log, "%s", tempdir_at("child.log"));
+    file_write(self.log, printed, size, 0644);
     assert_string_equal(process_tail(&self, text, sizeof text, 9), expected);
 }
 #define EXPECT_TAIL(printed, expected) expect_tail(printed, sizeof(printed) - 1, expected)
@@ -328,15 +298,15 @@ TEST(tail_of_very_long_lines, tempdir_enter, tempdir_leave)
         line[i] = "\xc3\xa9"[i % 2];
     memcpy(line, "begin", 5);
     memcpy(line + SIZE - 8, "the end\n", 8);
-    snprintf(self.log, sizeof self.log, "%s", in_dir("child.log"));
-    write_file(self.log, line, SIZE, 0644);
+    snprintf(self.log, sizeof self.log, "%s", tempdir_at("child.log"));
+    file_write(self.log, line, SIZE, 0644);
     process_tail(&self, text, sizeof text, 9);
     assert_in_range(strlen(text), 300, 400);
     assert_non_null(strstr(text, " ... "));
     assert_string_equal(text + strlen(text) - 7, "the end");
     assert_true(utf8_valid(text, strlen(text)));
     assert_null(strchr(text, '\n'));
-    write_file(self.log, line, 1000, 0644); /* all of it in sight */
+    file_write(self.log, line, 1000, 0644); /* all of it in sight */
     process_tail(&self, text, sizeof text, 9);
     assert_memory_equal(text, "begin", 5);
     free(line);
@@ -350,7 +320,7 @@ TEST(leftovers_die_with_their_process, tempdir_enter, tempdir_leave)
     snprintf(script, sizeof script,
              "(trap '' TERM HUP; sh -c 'echo $PPID' > %s; while :; do sleep 0.05; done) & "
              "while [ ! -s %s ]; do sleep 0.01; done; exit 4",
-             in_dir("a"), in_dir("a"));
+             tempdir_at("a"), tempdir_at("a"));
     struct process self = start_shell(script, NULL);
     assert_int_equal(end_of(&self), 4 << 8);
     pid_t left = pid_in("a");
@@ -362,7 +332,7 @@ TEST(kill_reaches_the_whole_group, tempdir_enter, tempdir_leave)
 {
     char script[512];
     snprintf(script, sizeof script, "trap '' TERM; sh -c 'trap \"\" TERM; echo $$ > %s; while :; do sleep 0.05; done'",
-             in_dir("a"));
+             tempdir_at("a"));
     struct process self = start_shell(script, NULL);
     await(pid_in("a") > 1);
     process_kill(&self);
@@ -378,7 +348,7 @@ static pid_t fork_launcher(bool child_leaves)
     snprintf(script, sizeof script,
              "trap '' TERM HUP INT; sh -c 'trap \"\" TERM HUP INT; echo $$ > %s; while :; do sleep 0.05; done' & "
              "echo $$ > %s; %s",
-             in_dir("a"), in_dir("b"), child_leaves ? "while :; do sleep 0.05; done" : "wait; wait");
+             tempdir_at("a"), tempdir_at("b"), child_leaves ? "while :; do sleep 0.05; done" : "wait; wait");
     pid_t pid = fork();
     if (pid == 0) {
         struct guard guard;
@@ -389,7 +359,7 @@ static pid_t fork_launcher(bool child_leaves)
             _exit(1);
         char text[16];
         int n = snprintf(text, sizeof text, "%d\n", (int)guard.pid);
-        write_file(in_dir("c"), text, (size_t)n, 0644);
+        file_write(tempdir_at("c"), text, (size_t)n, 0644);
         for (;;)
             pause();
     }
@@ -412,7 +382,7 @@ TEST(all_die_with_a_killed_launcher, tempdir_enter, tempdir_leave)
         await(gone(grandchild));
         await(gone(guard));
         for (const char *name = "a\0b\0c\0"; *name; name += 2)
-            remove(in_dir(name));
+            remove(tempdir_at(name));
     }
 }
 
@@ -428,7 +398,7 @@ TEST(child_dies_with_its_launcher, tempdir_enter, tempdir_leave)
         if (process_start(&self, &options, 1, NULL) != RP_OK)
             _exit(1);
         int n = snprintf(text, sizeof text, "%d\n", (int)self.pid);
-        write_file(in_dir("a"), text, (size_t)n, 0644);
+        file_write(tempdir_at("a"), text, (size_t)n, 0644);
         for (;;)
             pause();
     }
@@ -440,10 +410,9 @@ TEST(child_dies_with_its_launcher, tempdir_enter, tempdir_leave)
 
 static bool names_guard(pid_t pid)
 {
-    char path[64], name[64];
+    char path[64];
     snprintf(path, sizeof path, "/proc/%d/comm", (int)pid);
-    read_file(path, name, sizeof name);
-    return strcmp(name, "replay-guard\n") == 0;
+    return strcmp(file_text(path), "replay-guard\n") == 0;
 }
 
 /* Who reads the launcher's output to its end does not wait for the guard; and no child keeps the guard from its end. */
@@ -539,12 +508,12 @@ TEST(usage_of_the_family, tempdir_enter, tempdir_leave)
 {
     char script[256];
     snprintf(script, sizeof script,
-             "sh -c 'sh -c \"while [ ! -e %s ]; do :; done\"; :'; echo over; sleep 1000; :", in_dir("a"));
+             "sh -c 'sh -c \"while [ ! -e %s ]; do :; done\"; :'; echo over; sleep 1000; :", tempdir_at("a"));
     struct process self = start_shell(script, NULL);
     struct process_usage during, after;
     char text[64];
     await((used(&self, &during), during.cpu_ns > 200 * NS_PER_MS));
-    write_file(in_dir("a"), "x", 1, 0644);
+    file_write(tempdir_at("a"), "x", 1, 0644);
     await(strstr(process_tail(&self, text, sizeof text, 1), "over"));
     await(process_usage(&self, &after) && after.cpu_ns > 150 * NS_PER_MS);
     process_kill(&self);
@@ -576,7 +545,7 @@ TEST(log_is_cut, tempdir_enter, tempdir_leave)
 {
     char text[64];
     char script[256];
-    snprintf(script, sizeof script, "echo first; until [ -e %s ]; do sleep 0.01; done; echo last", in_dir("a"));
+    snprintf(script, sizeof script, "echo first; until [ -e %s ]; do sleep 0.01; done; echo last", tempdir_at("a"));
     struct process self = start_shell(script, NULL);
     await(strcmp(process_tail(&self, text, sizeof text, 2), "first") == 0);
     assert_false(process_cut_log(&self, 0)); /* any number */
@@ -584,7 +553,7 @@ TEST(log_is_cut, tempdir_enter, tempdir_leave)
     assert_true(process_cut_log(&self, 5));
     assert_false(process_cut_log(&self, 5));
     assert_string_equal(process_tail(&self, text, sizeof text, 2), "");
-    write_file(in_dir("a"), "", 0, 0600);
+    file_write(tempdir_at("a"), "", 0, 0600);
     end_of(&self);
     assert_string_equal(process_tail(&self, text, sizeof text, 2), "last");
     struct stat info;

@@ -13,11 +13,10 @@
 #include "agent/launch/process/machine.h"
 #include "proto/base/clock.h"
 #include "proto/base/rng.h"
-#include "tests/support/process.h"
+#include "tests/support/tempdir.h"
 #include "tests/support/test.h"
 
 struct fixture {
-    char folder[64];
     struct run_config config;
     struct profile_options options;
 };
@@ -35,25 +34,21 @@ static void read_config(struct fixture *f, const char *const *overrides)
 static int set_up(void **state)
 {
     struct fixture *f = calloc(1, sizeof *f);
+    int status = tempdir_enter(state);
     *state = f;
-    strcpy(f->folder, "/tmp/rp_profile_XXXXXX");
-    if (!mkdtemp(f->folder))
-        return -1;
-    setenv("XDG_CACHE_HOME", f->folder, 1);
+    setenv("XDG_CACHE_HOME", tempdir, 1);
     f->options = (struct profile_options){
-        .config = &f->config, .programs = f->folder, .config_path = "", .here = f->folder, .folder = f->folder};
+        .config = &f->config, .programs = tempdir, .config_path = "", .here = tempdir, .folder = tempdir};
     read_config(f, NULL);
-    return 0;
+    return status;
 }
 
 static int tear_down(void **state)
 {
     struct fixture *f = *state;
-    const char *argv[] = {"/bin/rm", "-rf", f->folder, NULL};
-    int status = process_run(argv, NULL, 0, NULL, 0);
     run_config_free(&f->config);
     free(f);
-    return status;
+    return tempdir_leave(state);
 }
 
 static void near(double value, double wanted, double share)
@@ -62,19 +57,17 @@ static void near(double value, double wanted, double share)
         fail_msg("%g is not within %g%% of %g", value, 100.0 * share, wanted);
 }
 
-static void put(const struct fixture *f, const char *name, const char *text)
+/* Writes a file and makes the folders above it. */
+static void put(const char *name, const char *text)
 {
     char path[512];
-    snprintf(path, sizeof path, "%s/%s", f->folder, name);
+    snprintf(path, sizeof path, "%s/%s", tempdir, name);
     for (char *slash = strchr(path + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
         *slash = '\0';
         mkdir(path, 0755);
         *slash = '/';
     }
-    FILE *file = fopen(path, "w");
-    assert_non_null(file);
-    fputs(text, file);
-    fclose(file);
+    file_put(path, text);
 }
 
 /* ---- rates ---- */
@@ -182,16 +175,16 @@ TEST(keys, set_up, tear_down)
 TEST(a_new_build_has_another_key, set_up, tear_down)
 {
     struct fixture *f = *state;
-    put(f, "replay-actor", "one");
+    put("replay-actor", "one");
     char *before = profile_key(&f->options, "one machine\n");
-    put(f, "replay-actor", "three");
+    put("replay-actor", "three");
     char *after = profile_key(&f->options, "one machine\n");
     assert_string_not_equal(before, after);
     free(before);
-    put(f, "my.py", "1");
+    put("my.py", "1");
     read_config(f, (const char *const[]){"actors.command=[python3, '{here}/my.py']", NULL});
     before = profile_key(&f->options, "one machine\n");
-    put(f, "my.py", "22");
+    put("my.py", "22");
     free(after);
     after = profile_key(&f->options, "one machine\n");
     assert_string_not_equal(before, after);
@@ -199,7 +192,7 @@ TEST(a_new_build_has_another_key, set_up, tear_down)
     free(after);
     read_config(f, (const char *const[]){"environment={name: 'python:my:make', spec: {shape: [4], actions: 2}}", NULL});
     before = profile_key(&f->options, "one machine\n");
-    put(f, "my.py", "333");
+    put("my.py", "333");
     after = profile_key(&f->options, "one machine\n");
     assert_string_not_equal(before, after);
     free(before);
@@ -208,9 +201,7 @@ TEST(a_new_build_has_another_key, set_up, tear_down)
 
 TEST(what_is_kept_comes_back, set_up, tear_down)
 {
-    struct fixture *f = *state;
     struct plan_input input = example(), read;
-    (void)f;
     assert_false(profile_load("some key\n", &read));
     assert_int_equal(profile_store("some key\n", &input, NULL), RP_OK);
     assert_true(profile_load("some key\n", &read));
@@ -221,30 +212,24 @@ TEST(what_is_kept_comes_back, set_up, tear_down)
     assert_false(profile_load("other key\n", &read));
 }
 
-static char *cache_path(const struct fixture *f, const char *key)
+static char *cache_path(const char *key)
 {
     static char name[128];
     snprintf(name, sizeof name, "replay/profile-%016llx.json", (unsigned long long)rng_hash(0, key));
-    (void)f;
     return name;
 }
 
 TEST(damage_is_a_miss, set_up, tear_down)
 {
-    struct fixture *f = *state;
     struct plan_input input = example(), read;
-    char path[256], text[32768];
     assert_int_equal(profile_store("k", &input, NULL), RP_OK);
-    snprintf(path, sizeof path, "%s/%s", f->folder, cache_path(f, "k"));
-    FILE *file = fopen(path, "r");
-    assert_non_null(file);
-    size_t size = fread(text, 1, sizeof text - 1, file);
-    fclose(file);
-    text[size] = '\0';
+    char *text = strdup(file_text(tempdir_at(cache_path("k"))));
+    size_t size = strlen(text);
+    assert_true(size > 100);
     /* Cut anywhere before its last bracket. */
     for (size_t cut = 0; cut + 2 < size; cut += 7) {
         char *part = strndup(text, cut);
-        put(f, cache_path(f, "k"), part);
+        put(cache_path("k"), part);
         free(part);
         assert_false(profile_load("k", &read));
     }
@@ -252,19 +237,20 @@ TEST(damage_is_a_miss, set_up, tear_down)
     for (size_t i = 0; i < size; i += 3) {
         char *copy = strdup(text);
         copy[i] = "x\"}0-"[i % 5];
-        put(f, cache_path(f, "k"), copy);
+        put(cache_path("k"), copy);
         free(copy);
         profile_load("k", &read);
         plan_input_free(&read);
     }
     /* The text of another key under this one's name. */
-    put(f, cache_path(f, "other"), text);
+    put(cache_path("other"), text);
     assert_false(profile_load("other", &read));
-    put(f, cache_path(f, "k"), "[]");
+    put(cache_path("k"), "[]");
     assert_false(profile_load("k", &read));
-    put(f, cache_path(f, "k"), text);
+    put(cache_path("k"), text);
     assert_true(profile_load("k", &read));
     plan_input_free(&read);
+    free(text);
 }
 
 TEST(measurements_that_cannot_be, set_up, tear_down)
@@ -281,12 +267,10 @@ TEST(measurements_that_cannot_be, set_up, tear_down)
 
 TEST(no_place_for_a_cache, set_up, tear_down)
 {
-    struct fixture *f = *state;
     struct plan_input input = example(), read;
     rp_error err = {0};
-    char path[128];
-    put(f, "file", "");
-    snprintf(path, sizeof path, "%s/file", f->folder);
+    const char *path = tempdir_at("file");
+    file_put(path, "");
     setenv("XDG_CACHE_HOME", path, 1);
     assert_int_equal(profile_store("k", &input, &err), RP_IO);
     assert_non_null(strstr(err.text, path));
@@ -368,20 +352,19 @@ TEST(what_lasts)
 
 TEST(control_groups, set_up, tear_down)
 {
-    struct fixture *f = *state;
-    put(f, "proc/self/cgroup", "1:name=systemd:/x\n0::/a/b\n");
-    put(f, "proc/meminfo", "MemTotal: 9000000 kB\nMemFree: 10 kB\nMemAvailable:    1000000 kB\n");
-    assert_true(machine_cores_below(f->folder, 8) == 8);
-    near(machine_memory_below(f->folder), 0.8 * 1000000 * 1024, 1e-9);
-    put(f, "sys/fs/cgroup/a/b/cpu.max", "max 100000\n");
-    put(f, "sys/fs/cgroup/a/cpu.max", "150000 100000\n");
-    assert_true(machine_cores_below(f->folder, 8) == 1.5);
-    assert_true(machine_cores_below(f->folder, 1) == 1);
-    put(f, "sys/fs/cgroup/a/b/memory.max", "max\n");
-    put(f, "sys/fs/cgroup/a/memory.max", "100000000\n");
-    put(f, "sys/fs/cgroup/a/memory.current", "60000000\n");
-    put(f, "sys/fs/cgroup/a/memory.stat", "anon 1\ninactive_file 10000000\nfile 3\n");
-    near(machine_memory_below(f->folder), 0.8 * 50000000, 1e-9);
+    put("proc/self/cgroup", "1:name=systemd:/x\n0::/a/b\n");
+    put("proc/meminfo", "MemTotal: 9000000 kB\nMemFree: 10 kB\nMemAvailable:    1000000 kB\n");
+    assert_true(machine_cores_below(tempdir, 8) == 8);
+    near(machine_memory_below(tempdir), 0.8 * 1000000 * 1024, 1e-9);
+    put("sys/fs/cgroup/a/b/cpu.max", "max 100000\n");
+    put("sys/fs/cgroup/a/cpu.max", "150000 100000\n");
+    assert_true(machine_cores_below(tempdir, 8) == 1.5);
+    assert_true(machine_cores_below(tempdir, 1) == 1);
+    put("sys/fs/cgroup/a/b/memory.max", "max\n");
+    put("sys/fs/cgroup/a/memory.max", "100000000\n");
+    put("sys/fs/cgroup/a/memory.current", "60000000\n");
+    put("sys/fs/cgroup/a/memory.stat", "anon 1\ninactive_file 10000000\nfile 3\n");
+    near(machine_memory_below(tempdir), 0.8 * 50000000, 1e-9);
 }
 
 TEST(this_machine)
@@ -394,9 +377,8 @@ TEST(this_machine)
 
 TEST(prints_and_writes, set_up, tear_down)
 {
-    struct fixture *f = *state;
     struct plan_input input = example();
-    char *text = NULL, path[128];
+    char *text = NULL;
     size_t size = 0;
     FILE *out = open_memstream(&text, &size);
     plan_add_run(&input, &(struct plan_run){.shards = 2,
@@ -415,9 +397,8 @@ TEST(prints_and_writes, set_up, tear_down)
     assert_non_null(strstr(text, "core thread"));
     assert_non_null(strstr(text, "77%"));
     free(text);
-    assert_int_equal(profile_write(&input, f->folder, NULL), RP_OK);
-    snprintf(path, sizeof path, "%s/profile.html", f->folder);
-    assert_int_equal(access(path, R_OK), 0);
+    assert_int_equal(profile_write(&input, tempdir, NULL), RP_OK);
+    assert_true(file_exists(tempdir_at("profile.html")));
     rp_error err = {0};
     assert_int_equal(profile_write(&input, "/nowhere/at/all", &err), RP_IO);
     assert_non_null(strstr(err.text, "/nowhere/at/all/profile.json"));
@@ -426,7 +407,6 @@ TEST(prints_and_writes, set_up, tear_down)
 /* Each kind of host has a table and a line; the first host of a kind may take learners only. */
 TEST(prints_hosts, set_up, tear_down)
 {
-    struct fixture *f = *state;
     struct plan_input input = example();
     struct plan_host hosts[4] = {{.name = "home", .kind = 0, .cores = 2},
                                  {.name = "gpu1", .kind = 1, .cores = 4, .learners = true},
@@ -444,5 +424,4 @@ TEST(prints_hosts, set_up, tear_down)
     assert_non_null(strstr(text, "on old1"));
     assert_null(strstr(text, "on gpu1"));
     free(text);
-    (void)f;
 }

@@ -1,9 +1,6 @@
 #include <stdint.h>
 
-#include <inttypes.h>
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "agent/launch/resize.h"

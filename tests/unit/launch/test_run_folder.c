@@ -1,7 +1,6 @@
 /* A run's folder: made, found, locked, and its state read back, also when it is damaged. */
 #include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>

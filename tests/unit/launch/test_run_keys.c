@@ -1,6 +1,5 @@
 /* The keys of a run: made once, used again by a later leg, and replaced when their file is gone. */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 

@@ -12,28 +12,20 @@
 #include "tests/support/tempdir.h"
 #include "tests/support/test.h"
 
-static void put(const char *path, const char *text)
-{
-    FILE *out = fopen(tempdir_at(path), "w");
-    assert_non_null(out);
-    fputs(text, out);
-    assert_int_equal(fclose(out), 0);
-}
-
 /* A run, i seconds old. */
 static void make_run(const char *name, int old, const char *report)
 {
     char path[128];
     assert_int_equal(mkdir(tempdir_at(name), 0777), 0);
     snprintf(path, sizeof path, "%s/launch.json", name);
-    put(path, "{\"legs\": 1}");
+    file_put(tempdir_at(path), "{\"legs\": 1}");
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
     struct timespec times[2] = {{now.tv_sec - old, 0}, {now.tv_sec - old, 0}};
     assert_int_equal(utimensat(AT_FDCWD, tempdir_at(path), times, 0), 0);
     if (report) {
         snprintf(path, sizeof path, "%s/report.json", name);
-        put(path, report);
+        file_put(tempdir_at(path), report);
     }
 }
 
@@ -45,7 +37,7 @@ TEST(reads, tempdir_enter, tempdir_leave)
              "\"steps\": 61234, "
              "\"learner_steps\": 300, \"elapsed_s\": 41.5, \"actors_wanted\": 4, \"learners_wanted\": 2, "
              "\"stretches\": [{\"achieved\": {\"inserts\": 5000, \"samples\": null}}]}");
-    put("whole/config.yaml", "# of the run\nname: x\n# of everything\nseed: 17\nagent:\n  seed: 3\n");
+    file_put(tempdir_at("whole/config.yaml"), "# of the run\nname: x\n# of everything\nseed: 17\nagent:\n  seed: 3\n");
     assert_true(runs_read(tempdir_at("whole"), &run));
     assert_string_equal(run.name, "whole");
     assert_string_equal(run.result, "done");
@@ -57,13 +49,14 @@ TEST(reads, tempdir_enter, tempdir_leave)
     assert_int_equal(run.actors + 10 * run.learners, 24);
     /* Nobody wrote a report, or one of a leg before. */
     make_run("lost", 5, NULL);
-    put("lost/status.json", "{\"phase\": \"running\", \"steps\": 77, \"value\": 12.5, \"actors_wanted\": 3}");
+    file_put(tempdir_at("lost/status.json"),
+             "{\"phase\": \"running\", \"steps\": 77, \"value\": 12.5, \"actors_wanted\": 3}");
     assert_true(runs_read(tempdir_at("lost"), &run));
     assert_string_equal(run.result, "lost");
     assert_true(run.steps == 77 && run.final_value == 12.5 && run.actors == 3);
     /* A run that was stopped while it was measured has a status and no report. */
     make_run("early", 5, NULL);
-    put("early/status.json", "{\"phase\": \"stopped\"}");
+    file_put(tempdir_at("early/status.json"), "{\"phase\": \"stopped\"}");
     assert_true(runs_read(tempdir_at("early"), &run));
     assert_string_equal(run.result, "stopped");
     /* Nonsense. */
@@ -88,13 +81,13 @@ TEST(lists_and_removes, tempdir_enter, tempdir_leave)
         make_run(name, 100 * i, "{\"phase\": \"stopped\"}");
     }
     assert_int_equal(mkdir(tempdir_at("runs/mine"), 0777), 0); /* no run */
-    put("precious", "x");
+    file_put(tempdir_at("precious"), "x");
     char target[128];
     snprintf(target, sizeof target, "%s/precious", tempdir);
     assert_int_equal(symlink(target, tempdir_at("runs/r4/link")), 0);
     assert_int_equal(symlink("r1", tempdir_at("runs/latest")), 0);
     assert_int_equal(mkdir(tempdir_at("runs/r4/logs"), 0777), 0);
-    put("runs/r4/logs/a.log", "x");
+    file_put(tempdir_at("runs/r4/logs/a.log"), "x");
     struct run_summary *runs = runs_list(tempdir_at("runs"), &n);
     assert_int_equal(n, 5);
     for (uint32_t i = 0; i < n; i++)
@@ -107,9 +100,9 @@ TEST(lists_and_removes, tempdir_enter, tempdir_leave)
     assert_int_equal(runs_remove(runs[4].folder, &err), RP_FAILED_PRECONDITION);
     close(lock);
     assert_int_equal(mkdir(tempdir_at("runs/r4/broker"), 0777), 0);
-    put("runs/r4/broker/segment-00000001.replay", "x");
-    put("runs/r4/broker/checkpoint-00000002.replay.part", "x");
-    put("runs/r4/broker/segments.txt", "x");
+    file_put(tempdir_at("runs/r4/broker/segment-00000001.replay"), "x");
+    file_put(tempdir_at("runs/r4/broker/checkpoint-00000002.replay.part"), "x");
+    file_put(tempdir_at("runs/r4/broker/segments.txt"), "x");
     assert_int_equal(runs_remove_tables(runs[4].folder, &err), RP_OK);
     assert_true(runs_read(runs[3].folder, &busy) && busy.tables > 0 && busy.tables < busy.bytes);
     assert_int_equal(runs_remove_tables(runs[3].folder, &err), RP_OK);
@@ -140,7 +133,7 @@ TEST(removal_cut_short, tempdir_enter, tempdir_leave)
         strcat(path, "/d");
         assert_int_equal(mkdir(tempdir_at(path), 0777), 0);
     }
-    put("deep/metrics.jsonl", "");
+    file_put(tempdir_at("deep/metrics.jsonl"), "");
     assert_int_equal(runs_remove(folder, &err), RP_IO);
     assert_int_not_equal(access(tempdir_at("deep/metrics.jsonl"), F_OK), 0);
     assert_int_equal(access(tempdir_at("deep/launch.json"), F_OK), 0);
@@ -167,10 +160,11 @@ TEST(compares, tempdir_enter, tempdir_leave)
     struct run_summary runs[2];
     make_run("one", 10, "{\"phase\": \"done\", \"final_value\": 100, \"steps\": 5}");
     make_run("two", 10, "{\"phase\": \"failed\", \"final_value\": 200, \"steps\": 6}");
-    put("one/config.yaml", "name: x\nseed: 1\nagent:\n  batch: 16\n");
-    put("two/config.yaml", "name: x\nseed: 2\nagent:\n  batch: 16\n  tau: 0.5\n");
-    put("one/evaluator-0.jsonl", "{\"time\": 100, \"environment_steps\": 10, \"return\": 7.25}\n");
-    put("two/metrics.jsonl", "{\"unix_s\": 50, \"elapsed_s\": 1, \"steps\": 10, \"actor_value\": 5.25}\n");
+    file_put(tempdir_at("one/config.yaml"), "name: x\nseed: 1\nagent:\n  batch: 16\n");
+    file_put(tempdir_at("two/config.yaml"), "name: x\nseed: 2\nagent:\n  batch: 16\n  tau: 0.5\n");
+    file_put(tempdir_at("one/evaluator-0.jsonl"), "{\"time\": 100, \"environment_steps\": 10, \"return\": 7.25}\n");
+    file_put(tempdir_at("two/metrics.jsonl"),
+             "{\"unix_s\": 50, \"elapsed_s\": 1, \"steps\": 10, \"actor_value\": 5.25}\n");
     assert_true(runs_read(tempdir_at("one"), &runs[0]));
     assert_true(runs_read(tempdir_at("two"), &runs[1]));
     char *text = NULL;

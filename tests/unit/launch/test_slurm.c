@@ -5,11 +5,11 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "agent/launch/slurm/slurm.h"
 #include "agent/launch/slurm/slurm_source.h"
 #include "proto/base/clock.h"
+#include "proto/base/need.h"
 #include "tests/support/tempdir.h"
 #include "tests/support/test.h"
 
@@ -258,11 +258,9 @@ static void fake(const char *name, const char *body)
     char path[128], fresh[136];
     snprintf(path, sizeof path, "%s/%s", tempdir, name);
     snprintf(fresh, sizeof fresh, "%s.new", path); /* the one before may run now */
-    FILE *out = fopen(fresh, "w");
-    assert_non_null(out);
-    fprintf(out, "#!/bin/sh\n%s\n", body);
-    assert_int_equal(fclose(out), 0);
-    assert_int_equal(chmod(fresh, 0755), 0);
+    char *text = need_print("#!/bin/sh\n%s\n", body);
+    file_write(fresh, text, strlen(text), 0755);
+    free(text);
     assert_int_equal(rename(fresh, path), 0);
 }
 
@@ -335,14 +333,6 @@ static void write_record(const char *name, uint64_t array)
     assert_int_equal(slurm_record_write(folder, &record, &err), RP_OK);
 }
 
-static void assert_contents(const char *file, const char *wanted)
-{
-    char *text = run_folder_read(tempdir, file);
-    assert_non_null(text);
-    assert_string_equal(text, wanted);
-    free(text);
-}
-
 /* Tasks of array 9 stay while slurm.json has no number, an older one for a moment, or theirs; not if it keeps to another one,
  * although the run goes on. */
 TEST(stray_array, enter_fakes, leave_fakes)
@@ -369,8 +359,8 @@ TEST(stray_array, enter_fakes, leave_fakes)
     assert_int_equal(run_folder_write(tempdir, "n", "0\n", &err), RP_OK);
     assert_int_equal(system("SLURM_ARRAY_JOB_ID=9 SLURM_ARRAY_TASK_ID=0 sh \"$FAKES/hold\" \"$FAKES\" 5 >/dev/null"),
                      0);
-    assert_contents("n", "10\n");
-    assert_contents("cancelled", "9\n");
+    assert_string_equal(file_text(tempdir_at("n")), "10\n");
+    assert_string_equal(file_text(tempdir_at("cancelled")), "9\n");
 }
 
 static void count_loud(void *context, bool loud, const char *text)

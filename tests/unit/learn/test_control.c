@@ -3,7 +3,6 @@
 #include <stdint.h>
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "tests/support/learning.h"

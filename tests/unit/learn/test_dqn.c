@@ -2,7 +2,6 @@
 #include <stdint.h>
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "tests/support/learning.h"

@@ -1,7 +1,5 @@
 #include <stdint.h>
 
-#include <stdlib.h>
-
 #include "broker/loop/idmap.h"
 #include "proto/base/rng.h"
 #include "tests/support/naive.h"

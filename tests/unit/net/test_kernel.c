@@ -2,7 +2,6 @@
  * independent of how many rows there are and where a value stands. */
 #include <math.h>
 #include <stdint.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "agent/learn/kernel.h"

@@ -1,9 +1,6 @@
 /* The optimiser against the published formulas in double precision. */
-#include <inttypes.h>
 #include <math.h>
 #include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "agent/learn/optim.h"

@@ -1,7 +1,6 @@
 #include "agent/learn/weights.h"
 #include "proto/base/crc32c.h"
 
-#include <errno.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "tests/support/tempdir.h"
 #include "tests/support/test.h"
 
 static struct tensor tensor(const char *name, int32_t dtype, uint32_t rank, const uint64_t *shape, void *data)
@@ -354,60 +354,24 @@ TEST(longest_shapes_fit_in_the_text)
 
 /* ---- files */
 
-struct folder {
-    char path[64], file[128], temporary[160];
-};
-
-static int make_folder(void **state)
+TEST(file_round_trip, tempdir_enter, tempdir_leave)
 {
-    struct folder *f = calloc(1, sizeof *f);
-    snprintf(f->path, sizeof f->path, "/tmp/test_weights.XXXXXX");
-    if (f == NULL || mkdtemp(f->path) == NULL)
-        return -1;
-    snprintf(f->file, sizeof f->file, "%s/weights", f->path);
-    snprintf(f->temporary, sizeof f->temporary, "%s.tmp", f->file);
-    *state = f;
-    return 0;
-}
-
-static int remove_folder(void **state)
-{
-    struct folder *f = *state;
-    unlink(f->file);
-    unlink(f->temporary);
-    int rc = rmdir(f->path);
-    free(f);
-    return rc;
-}
-
-static void write_bytes(const char *path, const void *data, size_t size)
-{
-    FILE *out = fopen(path, "wb");
-    assert_non_null(out);
-    assert_int_equal(fwrite(data, 1, size, out), size);
-    fclose(out);
-}
-
-TEST(file_round_trip, make_folder, remove_folder)
-{
-    struct folder *f = *state;
+    const char *file = tempdir_at("weights"), *temporary = tempdir_at("weights.tmp");
     struct sample from, to;
     rp_error err = {0};
     sample_init(&from, true);
     /* A file that a crash left behind does no harm. */
-    write_bytes(f->temporary, "half", 4);
+    file_put(temporary, "half");
     for (int i = 0; i < 2; i++) {
         sample_init(&to, false);
         from.count++;
-        assert_int_equal(weights_write_file(f->file, from.tensors, 4, &err), RP_OK);
-        assert_int_equal(weights_read_file(f->file, to.tensors, 4, &err), RP_OK);
+        assert_int_equal(weights_write_file(file, from.tensors, 4, &err), RP_OK);
+        assert_int_equal(weights_read_file(file, to.tensors, 4, &err), RP_OK);
         assert_memory_equal(from.matrix, to.matrix, sizeof to.matrix);
         assert_true(from.count == to.count);
-        assert_int_equal(access(f->temporary, F_OK), -1);
+        assert_int_equal(access(temporary, F_OK), -1);
     }
-    struct stat info;
-    assert_int_equal(stat(f->file, &info), 0);
-    assert_int_equal(info.st_size, weights_size(from.tensors, 4));
+    assert_int_equal(file_size(file), weights_size(from.tensors, 4));
 }
 
 static void expect_file_refused(const char *path, int32_t status, const char *text)
@@ -421,44 +385,44 @@ static void expect_file_refused(const char *path, int32_t status, const char *te
     assert_true(to.count == 0 && to.vector[1] == 0);
 }
 
-TEST(files_that_are_wrong, make_folder, remove_folder)
+TEST(files_that_are_wrong, tempdir_enter, tempdir_leave)
 {
-    struct folder *f = *state;
+    const char *file = tempdir_at("weights");
     struct sample from;
     size_t size;
-    expect_file_refused(f->file, RP_NOT_FOUND, "cannot open");
-    expect_file_refused(f->path, RP_INVALID_ARGUMENT, "is not a file");
-    write_bytes(f->file, "", 0);
-    expect_file_refused(f->file, RP_DATA_LOSS, "0 bytes are too few");
-    write_bytes(f->file, "{\"not\": \"weights, but some other kind of file\"}", 46);
-    expect_file_refused(f->file, RP_DATA_LOSS, "these are not weights");
+    expect_file_refused(file, RP_NOT_FOUND, "cannot open");
+    expect_file_refused(tempdir, RP_INVALID_ARGUMENT, "is not a file");
+    file_put(file, "");
+    expect_file_refused(file, RP_DATA_LOSS, "0 bytes are too few");
+    file_put(file, "{\"not\": \"weights, but some other kind of file\"}");
+    expect_file_refused(file, RP_DATA_LOSS, "these are not weights");
     sample_init(&from, true);
     uint8_t *block = encode(from.tensors, 4, &size);
-    write_bytes(f->file, block, size - 1);
-    expect_file_refused(f->file, RP_DATA_LOSS, "cut short");
+    file_write(file, block, size - 1, 0600);
+    expect_file_refused(file, RP_DATA_LOSS, "cut short");
     block[size - 9] ^= 1;
-    write_bytes(f->file, block, size);
-    expect_file_refused(f->file, RP_DATA_LOSS, "damaged");
+    file_write(file, block, size, 0600);
+    expect_file_refused(file, RP_DATA_LOSS, "damaged");
     free(block);
     /* A hole of 8 GiB takes no disk, and no memory here. */
-    assert_int_equal(truncate(f->file, (off_t)1 << 33), 0);
-    expect_file_refused(f->file, RP_DATA_LOSS, "at most");
+    assert_int_equal(truncate(file, (off_t)1 << 33), 0);
+    expect_file_refused(file, RP_DATA_LOSS, "at most");
 }
 
-TEST(failed_write_keeps_the_old_file, make_folder, remove_folder)
+TEST(failed_write_keeps_the_old_file, tempdir_enter, tempdir_leave)
 {
-    struct folder *f = *state;
+    const char *file = tempdir_at("weights"), *temporary = tempdir_at("weights.tmp");
     struct sample from, to;
     rp_error err = {0};
     sample_init(&from, true);
-    assert_int_equal(weights_write_file(f->file, from.tensors, 4, &err), RP_OK);
-    assert_int_equal(mkdir(f->temporary, 0700), 0);
+    assert_int_equal(weights_write_file(file, from.tensors, 4, &err), RP_OK);
+    assert_int_equal(mkdir(temporary, 0700), 0);
     from.count = 1;
-    assert_int_equal(weights_write_file(f->file, from.tensors, 4, &err), RP_IO);
+    assert_int_equal(weights_write_file(file, from.tensors, 4, &err), RP_IO);
     expect_text(&err, "cannot create");
-    assert_int_equal(rmdir(f->temporary), 0);
+    assert_int_equal(rmdir(temporary), 0);
     sample_init(&to, false);
-    assert_int_equal(weights_read_file(f->file, to.tensors, 4, &err), RP_OK);
+    assert_int_equal(weights_read_file(file, to.tensors, 4, &err), RP_OK);
     assert_true(to.count == UINT64_C(0x0123456789abcdef));
     assert_int_equal(weights_write_file("/nowhere/at/all", from.tensors, 4, &err), RP_NOT_FOUND);
     expect_text(&err, "'/nowhere/at/all.tmp'");

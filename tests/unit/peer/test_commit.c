@@ -4,7 +4,6 @@
 
 #include <czmq.h>
 #include <dirent.h>
-#include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>

@@ -10,6 +10,7 @@
 
 #include "proto/base/log.h"
 #include "proto/base/rng.h"
+#include "tests/support/tempdir.h"
 #include "tests/support/test.h"
 
 #define NUMBERS 7
@@ -27,21 +28,6 @@ static void policy_init(struct policy *self, uint32_t of)
     self->tensor.data = self->numbers;
     for (uint32_t i = 0; i < NUMBERS; i++)
         self->numbers[i] = (float)of + (float)i / NUMBERS;
-}
-
-static char *make_folder(void)
-{
-    static char folder[64];
-    snprintf(folder, sizeof folder, "/tmp/replay-best-XXXXXX");
-    assert_non_null(mkdtemp(folder));
-    return folder;
-}
-
-static void remove_folder(const char *folder)
-{
-    char command[128];
-    snprintf(command, sizeof command, "chmod -R u+w %s && rm -rf %s", folder, folder);
-    assert_int_equal(system(command), 0);
 }
 
 static void check_file(const char *path, const struct best *expected, uint32_t of)
@@ -65,16 +51,15 @@ static void check_file(const char *path, const struct best *expected, uint32_t o
 }
 
 /* Against a list of all evaluations. The owner starts again now and then; some returns are equal, some are no number. */
-TEST(is_the_best_of_all)
+TEST(is_the_best_of_all, tempdir_enter, tempdir_leave)
 {
-    const char *folder = make_folder();
     struct rng rng;
     rng_seed(&rng, 11);
     struct best_file file;
     struct best best = {0};
     uint32_t best_of = 0;
     bool some = false;
-    best_file_open(&file, folder, false);
+    best_file_open(&file, tempdir, false);
     for (uint32_t i = 1; i <= 300; i++) {
         uint64_t random = rng_next(&rng);
         const struct best fresh = {.value = random % 17 == 0 ? NAN : (double)(random >> 32 & 63) - 40.0,
@@ -90,15 +75,14 @@ TEST(is_the_best_of_all)
             some = true;
         }
         if (random % 5 == 0)
-            best_file_open(&file, folder, false);
+            best_file_open(&file, tempdir, false);
         assert_int_equal(file.known, some);
         if (some)
             check_file(file.path, &best, best_of);
     }
-    best_file_open(&file, folder, true);
+    best_file_open(&file, tempdir, true);
     assert_false(file.known);
     assert_int_not_equal(access(file.path, F_OK), 0);
-    remove_folder(folder);
 }
 
 TEST(without_a_folder)
@@ -124,37 +108,34 @@ static void damage(const char *path, long at)
 }
 
 /* A file that is damaged, and one that is no best.weights, count as none. */
-TEST(damaged)
+TEST(damaged, tempdir_enter, tempdir_leave)
 {
-    const char *folder = make_folder();
     struct best_file file;
     struct policy policy;
     rp_error err = {0};
     policy_init(&policy, 3);
-    best_file_open(&file, folder, false);
+    best_file_open(&file, tempdir, false);
     best_file_offer(&file, &policy.tensor, 1, &(struct best){.value = 100});
     damage(file.path, 100);
-    best_file_open(&file, folder, false);
+    best_file_open(&file, tempdir, false);
     assert_false(file.known);
     best_file_offer(&file, &policy.tensor, 1, &(struct best){.value = 2});
     check_file(file.path, &(struct best){.value = 2}, 3);
     assert_int_equal(weights_write_file(file.path, &policy.tensor, 1, &err), RP_OK);
-    best_file_open(&file, folder, false);
+    best_file_open(&file, tempdir, false);
     assert_false(file.known);
-    remove_folder(folder);
 }
 
 /* What cannot be written does not count as kept: the next evaluation that is better than the file tries again. */
-TEST(disk_fails)
+TEST(disk_fails, tempdir_enter, tempdir_leave)
 {
-    const char *folder = make_folder();
     char blocked[128];
     struct best_file file;
     struct policy first, second, third;
     policy_init(&first, 1);
     policy_init(&second, 2);
     policy_init(&third, 3);
-    best_file_open(&file, folder, false);
+    best_file_open(&file, tempdir, false);
     best_file_offer(&file, &first.tensor, 1, &(struct best){.value = 1, .learner_steps = 1});
     snprintf(blocked, sizeof blocked, "%s.tmp", file.path);
     assert_int_equal(mkdir(blocked, 0777), 0); /* stands where the new file is made */
@@ -163,21 +144,19 @@ TEST(disk_fails)
     assert_int_equal(rmdir(blocked), 0);
     best_file_offer(&file, &third.tensor, 1, &(struct best){.value = 5, .learner_steps = 3});
     check_file(file.path, &(struct best){.value = 5, .learner_steps = 3}, 3);
-    remove_folder(folder);
 }
 
 /* A learner's whole state becomes best.weights, with everything that it holds. */
-TEST(from_a_state)
+TEST(from_a_state, tempdir_enter, tempdir_leave)
 {
-    const char *folder = make_folder();
     char from[128], to[128];
     struct policy policy;
     rp_error err = {0};
     float moments[3] = {1, 2, 3}, read[3] = {0};
     uint64_t steps = 77;
     policy_init(&policy, 8);
-    snprintf(from, sizeof from, "%s/learner.weights", folder);
-    snprintf(to, sizeof to, "%s/best.weights", folder);
+    snprintf(from, sizeof from, "%s/learner.weights", tempdir);
+    snprintf(to, sizeof to, "%s/best.weights", tempdir);
     struct tensor tensors[] = {policy.tensor,
                                {.name = "adam/m", .dtype = RP_DTYPE_FLOAT32, .rank = 1, .shape = {3}},
                                {.name = "steps", .dtype = RP_DTYPE_UINT64, .rank = 1, .shape = {1}}};
@@ -196,7 +175,6 @@ TEST(from_a_state)
     damage(from, 90);
     assert_int_equal(best_write_from(to, from, &best, &err), RP_DATA_LOSS);
     check_file(to, &best, 8);
-    remove_folder(folder);
 }
 
 int main(void)

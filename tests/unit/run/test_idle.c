@@ -1,7 +1,6 @@
 /* What processes wait for: reports, means, words, and the shares that a plan tells. */
 #include <math.h>
 #include <stdint.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "agent/launch/plan/plan.h"

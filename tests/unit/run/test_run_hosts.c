@@ -2,7 +2,6 @@
 #include "agent/config/config.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "tests/support/runtext.h"

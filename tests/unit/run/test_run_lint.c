@@ -1,8 +1,6 @@
 /* Runs that could not work, found before anything starts: each mistake with its place and its sentence. */
 #include "agent/config/config.h"
 
-#include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "tests/support/runtext.h"

@@ -11,45 +11,21 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "event.pb-c.h"
 #include "proto/base/crc32c.h"
 #include "proto/base/log.h"
-#include "tests/support/process.h"
+#include "tests/support/tempdir.h"
 #include "tests/support/test.h"
 
 #define SAMPLE_REPORTS 100
 #define MAX_COLUMNS 32
 
-struct fixture {
-    char folder[64];
-    char path[512]; /* of the last call of in_folder */
-};
-
-static int set_up(void **state)
-{
-    struct fixture *f = calloc(1, sizeof *f);
-    strcpy(f->folder, "/tmp/rp_run_log_XXXXXX");
-    *state = f;
-    return f && mkdtemp(f->folder) ? 0 : -1;
-}
-
 static int tear_down(void **state)
 {
-    struct fixture *f = *state;
-    const char *argv[] = {"/bin/rm", "-rf", f->folder, NULL};
     log_close();
-    int status = process_run(argv, NULL, 0, NULL, 0);
-    free(f);
-    return status;
-}
-
-static const char *in_folder(struct fixture *f, const char *name)
-{
-    snprintf(f->path, sizeof f->path, "%s/%s", f->folder, name);
-    return f->path;
+    return tempdir_leave(state);
 }
 
 static struct run_log *open_log(const char *folder)
@@ -58,31 +34,6 @@ static struct run_log *open_log(const char *folder)
     struct run_log *log = run_log_new(folder, "learner-0", &err);
     assert_non_null(log);
     return log;
-}
-
-/* Terminated; the caller frees it. */
-static char *contents(const char *path, size_t *size)
-{
-    FILE *in = fopen(path, "rb");
-    if (!in)
-        fail_msg("%s cannot be opened", path);
-    fseek(in, 0, SEEK_END);
-    *size = (size_t)ftell(in);
-    rewind(in);
-    char *data = malloc(*size + 1);
-    assert_non_null(data);
-    assert_int_equal(fread(data, 1, *size, in), *size);
-    data[*size] = '\0';
-    fclose(in);
-    return data;
-}
-
-static void put_file(const char *path, const char *data, size_t size)
-{
-    FILE *out = fopen(path, "wb");
-    assert_non_null(out);
-    assert_int_equal(fwrite(data, 1, size, out), size);
-    fclose(out);
 }
 
 /* Report i of the sample; gives the number of scalars. */
@@ -118,10 +69,9 @@ static void assert_number(double got, double wanted, double relative)
 /* Every line is a JSON object; gives the number of lines. check may be NULL. */
 static int read_json(const char *path, void (*check)(int line, json_object *object))
 {
-    size_t size;
-    char *text = contents(path, &size), *line = text;
+    const char *line = file_text(path);
     int n = 0;
-    for (char *end; (end = strchr(line, '\n')); line = end + 1, n++) {
+    for (const char *end; (end = strchr(line, '\n')); line = end + 1, n++) {
         json_tokener *tokener = json_tokener_new();
         json_tokener_set_flags(tokener, JSON_TOKENER_STRICT);
         json_object *object = json_tokener_parse_ex(tokener, line, (int)(end - line));
@@ -134,15 +84,13 @@ static int read_json(const char *path, void (*check)(int line, json_object *obje
         json_tokener_free(tokener);
     }
     assert_int_equal(*line, '\0');
-    free(text);
     return n;
 }
 
 /* Every line has as many fields as the first; gives the number of lines. fields[0] is the header's. */
 static int read_csv(const char *path, void (*check)(int line, char *fields[], char *header[], int n))
 {
-    size_t size;
-    char *text = contents(path, &size), *line = text, *header[MAX_COLUMNS], *fields[MAX_COLUMNS];
+    char *line = file_text(path), *header[MAX_COLUMNS], *fields[MAX_COLUMNS];
     int n_header = 0, n = 0;
     for (char *end; (end = strchr(line, '\n')); line = end + 1, n++) {
         char *rest = line, *field;
@@ -157,7 +105,6 @@ static int read_csv(const char *path, void (*check)(int line, char *fields[], ch
             check(n - 1, fields, header, k);
     }
     assert_int_equal(*line, '\0');
-    free(text);
     return n;
 }
 
@@ -189,7 +136,7 @@ static Tensorboard__Event *next_event(const char *data, size_t size, size_t *at)
 static int read_events(const char *path, void (*check)(int i, const Tensorboard__Event *event))
 {
     size_t size, at = 0;
-    char *data = contents(path, &size);
+    const char *data = file_bytes(path, &size);
     int n = -1;
     for (; at < size; n++) {
         Tensorboard__Event *event = next_event(data, size, &at);
@@ -203,16 +150,14 @@ static int read_events(const char *path, void (*check)(int i, const Tensorboard_
         }
         tensorboard__event__free_unpacked(event, NULL);
     }
-    free(data);
     return n;
 }
 
 /* Paths of the event files, in TensorBoard's order. */
-static int event_files(struct fixture *f, char paths[][600], int max)
+static int event_files(const char *of, char paths[][600], int max)
 {
-    char folder[512];
+    const char *folder = file_in(of, "tb/learner-0");
     struct dirent **entries;
-    snprintf(folder, sizeof folder, "%s", in_folder(f, "tb/learner-0"));
     int n = scandir(folder, &entries, NULL, alphasort), found = 0;
     assert_true(n >= 2);
     for (int i = 0; i < n; i++) {
@@ -286,23 +231,22 @@ static void check_sample_event(int i, const Tensorboard__Event *event)
     }
 }
 
-TEST(contents, set_up, tear_down)
+TEST(contents, tempdir_enter, tear_down)
 {
-    struct fixture *f = *state;
-    struct run_log *log = open_log(f->folder);
+    struct run_log *log = open_log(tempdir);
     write_sample(log, 0, SAMPLE_REPORTS);
     assert_int_equal(run_log_lost(log), 0);
     run_log_destroy(&log);
     assert_null(log);
 
     char paths[2][600];
-    assert_int_equal(read_json(in_folder(f, "learner-0.jsonl"), check_sample_json), SAMPLE_REPORTS);
-    assert_int_equal(read_csv(in_folder(f, "learner-0.csv"), check_sample_csv), SAMPLE_REPORTS + 1);
-    assert_int_equal(event_files(f, paths, 2), 1);
+    assert_int_equal(read_json(tempdir_at("learner-0.jsonl"), check_sample_json), SAMPLE_REPORTS);
+    assert_int_equal(read_csv(tempdir_at("learner-0.csv"), check_sample_csv), SAMPLE_REPORTS + 1);
+    assert_int_equal(event_files(tempdir, paths, 2), 1);
     assert_non_null(strstr(paths[0], "/events.out.tfevents.1700000000."));
     assert_string_equal(paths[0] + strlen(paths[0]) - strlen(".learner-0"), ".learner-0");
     assert_int_equal(read_events(paths[0], check_sample_event), SAMPLE_REPORTS);
-    assert_int_not_equal(access(in_folder(f, "learner-0.csv.tmp"), F_OK), 0);
+    assert_int_not_equal(access(tempdir_at("learner-0.csv.tmp"), F_OK), 0);
 }
 
 static double day_last_s;
@@ -314,45 +258,37 @@ static void check_day_json(int i, json_object *line)
 }
 
 /* A day of a report every two seconds, with a restart: a long run does not fill the disk. */
-TEST(day, set_up, tear_down)
+TEST(day, tempdir_enter, tear_down)
 {
-    struct fixture *f = *state;
-    struct run_log *log = open_log(f->folder);
+    struct run_log *log = open_log(tempdir);
     const uint32_t n = 43200, hour = 1800;
     for (uint32_t i = 0; i < n; i++) {
         struct run_log_at at = {.time_s = 1700000000.0 + 2.0 * i, .environment_steps = i};
         struct agent_scalar scalar = {"return", i == 7 ? 1e6 : -(double)i};
         if (i == n / 2) {
             run_log_destroy(&log);
-            log = open_log(f->folder);
+            log = open_log(tempdir);
         }
         run_log_report(log, &at, &scalar, 1);
     }
     assert_int_equal(run_log_lost(log), 0);
     run_log_destroy(&log);
-    char paths[4][600], text[200];
+    char paths[4][600];
     /* Every report of an hour, one in ten seconds of 11 hours, one in a minute of 12; and up to a third more until it is thinned. */
     const uint32_t most = (hour + 11 * 360 + 12 * 60) * 4 / 3;
-    int lines = read_json(in_folder(f, "learner-0.jsonl"), check_day_json);
+    int lines = read_json(tempdir_at("learner-0.jsonl"), check_day_json);
     assert_in_range(lines, hour + 11 * 360, most);
     assert_true(day_last_s == 1700000000.0 + 2.0 * (n - 1));
-    assert_in_range(read_csv(in_folder(f, "learner-0.csv"), NULL), hour + 11 * 360, most);
-    FILE *csv = fopen(in_folder(f, "learner-0.csv"), "re");
-    bool best = false;
-    assert_true(fgets(text, sizeof text, csv) && strcmp(text, "time,environment_steps,learner_steps,return\n") == 0);
-    fclose(csv);
-    FILE *json = fopen(in_folder(f, "learner-0.jsonl"), "re");
-    while (fgets(text, sizeof text, json))
-        best |= strstr(text, "\"environment_steps\": 7,") != NULL;
-    fclose(json);
-    assert_true(best);
-    assert_int_equal(event_files(f, paths, 4), 2);
+    assert_in_range(read_csv(tempdir_at("learner-0.csv"), NULL), hour + 11 * 360, most);
+    static const char header[] = "time,environment_steps,learner_steps,return\n";
+    assert_memory_equal(file_text(tempdir_at("learner-0.csv")), header, strlen(header));
+    assert_has(file_text(tempdir_at("learner-0.jsonl")), "\"environment_steps\": 7,"); /* the best */
+    assert_int_equal(event_files(tempdir, paths, 4), 2);
     assert_in_range(read_events(paths[0], NULL) + read_events(paths[1], NULL), 2 * hour, 2 * most);
 }
 
-TEST(names_of_processes, set_up, tear_down)
+TEST(names_of_processes, tempdir_enter, tear_down)
 {
-    struct fixture *f = *state;
     struct run_log *log = run_log_new("", "evaluator", NULL);
     write_sample(log, 0, 3);
     assert_int_equal(run_log_lost(log), 0);
@@ -361,16 +297,15 @@ TEST(names_of_processes, set_up, tear_down)
     const char *bad[] = {"", "../x", "a/b", ".hidden", "a b", NULL};
     for (int i = 0; i < 6; i++) {
         rp_error err;
-        assert_null(run_log_new(f->folder, bad[i], &err));
+        assert_null(run_log_new(tempdir, bad[i], &err));
         assert_int_equal(err.status, RP_INVALID_ARGUMENT);
     }
 }
 
 /* Names that would break a line or the table are refused before anything is written. */
-TEST(names, set_up, tear_down)
+TEST(names, tempdir_enter, tear_down)
 {
-    struct fixture *f = *state;
-    struct run_log *log = open_log(f->folder);
+    struct run_log *log = open_log(tempdir);
     const char *bad[] = {"", "a,b", "a b", "a\nb", "\"", "\\", "\xff", "caf\xc3\xa9"};
     struct run_log_at at = {1.0, 2, 3};
     log_open("/dev/null", NULL);
@@ -379,96 +314,89 @@ TEST(names, set_up, tear_down)
         run_log_report(log, &at, scalars, 2);
         assert_int_equal(run_log_lost(log), i + 1);
     }
-    assert_int_not_equal(access(in_folder(f, "learner-0.jsonl"), F_OK), 0);
+    assert_int_not_equal(access(tempdir_at("learner-0.jsonl"), F_OK), 0);
     run_log_destroy(&log);
 }
 
 /* ---- going on ---- */
 
-TEST(resume, set_up, tear_down)
+TEST(resume, tempdir_enter, tear_down)
 {
-    struct fixture *f = *state;
     const int ends[] = {10, 60, SAMPLE_REPORTS}; /* the second part brings a new column to an old file */
     int from = 0;
     for (int part = 0; part < 3; part++) {
-        struct run_log *log = open_log(f->folder);
+        struct run_log *log = open_log(tempdir);
         write_sample(log, from, ends[part]);
         assert_int_equal(run_log_lost(log), 0);
         run_log_destroy(&log);
         from = ends[part];
     }
-    assert_int_equal(read_json(in_folder(f, "learner-0.jsonl"), check_sample_json), SAMPLE_REPORTS);
-    assert_int_equal(read_csv(in_folder(f, "learner-0.csv"), check_sample_csv), SAMPLE_REPORTS + 1);
+    assert_int_equal(read_json(tempdir_at("learner-0.jsonl"), check_sample_json), SAMPLE_REPORTS);
+    assert_int_equal(read_csv(tempdir_at("learner-0.csv"), check_sample_csv), SAMPLE_REPORTS + 1);
     char paths[4][600];
-    assert_int_equal(event_files(f, paths, 4), 3);
+    assert_int_equal(event_files(tempdir, paths, 4), 3);
     assert_int_equal(read_events(paths[0], check_sample_event), 10);
     assert_int_equal(read_events(paths[1], NULL), 50);
     assert_int_equal(read_events(paths[2], NULL), 40);
 }
 
 /* Several starts within one second have event files of their own. */
-TEST(same_second, set_up, tear_down)
+TEST(same_second, tempdir_enter, tear_down)
 {
-    struct fixture *f = *state;
     for (int i = 0; i < 3; i++) {
-        struct run_log *log = open_log(f->folder);
+        struct run_log *log = open_log(tempdir);
         write_sample(log, 0, 1);
         run_log_destroy(&log);
     }
     char paths[4][600];
-    assert_int_equal(event_files(f, paths, 4), 3);
+    assert_int_equal(event_files(tempdir, paths, 4), 3);
     for (int i = 0; i < 3; i++)
         assert_int_equal(read_events(paths[i], check_sample_event), 1);
 }
 
 /* Wherever (nearly) a killed process left off, the next one gives a file of whole lines, with at most one of them missing. */
-TEST(torn_tail, set_up, tear_down)
+TEST(torn_tail, tempdir_enter, tear_down)
 {
-    struct fixture *f = *state;
     const char *names[] = {"learner-0.jsonl", "learner-0.csv"};
-    struct run_log *log = open_log(f->folder);
+    struct run_log *log = open_log(tempdir);
     write_sample(log, 0, 3);
     run_log_destroy(&log);
     size_t sizes[2];
     char *whole[2];
     for (int k = 0; k < 2; k++)
-        whole[k] = contents(in_folder(f, names[k]), &sizes[k]);
+        sizes[k] = strlen(whole[k] = strdup(file_text(tempdir_at(names[k]))));
     for (size_t cut = 0; cut <= sizes[0] || cut <= sizes[1]; cut += 3) {
         int lines[2] = {0, 0};
         for (int k = 0; k < 2; k++) {
             size_t kept = cut < sizes[k] ? cut : sizes[k];
-            put_file(in_folder(f, names[k]), whole[k], kept);
+            file_write(tempdir_at(names[k]), whole[k], kept, 0666);
             for (size_t i = 0; i < kept; i++)
                 lines[k] += whole[k][i] == '\n';
         }
-        log = run_log_new(f->folder, "learner-0", NULL);
+        log = run_log_new(tempdir, "learner-0", NULL);
         write_sample(log, 3, 4);
         assert_int_equal(run_log_lost(log), 0);
         run_log_destroy(&log);
-        assert_int_equal(read_json(in_folder(f, names[0]), NULL), lines[0] + 1);
+        assert_int_equal(read_json(tempdir_at(names[0]), NULL), lines[0] + 1);
         /* Without a header there is nothing left but a new one. */
-        assert_int_equal(read_csv(in_folder(f, names[1]), NULL), lines[1] > 0 ? lines[1] + 1 : 2);
+        assert_int_equal(read_csv(tempdir_at(names[1]), NULL), lines[1] > 0 ? lines[1] + 1 : 2);
     }
     free(whole[0]);
     free(whole[1]);
 }
 
-TEST(foreign_table, set_up, tear_down)
+TEST(foreign_table, tempdir_enter, tear_down)
 {
-    struct fixture *f = *state;
     const char *foreign[] = {"a,b,c\n1,2,3\n", "time,environment_steps,learner_stepsize\n", "\n", ""};
     log_open("/dev/null", NULL);
     for (int i = 0; i < 4; i++) {
-        put_file(in_folder(f, "learner-0.csv"), foreign[i], strlen(foreign[i]));
-        struct run_log *log = open_log(f->folder);
+        file_put(tempdir_at("learner-0.csv"), foreign[i]);
+        struct run_log *log = open_log(tempdir);
         write_sample(log, 0, 2);
         assert_int_equal(run_log_lost(log), foreign[i][0] ? 2 : 0);
         run_log_destroy(&log);
-        size_t size;
-        char *now = contents(in_folder(f, "learner-0.csv"), &size);
         if (foreign[i][0])
-            assert_string_equal(now, foreign[i]);
-        free(now);
+            assert_string_equal(file_text(tempdir_at("learner-0.csv")), foreign[i]);
     }
 }
 
@@ -476,35 +404,28 @@ TEST(foreign_table, set_up, tear_down)
 
 static int count(const char *path, const char *what)
 {
-    size_t size;
-    char *text = contents(path, &size);
     int n = 0;
-    for (char *at = text; (at = strstr(at, what)); at++)
+    for (const char *at = file_text(path); (at = strstr(at, what)); at++)
         n++;
-    free(text);
     return n;
 }
 
 /* A folder that cannot be made is counted and logged once, and reports continue as soon as it can. */
-TEST(unwritable, set_up, tear_down)
+TEST(unwritable, tempdir_enter, tear_down)
 {
-    struct fixture *f = *state;
-    char log_path[512], folder[512];
-    snprintf(log_path, sizeof log_path, "%s", in_folder(f, "log"));
-    snprintf(folder, sizeof folder, "%s", in_folder(f, "run"));
-    put_file(folder, "", 0);
-    assert_int_equal(log_open(log_path, NULL), RP_OK);
-    struct run_log *log = open_log(folder);
+    file_put(tempdir_at("run"), "");
+    assert_int_equal(log_open(tempdir_at("log"), NULL), RP_OK);
+    struct run_log *log = open_log(tempdir_at("run"));
     write_sample(log, 0, 4);
     assert_int_equal(run_log_lost(log), 12);
-    unlink(folder);
+    unlink(tempdir_at("run"));
     write_sample(log, 0, 4);
     assert_int_equal(run_log_lost(log), 12);
     run_log_destroy(&log);
-    assert_int_equal(read_json(in_folder(f, "run/learner-0.jsonl"), check_sample_json), 4);
+    assert_int_equal(read_json(tempdir_at("run/learner-0.jsonl"), check_sample_json), 4);
     log_close();
-    assert_int_equal(count(log_path, "A0301"), 1);
-    assert_int_equal(count(log_path, "A0302 parts of reports were lost process=learner-0 count=12"), 1);
+    assert_int_equal(count(tempdir_at("log"), "A0301"), 1);
+    assert_int_equal(count(tempdir_at("log"), "A0302 parts of reports were lost process=learner-0 count=12"), 1);
 }
 
 static void limit_files(rlim_t bytes)
@@ -516,13 +437,12 @@ static void limit_files(rlim_t bytes)
 }
 
 /* A disk that fills up in the middle of a record, at many places: files stay whole, and go on when there is room. */
-TEST(full_disk, set_up, tear_down)
+TEST(full_disk, tempdir_enter, tear_down)
 {
-    struct fixture *f = *state;
     signal(SIGXFSZ, SIG_IGN);
     for (rlim_t room = 0; room < 400; room += 17) {
         char folder[512];
-        snprintf(folder, sizeof folder, "%s/run%d", f->folder, (int)room);
+        snprintf(folder, sizeof folder, "%s/run%d", tempdir, (int)room);
         struct run_log *log = open_log(folder);
         /* Its lines could not be written either. */
         log_open("/dev/null", NULL);
@@ -535,14 +455,10 @@ TEST(full_disk, set_up, tear_down)
         assert_int_equal(run_log_lost(log), lost);
         run_log_destroy(&log);
 
-        char name[64], paths[2][600];
-        snprintf(name, sizeof name, "run%d/learner-0.jsonl", (int)room);
-        int lines = read_json(in_folder(f, name), NULL);
-        snprintf(name, sizeof name, "run%d/learner-0.csv", (int)room);
-        int rows = read_csv(in_folder(f, name), NULL) - 1;
-        struct fixture inner;
-        snprintf(inner.folder, sizeof inner.folder, "%s", folder);
-        assert_int_equal(event_files(&inner, paths, 2), 1);
+        char paths[2][600];
+        int lines = read_json(file_in(folder, "learner-0.jsonl"), NULL);
+        int rows = read_csv(file_in(folder, "learner-0.csv"), NULL) - 1;
+        assert_int_equal(event_files(folder, paths, 2), 1);
         int events = read_events(paths[0], NULL);
         assert_true(lines >= 3 && rows >= 3 && events >= 3);
         assert_int_equal((uint64_t)(lines + rows + events), 27 - lost);

@@ -1,7 +1,6 @@
 /* Permits and paid samples: the limiter is charged once, when somebody is told so, and picks that are paid ask it nothing. */
 #include <stdint.h>
 
-#include <stdio.h>
 #include <string.h>
 
 #include "tests/support/test.h"

@@ -1,6 +1,5 @@
 #include <stdint.h>
 
-#include <stdlib.h>
 #include <time.h>
 
 #include "broker/select/keymap.h"

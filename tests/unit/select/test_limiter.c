@@ -1,6 +1,5 @@
 #include <stdint.h>
 
-#include <float.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>

@@ -2,7 +2,6 @@
 #include <stdint.h>
 
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "proto/wire/figures.h"

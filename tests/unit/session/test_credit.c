@@ -1,7 +1,6 @@
 /* Flow control: what a session may send, what happens beyond it, and who does not notice. */
 #include <stdint.h>
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "tests/support/test.h"

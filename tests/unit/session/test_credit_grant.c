@@ -2,7 +2,6 @@
  * grants stays within it. Time moves only when a test says so. */
 #include <stdint.h>
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "broker/session/session.h"

@@ -1,7 +1,6 @@
 /* The life of a session: silence, tombstone, resumption, BYE, and what a broker that shuts down acknowledges. */
 #include <stdint.h>
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "tests/support/facts.h"

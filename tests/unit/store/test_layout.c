@@ -1,7 +1,6 @@
 /* Layouts: what is refused, that equal ones are one, and which rows and columns a reply then carries. */
 #include <stdint.h>
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

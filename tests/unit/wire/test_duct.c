@@ -1,6 +1,5 @@
 /* Frames in memory against the plain model of a queue of messages. */
 #include <stdint.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "proto/base/rng.h"

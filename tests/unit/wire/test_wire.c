@@ -3,7 +3,6 @@
  * compares every field of a view with what protobuf-c reads. */
 #include "proto/wire/wire.h"
 
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 
