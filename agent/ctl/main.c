@@ -124,7 +124,7 @@ static const struct cli_option options[] = {
     {"run", 0, "RUN", "the broker of a run of replay-launch: its folder, its name below runs/, or latest", EVERY,
      CLI_TEXT, AT(place.run)},
     {"json", 0, NULL, "print JSON, one object on a line", EVERY, CLI_SWITCH, AT(ctl.json)},
-    {"timeout", 0, "TIME", "how long to wait for the broker: 500ms, 3s (default), 1m", EVERY | CTL_TIMEOUT, CLI_TIME,
+    {"timeout", 0, "TIME", "how long to wait for the broker: 500ms, 10s (default), 1m", EVERY | CTL_TIMEOUT, CLI_TIME,
      AT(timeout_ns), 1},
     {"help", 'h', NULL, "this text; after a command, about that command", EVERY, CLI_SWITCH, AT(help)},
     {"version", 0, NULL, "", EVERY, CLI_SWITCH, AT(version)},
@@ -230,7 +230,7 @@ static int run(struct ctl *ctl, const struct command *command, const char *endpo
 
 int main(int argc, char **argv)
 {
-    struct command_line line = {.ctl = {.interval_ns = NS_PER_S, .limit = 20}, .timeout_ns = 3 * NS_PER_S};
+    struct command_line line = {.ctl = {.interval_ns = NS_PER_S, .limit = 20}, .timeout_ns = 10 * NS_PER_S};
     log_set_level(LEVEL_OFF); /* no lines of the library: the commands print what matters */
     signal(SIGPIPE, SIG_IGN); /* "replay-ctl top | head" ends with a write error, not by a signal */
     int rc = cli_read(&cli, &line, argc, argv);

@@ -111,8 +111,11 @@ const char *supervisor_one_line(const char *text, char *out, size_t size)
 
 bool hang_seen(struct hang *self, int64_t hang_ns, int64_t cpu_ns, int64_t now_ns)
 {
-    if (self->since_ns == 0 || cpu_ns != self->cpu_ns) {
-        *self = (struct hang){.cpu_ns = cpu_ns, .since_ns = now_ns};
+    bool paused = now_ns - self->looked_ns > hang_ns / 2;
+    self->looked_ns = now_ns;
+    if (self->since_ns == 0 || cpu_ns != self->cpu_ns || paused) {
+        self->cpu_ns = cpu_ns;
+        self->since_ns = now_ns;
         return false;
     }
     if (hang_ns <= 0 || now_ns - self->since_ns < hang_ns)

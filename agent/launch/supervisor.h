@@ -56,10 +56,10 @@ const char *supervisor_explain(const struct supervised *self, const char *name, 
 const char *supervisor_one_line(const char *text, char *out, size_t size);
 
 /* A process that uses no processor time at all hangs: a healthy process with a connection sends heartbeats. Returns
- * true after hang_ns without processor time (0: never), and again after each further hang_ns. Zero-initialised at
- * each start. */
+ * true after hang_ns without processor time (0: never), and again after each further hang_ns. A pause of hang_ns / 2 between
+ * two looks begins anew: the launcher, or the whole machine, stood still itself. Zero-initialised at each start. */
 struct hang {
-    int64_t cpu_ns, since_ns;
+    int64_t cpu_ns, since_ns, looked_ns;
 };
 bool hang_seen(struct hang *self, int64_t hang_ns, int64_t cpu_ns, int64_t now_ns);
 

@@ -76,7 +76,7 @@ static rp_status exchange(struct learner_group *self, rp_reduced *out, rp_error 
     do {
         if (group_stopped(self))
             return err_set(err, RP_CANCELLED, "stopped while waiting for the other learners");
-        status = rp_reduce_add(self->reduce, self->vector, n, self->options.round_ms, 1000, out, err);
+        status = rp_reduce_add(self->reduce, self->vector, n, *self->options.round_ms, 1000, out, err);
     } while (status == RP_DEADLINE_EXCEEDED || status == RP_UNAVAILABLE);
     return status;
 }
@@ -168,7 +168,7 @@ static rp_status take_state(struct learner_group *self, uint64_t round, rp_error
     uint64_t have = 0, found = 0;
     /* The learner that should give the state may find that it has missed rounds itself, and then none arrives: asking
      * again is cheap. */
-    int64_t wait_ms = 2 * self->options.round_ms > STATE_LEAST_MS ? 2 * self->options.round_ms : STATE_LEAST_MS;
+    int64_t wait_ms = 2 * *self->options.round_ms > STATE_LEAST_MS ? 2 * *self->options.round_ms : STATE_LEAST_MS;
     int64_t end_ns = clock_ns() + wait_ms * NS_PER_MS;
     struct tensor which = {.name = "round", .dtype = RP_DTYPE_UINT64, .rank = 1, .shape = {1}, .data = &found};
     while (clock_ns() < end_ns) {

@@ -36,7 +36,7 @@ struct group_options {
     rp_client *client;   /* borrowed */
     struct agent *agent; /* borrowed */
     uint32_t index;
-    int64_t round_ms;        /* how long a round waits for late members */
+    const int64_t *round_ms; /* how long a round waits for late members; read at the beginning of each round */
     const atomic_bool *stop; /* may be NULL */
 };
 

@@ -23,7 +23,7 @@
 /* Time limit for a look at the table. */
 #define CHECK_MS 1000
 /* Several learners: how long a learner waits for the gradients of the others before it goes on without them. */
-#define ROUND_MS 2000
+static const int64_t round_ms = 2000;
 /* Skipped items are logged this often at most. */
 #define SKIPS_NS (10 * NS_PER_S)
 
@@ -82,7 +82,7 @@ static rp_status open_parts(struct learner *self, rp_error *err)
         struct group_options group = {.client = self->options.client,
                                       .agent = self->options.agent,
                                       .index = self->options.index,
-                                      .round_ms = ROUND_MS,
+                                      .round_ms = &round_ms,
                                       .stop = self->options.stop};
         self->group = group_new(&group, err);
         if (!self->group)

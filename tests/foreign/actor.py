@@ -109,7 +109,7 @@ class Actor:
                     yield h.item_key[at + i]
             at += count
 
-    def heartbeat(self, explain=False, timeout=10.0):
+    def heartbeat(self, explain=False, timeout=60.0):
         sent = max((m.number for m in self.stored if m.sent), default=self.credit.received)
         body = pb.Heartbeat(session=self.session, epoch=self.epoch, sent=sent,
                             confirmed_rejections=self.confirmed, explain=explain, released_bytes=self.released)
@@ -121,7 +121,7 @@ class Actor:
 
     def bye(self, timeout_ms=5000):
         body = pb.Bye(session=self.session, last_number=self.last_number, timeout_ms=timeout_ms)
-        reply, _ = self.service.ask("bye", body, timeout=timeout_ms / 1000 + 5)
+        reply, _ = self.service.ask("bye", body, timeout=timeout_ms / 1000 + 60)
         self.close()
         return reply
 
@@ -316,7 +316,7 @@ class Actor:
                 return message
         return None
 
-    def send(self, timeout=10.0, packed=True):
+    def send(self, timeout=60.0, packed=True):
         """Sends what is new, as credit allows. False: not all of it within the timeout; call again to go on."""
         end = time.monotonic() + timeout
         while self.new_items or self.new_chunks or self.new_layouts:
@@ -327,6 +327,6 @@ class Actor:
             self.push_message(message)
         return True
 
-    def flush(self, timeout=10.0):
+    def flush(self, timeout=60.0):
         """Waits until every item is in its table or rejected."""
         return self.wait_until(lambda: self.unresolved() == 0, timeout)

@@ -13,7 +13,7 @@ import traceback
 
 BROKER = os.environ.get("RP_BROKER", "replay-broker")
 # The least number of seconds that anything is waited for: other programs may keep the machine busy.
-LEAST = 30
+LEAST = 60
 
 
 PORTS = "service: tcp://127.0.0.1:0\ningest: tcp://127.0.0.1:0\nevents: tcp://127.0.0.1:0\n"
@@ -56,7 +56,7 @@ class Broker:
         if self.alive():
             self.process.send_signal(signal.SIGTERM)
         try:
-            status = self.process.wait(60)  # a sanitizer looks for leaks at the end
+            status = self.process.wait(120)  # a sanitizer looks for leaks at the end
         except subprocess.TimeoutExpired:
             self.process.kill()
             status = self.process.wait()

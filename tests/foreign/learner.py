@@ -103,14 +103,14 @@ class Learner:
     def __init__(self, service):
         self.service = service
 
-    def ask(self, table, count, timeout_ms=5000, distinct=False, flexible=False):
+    def ask(self, table, count, timeout_ms=30000, distinct=False, flexible=False):
         """Sends a sample request and gives its id: several may be under way on a DEALER."""
         body = pb.Sample(table=table, count=count, distinct=distinct, flexible=flexible)
         if timeout_ms is not None:
             body.timeout_ms = timeout_ms
         return self.service.send("sample", body)
 
-    def wait(self, id, timeout=15.0, raw=False):
+    def wait(self, id, timeout=60.0, raw=False):
         """(SampleReply, items, text)"""
         reply, frames = self.service.wait(id, timeout)
         return reply.sample, decode(reply.sample, frames, raw), reply.text

@@ -105,7 +105,7 @@ class Service:
         else:
             self.early[reply.id] = got
 
-    def wait(self, id, timeout=10.0, check=True):
+    def wait(self, id, timeout=60.0, check=True):
         """The reply to request `id`: (Reply, payload frames). With check, a status other than 0 is raised."""
         end = time.monotonic() + timeout
         while id not in self.early:
@@ -120,7 +120,7 @@ class Service:
             raise ReplayError(reply)
         return reply, frames
 
-    def ask(self, name, body, payload=(), timeout=10.0, check=True):
+    def ask(self, name, body, payload=(), timeout=60.0, check=True):
         return self.wait(self.send(name, body, payload), timeout, check)
 
     # The requests that need no more than one line each.
@@ -151,7 +151,7 @@ class Service:
         body = pb.ParamsGet(name=names, have=have or [0] * len(names), head=head)
         if timeout_ms is not None:
             body.timeout_ms = timeout_ms
-        reply, frames = self.ask("params_get", body, timeout=10.0 + (timeout_ms or 0) / 1000)
+        reply, frames = self.ask("params_get", body, timeout=60.0 + (timeout_ms or 0) / 1000)
         if head:
             frames = [b""] * len(reply.params.slots)
         return list(zip(reply.params.slots, frames))

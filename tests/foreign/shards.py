@@ -118,7 +118,7 @@ class ShardedActor:
         two = self.rng.sample(living, min(2, len(living)))
         return self.lanes[min(two, key=lambda i: self.lanes[i].unresolved() + len(self.lanes[i].new_items))]
 
-    def flush(self, timeout=10.0):
+    def flush(self, timeout=60.0):
         """Whether all items at living shards are confirmed. Items of a shard that is away wait in its lane."""
         living = [lane for i, lane in enumerate(self.lanes) if i not in self.away]
         return all([lane.send(timeout) and lane.wait_until(lambda lane=lane: lane.unresolved() == 0, timeout) for lane in living])
@@ -282,7 +282,7 @@ class ShardedLearner:
         self.stock -= len(items)
         return items
 
-    def sample(self, count, timeout=10.0):
+    def sample(self, count, timeout=60.0):
         """Up to `count` items: fewer only after the timeout. Permits that were not used are kept for the next call."""
         end, items = time.monotonic() + timeout, []
         while len(items) < count and time.monotonic() < end:

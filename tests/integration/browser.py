@@ -78,7 +78,7 @@ class Browser:
     def text(self, selector):
         return self.run("const e = document.querySelector(arguments[0]); return e ? e.textContent : null;", selector)
 
-    def wait(self, what, script, *arguments, seconds=20):
+    def wait(self, what, script, *arguments, seconds=60):
         """Waits until the script returns something true, and returns it."""
         end = time.monotonic() + seconds
         while True:

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import time
 
-from runs import GRACE, PATIENCE, SLOW, Process, Run, check, equal, eventually, program
+from runs import PATIENCE, SLOW, Process, Run, check, equal, eventually, program
 from harness import test
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -82,7 +82,7 @@ def stop_quickly(process):
     """Ends with status 0, within a second and what a slow, busy machine needs."""
     process.ask()
     start = time.monotonic()
-    process.ends(GRACE, "to end after SIGTERM")
+    process.ends(PATIENCE, "to end after SIGTERM")
     check(time.monotonic() - start < 8 * SLOW, process.name, "took", time.monotonic() - start, "s to end")
 
 
@@ -323,7 +323,7 @@ def test_messages_lost():
 def test_no_broker():
     with CustomRun() as run:
         actor = run.custom_actor(0, "--timeout", "0.5")
-        equal(actor.popen.wait(GRACE), 3, "status without a broker")
+        equal(actor.popen.wait(PATIENCE), 3, "status without a broker")
         check("no broker has answered" in actor.text(), actor.text())
 
 

@@ -199,7 +199,7 @@ def test_a_revoked_host():
         run = place.running("--folder", "one", *sets("actors.count=2", *ENDLESS))
         run.await_alive(lambda: place.workers("left") and place.workers("right"), "an actor on each host")
         for words in (["revoke", "one/keys", "right.learner"], ["revoke", "one/keys", "left.actor"]):
-            done = subprocess.run([os.environ["RP_CTL"], "key", *words], cwd=place.base, capture_output=True, text=True, timeout=20)
+            done = subprocess.run([os.environ["RP_CTL"], "key", *words], cwd=place.base, capture_output=True, text=True, timeout=120)
             equal(done.returncode, 0 if words[2] == "left.actor" else 1, done.stderr)
         run.await_alive(lambda: len(place.workers("right")) == 2 and not place.workers("left"), "both actors on the right")
         check(" A0444 " in run.log(), "the log does not say why")

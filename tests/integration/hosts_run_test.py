@@ -7,7 +7,7 @@ import threading
 
 import machines
 from harness import contains, test
-from launches import ENDLESS, GRACE, PATIENCE, check, equal, eventually, program, sets
+from launches import ENDLESS, PATIENCE, check, equal, eventually, program, sets
 from machines import place_in
 
 # Nothing is packed and compared at every connection: hosts_test.py does that.
@@ -77,8 +77,8 @@ def test_killed_launcher_leaves_nothing(lab):
         for name, what in (("cpu1", "replay-actor"), ("cpu3", "replay-learner")):
             contains(" ".join(lab[name].commands().values()), what, "replay-launch node")
         launcher.signal(signal.SIGKILL)
-        lab.nothing_left(GRACE)
-        place.nobody_left(GRACE)
+        lab.nothing_left(PATIENCE)
+        place.nobody_left(PATIENCE)
 
 
 @test

@@ -86,7 +86,7 @@ class KeyBroker(Broker):
 
     def ctl(self, *words, check=True):
         """Runs replay-ctl key, and gives what it prints."""
-        done = subprocess.run([CTL, "key", *map(str, words)], capture_output=True, text=True, timeout=20)
+        done = subprocess.run([CTL, "key", *map(str, words)], capture_output=True, text=True, timeout=120)
         if check and done.returncode:
             raise RuntimeError("replay-ctl key %s: %s" % (words, done.stderr))
         return done.stdout if check else done
@@ -144,12 +144,12 @@ class KeyWorld:
         self.broker.remove()
 
 
-def status(service, name, body, payload=(), timeout=5.0):
+def status(service, name, body, payload=(), timeout=60.0):
     """The status of one request."""
     return service.ask(name, body, payload, timeout, check=False)[0].status
 
 
-def send(actor, table="t", count=1, timeout=10.0):
+def send(actor, table="t", count=1, timeout=60.0):
     """Sends items of one step."""
     if not any(layout.table == table for _, layout in actor.layouts):
         actor.layout(table, FIELDS)
@@ -161,6 +161,6 @@ def send(actor, table="t", count=1, timeout=10.0):
     return actor.send(timeout)
 
 
-def write(actor, table="t", count=1, timeout=10.0):
+def write(actor, table="t", count=1, timeout=60.0):
     """Writes items of one step and waits until they are in their table."""
     return send(actor, table, count, timeout) and actor.flush(timeout)

@@ -13,7 +13,7 @@ import subprocess
 import termios
 import time
 
-from launches import CONFIG, ENDLESS, GRACE, SLOW, Place, check, equal, eventually, program, sets
+from launches import CONFIG, ENDLESS, PATIENCE, SLOW, Place, check, equal, eventually, program, sets
 from launch_scripts import STUBBORN, counted, foreign
 from harness import contains, test
 
@@ -165,7 +165,7 @@ def test_broker_dies_at_the_end():
         run.await_alive(lambda: run.status().get("phase") == "stopping", "the end")
         asked = time.monotonic()
         os.kill(run.pid("broker"), signal.SIGKILL)
-        run.ends(0, 2 * GRACE)
+        run.ends(0, 2 * PATIENCE)
         contains(run.text(), "broker failed while it ended: killed by signal 9")
         check(time.monotonic() - asked < 10 * SLOW, "it took", time.monotonic() - asked, "s")
 
@@ -249,7 +249,7 @@ def test_without_terminal():
         time.sleep(0.3 * SLOW)
         check(popen.poll() is None and "A0408" not in log.read_text(), "SIGHUP has stopped it")
         popen.send_signal(signal.SIGTERM)
-        equal(popen.wait(GRACE), 0, "exit status")
+        equal(popen.wait(PATIENCE), 0, "exit status")
         equal((place.base / "run/launch.lock").read_text(), "", "what was printed is in a file of ours:")
 
 
@@ -275,7 +275,7 @@ def test_hangup():
         eventually(lambda: status.stat().st_mtime_ns > before, 20 * SLOW, "a run that goes on")
         check(popen.poll() is None and "A0408" not in log.read_text(), "SIGHUP has stopped it")
         popen.send_signal(signal.SIGTERM)
-        equal(popen.wait(GRACE), 0, "exit status")
+        equal(popen.wait(PATIENCE), 0, "exit status")
 
 
 @test
@@ -291,7 +291,7 @@ def test_resume_from_elsewhere():
                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         eventually(lambda: run.log("actor-0").count("here is %s\n" % place.base) == 2, 20 * SLOW, "the actor once more")
         contains(place.call("stop")[0], "stopped")
-        equal(popen.wait(GRACE), 0, popen.stdout.read())
+        equal(popen.wait(PATIENCE), 0, popen.stdout.read())
         equal(list(elsewhere.iterdir()), [], "files elsewhere")
 
 
@@ -352,6 +352,6 @@ def test_interrupted_profile():
         asked = time.monotonic()
         run.signal()
         run.signal(signal.SIGTERM)
-        contains(run.ends(130, GRACE), "stopped while it was measuring")
+        contains(run.ends(130, PATIENCE), "stopped while it was measuring")
         contains(follow.ends(0), '"phase": "stopped"', "before the run began")
         check(time.monotonic() - asked < 10 * SLOW, "it took", time.monotonic() - asked, "s")

@@ -5,7 +5,7 @@ import pathlib
 import signal
 import time
 
-from launches import CONFIG, GRACE, PATIENCE, SLOW, Place, check, equal, sets
+from launches import CONFIG, PATIENCE, SLOW, Place, check, equal, sets
 from launch_scripts import STUBBORN, counted, foreign
 from harness import contains, test
 
@@ -179,14 +179,14 @@ def test_second_interrupt():
         run.await_text("stopping: Ctrl-C")
         asked = time.monotonic()
         run.signal()
-        contains(run.ends(130, GRACE), "asked twice: all processes are killed")
+        contains(run.ends(130, PATIENCE), "asked twice: all processes are killed")
         check(time.monotonic() - asked < 5 * SLOW, "it took", time.monotonic() - asked, "s")
         place.nobody_left(2 * SLOW)
 
         run = place.launch("--folder", "second", *sets("launch.grace=60s"))
         run.await_alive(lambda: all("stubborn" in run.log("actor-%d" % i) for i in range(2)), "the actors")
         contains(place.call("stop", "second", "--force")[0], "stopped")
-        run.ends(130, GRACE)
+        run.ends(130, PATIENCE)
         place.nobody_left(2 * SLOW)
 
 
@@ -213,7 +213,7 @@ def test_time_bounds_the_end():
         launcher = place.launch(*sets("stop.time=3s", "launch.grace=60s"))
         launcher.await_text("stopping:")
         contains(launcher.ends(), "stop.time (3 s) has passed")
-        check(launcher.read("report.json")["elapsed_s"] < 3 + GRACE, "wall time")
+        check(launcher.read("report.json")["elapsed_s"] < 3 + PATIENCE, "wall time")
     slow = ("stop.steps=400", "stop.time=4s", "learners.delay=2s", "evaluator.every=0")
     for values in (slow, ("stop.steps=0", "stop.time=3s", "evaluator.episodes=1000000", "evaluator.every=0")):
         with Place(CONFIG.replace("error_buffer: 100", "error_buffer: 5000")) as place:
@@ -221,7 +221,7 @@ def test_time_bounds_the_end():
             launcher.ends()
             report = launcher.read("report.json")
             equal(report["phase"], "done", "the end")
-            check(report["elapsed_s"] < 4 + GRACE, report["elapsed_s"], "s")
+            check(report["elapsed_s"] < 4 + PATIENCE, report["elapsed_s"], "s")
             check((launcher.folder / "learner.weights").exists(), "the learner's state is not saved")
             place.nobody_left()
 

@@ -29,7 +29,7 @@ stop: {steps: %d}
 def ctl(*words, key=None, status=0):
     env = {name: value for name, value in os.environ.items() if name != "REPLAY_KEY_FILE"}
     env.update({"REPLAY_KEY_FILE": str(key)} if key else {})
-    done = subprocess.run([program("ctl"), *map(str, words)], env=env, capture_output=True, text=True, timeout=20)
+    done = subprocess.run([program("ctl"), *map(str, words)], env=env, capture_output=True, text=True, timeout=120)
     equal(done.returncode, status, done.stderr)
     return done.stdout
 

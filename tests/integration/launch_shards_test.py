@@ -56,7 +56,7 @@ def test_goal_with_faults():
     """With keys and a journal. Faults come first, so that the goal, which may be reached early, ends no run in the middle of one."""
     with Place(CONFIG) as place:
         run = place.launch("--folder", "run", *sets("stop.value=.inf", "broker.folder=broker", "launch.backoff=50ms",
-                                                    "launch.hang=1500ms", "broker.security.mode=curve", "plan.cores=8",
+                                                    "launch.hang=8s", "broker.security.mode=curve", "plan.cores=8",
                                                     "stop.steps=0"))
         run.await_alive(lambda: run.steps() > 1500, "steps")
         kill_shard(run)

@@ -5,7 +5,7 @@ import json
 import signal
 import time
 
-from launches import ENDLESS, GRACE, SLOW, Place, check, equal, sets
+from launches import ENDLESS, PATIENCE, SLOW, Place, check, equal, sets
 from harness import contains, test
 
 RESULT = " done after "
@@ -187,7 +187,7 @@ def test_from_another_process():
         contains(place.call(str(place.config), "--folder", "runs/" + name, status=1)[1], "holds a run already", "resume")
         check(run.alive() and json.loads(place.call("status", "--json")[0])["phase"] == "running", "that has harmed the run")
         equal(place.call("stop")[0], "runs/%s: stopped\n" % name, "stop")
-        contains(run.ends(0, GRACE), "small stopped after", "replay-launch stop")
+        contains(run.ends(0, PATIENCE), "small stopped after", "replay-launch stop")
         objects = [json.loads(line) for line in followed.ends().splitlines()]
         equal((objects[0]["phase"], objects[-1]["phase"]), ("running", "stopped"), "what --follow has seen")
         contains(tail.ends(), "A0401 a run begins", "ended process=broker")

@@ -5,7 +5,7 @@ import shlex
 import shutil
 import sys
 
-from launches import ENDLESS, GRACE, PATIENCE, Place, check, equal, eventually, program, sets
+from launches import ENDLESS, PATIENCE, Place, check, equal, eventually, program, sets
 from harness import contains, test
 from terminals import PROMPT, Terminal
 
@@ -112,7 +112,7 @@ def watch(columns, rows):
 
         # The end: the result stands below the last frame, and then the prompt.
         terminal.tmux("send-keys", "C-c")
-        terminal.await_screen(lambda now: "status=0" in now, "the end", GRACE)
+        terminal.await_screen(lambda now: "status=0" in now, "the end", PATIENCE)
         terminal.await_screen(lambda now: [line for line in now if line][-1] == PROMPT.strip(), "the prompt")
         screen = terminal.screen(True)
         # What a narrower terminal has wrapped and scrolled away is out of reach; nothing else is left of old frames.
@@ -179,7 +179,7 @@ def test_keys():
         check(all(len(line) < 60 for line in frame), frame)
         contains([line for line in frame if line][-1], "Ctrl-C stops")
         terminal.press("C-c")
-        terminal.await_screen(lambda now: "status=0" in now, "the end", GRACE)
+        terminal.await_screen(lambda now: "status=0" in now, "the end", PATIENCE)
         terminal.type("echo typed")  # the shell has its terminal back, with echo
         terminal.await_screen(lambda now: PROMPT + "echo typed" in now, "what is typed")
 

@@ -10,7 +10,7 @@ import tempfile
 import time
 import uuid
 
-from runs import GRACE, PATIENCE, SLOW, check, equal, eventually, program
+from runs import PATIENCE, SLOW, check, equal, eventually, program
 
 CONFIG = """
 name: small
@@ -71,7 +71,7 @@ class Launcher:
         check(got == status, self.name, "ended with status", got, "and not", status, "\n" + self.text())
         return self.text()
 
-    def stop(self, seconds=GRACE):
+    def stop(self, seconds=PATIENCE):
         """Ctrl-C, and the end. Gives what it printed."""
         self.signal()
         return self.ends(0, seconds)
@@ -213,9 +213,9 @@ class Place:
                 pass
         return pids
 
-    def nobody_left(self, seconds=5 * SLOW):
+    def nobody_left(self, seconds=PATIENCE):
         eventually(lambda: not self.left(), seconds, "the end of all processes")
 
 
-__all__ = ["CONFIG", "ENDLESS", "GRACE", "PATIENCE", "SLOW", "Launcher", "Place", "check", "equal", "eventually", "program",
+__all__ = ["CONFIG", "ENDLESS", "PATIENCE", "SLOW", "Launcher", "Place", "check", "equal", "eventually", "program",
            "sets"]

@@ -226,7 +226,7 @@ class Machine:
         files += [str(path.relative_to(self.base)) for path in (self.base / "root").iterdir() if path.name != ".cache"]
         return list(self.commands().values()) + files
 
-    def nothing_left(self, seconds=5 * SLOW):
+    def nothing_left(self, seconds=PATIENCE):
         try:
             eventually(lambda: not self.left(), seconds)
         except AssertionError:
@@ -345,7 +345,7 @@ class Lab:
     def at_home(self, *words, **options):
         return subprocess.run([*self.prefix(), *words], capture_output=True, text=True, timeout=PATIENCE, **options)
 
-    def nothing_left(self, seconds=5 * SLOW):
+    def nothing_left(self, seconds=PATIENCE):
         for machine in self.machines.values():
             if machine.popen:
                 machine.nothing_left(seconds)

@@ -5,7 +5,7 @@ import subprocess
 import signal
 import time
 
-from runs import GRACE, PATIENCE, Run, check, equal, eventually, program
+from runs import PATIENCE, Run, check, equal, eventually, program
 from event_files import records
 from harness import test
 
@@ -153,21 +153,21 @@ def test_sigterm_without_others():
         for process in waiting:
             process.ask()
         for process in waiting:
-            process.ends(GRACE, "to end before there is a broker")
+            process.ends(PATIENCE, "to end before there is a broker")
         broker = run.broker()
         waiting = [run.actor(0), run.evaluator()]
         eventually(lambda: run.info()["server"]["session_count"] >= 1, PATIENCE, "the actor's session")
         for process in waiting:
             process.ask()
         for process in waiting:
-            process.ends(GRACE, "to end before there is a learner")
+            process.ends(PATIENCE, "to end before there is a learner")
         processes = [run.learner(), run.actor(0), run.evaluator()]
         run.await_more("learner-0", "learner_steps", 20)
         broker.kill()
         for process in processes:
             process.ask()
         for process in processes:
-            process.ends(GRACE + 10, "to end without a broker")  # a claim of steps may be under way
+            process.ends(PATIENCE + 10, "to end without a broker")  # a claim of steps may be under way
 
 
 # ---- deaths

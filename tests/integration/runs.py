@@ -11,9 +11,7 @@ import tempfile
 from harness import check, equal, eventually
 
 SLOW = 4 if os.environ.get("RP_SANITIZE") else 1  # how much longer everything takes
-PATIENCE = 40 * SLOW
-# For a process that was asked to end.
-GRACE = 20 * SLOW
+PATIENCE = 60 * SLOW
 
 
 def program(name):
@@ -51,7 +49,7 @@ class Process:
 
     def stop(self):
         self.ask()
-        self.ends(GRACE, "to end after SIGTERM")
+        self.ends(PATIENCE, "to end after SIGTERM")
 
     def stopped_by_handler(self):
         """Whether SIGTERM would find the handler: it is set once the configuration was read."""
@@ -107,7 +105,7 @@ class Run:
 
     def ctl(self, command):
         """What the broker tells, or None."""
-        words = [program("ctl"), "-e", "ipc://%s/service" % self.base, "--json", "--timeout", "2s", command]
+        words = [program("ctl"), "-e", "ipc://%s/service" % self.base, "--json", "--timeout", "30s", command]
         done = subprocess.run(words, capture_output=True, text=True)
         return json.loads(done.stdout) if done.returncode == 0 else None
 
@@ -146,4 +144,4 @@ class Run:
                           "%s of %s, which was %s," % (name, process, before))
 
 
-__all__ = ["GRACE", "PATIENCE", "SLOW", "Process", "Run", "check", "equal", "eventually", "program"]
+__all__ = ["PATIENCE", "SLOW", "Process", "Run", "check", "equal", "eventually", "program"]

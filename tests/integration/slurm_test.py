@@ -9,7 +9,7 @@ import subprocess
 import threading
 import time
 
-from launches import GRACE, PATIENCE, SLOW, Launcher, Place, check, equal, eventually, program, sets
+from launches import PATIENCE, SLOW, Launcher, Place, check, equal, eventually, program, sets
 from slurm import Cluster, skip_without_slurm
 
 # Actors stay off the first node, where the core jobs are: it must not go down.
@@ -159,14 +159,14 @@ def leave(run, cluster):
     run.login.signal(signal.SIGINT)
     run.login.await_text("[c] ", 2)
     run.login.type(b"g\n")
-    run.login.ends(0, GRACE)
+    run.login.ends(0, PATIENCE)
     check(cluster.known(run.job), "the run has ended with its terminal")
 
 
 def cancel(run, cluster):
     run.place.call("stop", "--run", run.login.given, "--force")
     check(not cluster.known(run.job) and not cluster.known(run.array), "jobs are left")
-    run.place.nobody_left(GRACE)
+    run.place.nobody_left(PATIENCE)
     equal(list((run.place.base / "tmp").iterdir()), [], "folders of node agents")
 
 
@@ -222,7 +222,7 @@ def main():
         check("report: " in out, "no report:\n" + out)
         equal(goal.login.read("status.json")["phase"], "done", "phase")
         check(goal.login.read("report.json")["final_value"] >= 475, "the goal was not reached:\n" + out)
-        eventually(lambda: not cluster.known(goal.array), GRACE, "the end of the array")
+        eventually(lambda: not cluster.known(goal.array), PATIENCE, "the end of the array")
         figures["items"] = check_ledger(goal)
         figures["goal reached"] = time.monotonic() - start
         meet_time_limit(limit, cluster)

@@ -13,7 +13,6 @@
 #include "tests/support/process.h"
 #include "tests/support/test.h"
 
-#define WAIT 10000
 #define MAX_T 40
 #define MAX_ROWS 64
 #define MAX_WANTS 1000

@@ -13,8 +13,6 @@
 #include "tests/support/process.h"
 #include "tests/support/test.h"
 
-#define WAIT 10000
-
 #define SIGNATURE(observations)                                                                                        \
     "     signature: {observation: [float32, " observations "],\n"                                                     \
     "                 action: int32, reward: float32,\n"                                                               \

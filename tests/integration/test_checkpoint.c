@@ -57,7 +57,7 @@ static int is_gone(void *ctx)
 
 static void await_checkpoint(uint32_t number)
 {
-    if (!process_await(is_there, &number, 10000))
+    if (!process_await(is_there, &number))
         fail_msg("there is no checkpoint %u", number);
 }
 
@@ -234,7 +234,7 @@ TEST(a_signal_the_period_and_the_end)
     start("every: 20ms, keep: 3", false);
     insert(1, 300);
     uint32_t first = 1;
-    if (!process_await(is_gone, &first, 20000)) /* a chain of changes has an end, and then its base goes */
+    if (!process_await(is_gone, &first)) /* a chain of changes has an end, and then its base goes */
         fail_msg("checkpoint 1 does not go");
     assert_true(count_files("checkpoint-", ".replay") <= 3 + 17);
     end();

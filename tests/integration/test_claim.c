@@ -7,7 +7,6 @@
 #include "tests/support/fixture.h"
 #include "tests/support/process.h"
 
-#define WAIT 20000
 #define ACTORS 3
 #define COUNTER "environment_steps"
 #define TAKEN "taken"

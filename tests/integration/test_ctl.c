@@ -8,7 +8,6 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <json-c/json.h>
@@ -23,8 +22,6 @@
 #include "tests/support/process.h"
 #include "tests/support/tempdir.h"
 #include "tests/support/test.h"
-
-#define WAIT 10000
 
 static const char tables[] = "  - {name: replay, max_size: 100, sampler: {kind: prioritized}}\n"
                              "  - {name: spi, max_size: 100, sampler: {kind: uniform}, limiter: {kind:\n"
@@ -222,7 +219,7 @@ TEST(why, setup, served_teardown)
     with.batch_size = 2;
     rp_sampler *sampler = rp_sampler_new(f->client, "spi", &with, &err);
     assert_non_null(sampler);
-    assert_true(process_await(waits_are, &(struct waits_wanted){f->client, 1}, WAIT));
+    assert_true(process_await(waits_are, &(struct waits_wanted){f->client, 1}));
     assert_int_equal(RUN(f, "why"), 0);
     assert_has(f->out, "sample");
     assert_has(f->out, "spi");
@@ -237,7 +234,7 @@ TEST(why, setup, served_teardown)
     rp_sampler *others[2];
     for (uint32_t i = 0; i < 2; i++)
         assert_non_null(others[i] = rp_sampler_new(f->client, "spi", &with, &err));
-    assert_true(process_await(waits_are, &(struct waits_wanted){f->client, 3}, WAIT));
+    assert_true(process_await(waits_are, &(struct waits_wanted){f->client, 3}));
     assert_int_equal(RUN(f, "why"), 0);
     const char *line = strstr(f->out, " and 2 more  sample");
     if (!line || strstr(line + 20, "  sample  "))
@@ -363,18 +360,14 @@ static int ask_dead_run(struct fixture *f, const char *status, const char *timeo
 TEST(run_that_has_ended, setup, served_teardown)
 {
     struct fixture *f = *state;
-    struct timespec start, end;
     static const char *const ended[] = {"done", "stopped", "failed"};
     char status[200];
-    clock_gettime(CLOCK_MONOTONIC, &start);
     for (int i = 0; i < 3; i++) {
         snprintf(status, sizeof status, "{\"phase\": \"%s\", \"unix_s\": 1794828833.5, \"reason\": \"because\"}",
                  ended[i]);
-        assert_int_equal(ask_dead_run(f, status, "60s"), 3);
+        assert_int_equal(ask_dead_run(f, status, "60m"), 3); /* it does not wait */
         assert_has(f->out, "2026-11-16T11:33:53Z: because");
     }
-    clock_gettime(CLOCK_MONOTONIC, &end);
-    assert_in_range(end.tv_sec - start.tv_sec, 0, 30); /* it has not waited */
     assert_int_equal(ask_dead_run(f, "{\"phase\": \"running\", \"unix_s\": 1794828833.5}", "100ms"), 3);
     assert_has(f->out, "(waited 100 ms)");
     assert_int_equal(ask_dead_run(f, "no JSON", "100ms"), 3);
@@ -448,7 +441,7 @@ TEST(top_terminal, setup, served_teardown)
         setenv("TERM", "xterm", 1);
         setenv("NO_COLOR", "1", 1);
         setenv("LC_ALL", "C", 1);
-        execl(getenv("RP_CTL"), "replay-ctl", "-e", f->broker.service, "--timeout", "5s", "top", "--interval", "50ms",
+        execl(getenv("RP_CTL"), "replay-ctl", "-e", f->broker.service, "--timeout", "60s", "top", "--interval", "50ms",
               (char *)NULL);
         _exit(127);
     }

@@ -28,7 +28,6 @@
 
 #define KIB UINT64_C(1024)
 #define MIB (1024 * KIB)
-#define WAIT 60000
 #define DISK_BYTES (24 * MIB)
 #define ITEMS 50u
 #define ROW_BYTES 2048u
@@ -255,7 +254,7 @@ TEST(a_start_on_a_full_disk_makes_room_first)
     broker_process_stop(&self.broker, SIGKILL);
     hog(&self, 600 * KIB);
     broker_process_again(&self.broker, NULL);
-    assert_true(process_await(has_shrunk, &self, WAIT));
+    assert_true(process_await(has_shrunk, &self));
     check_items(&self, true);
     write_much(&self, 20 * MIB, NULL);
     check_items(&self, true);

@@ -13,7 +13,6 @@
 #include "replay/server.h"
 #include "tests/support/test.h"
 
-#define WAIT 10000
 #define CHILD_S 20 /* a child that takes longer hangs, and SIGALRM ends it */
 
 /* "closed" takes no items after its first few, so that writers wait; nothing can be sampled from "empty". */

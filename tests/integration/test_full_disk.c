@@ -24,7 +24,6 @@
 #define TABLES                                                                                                         \
     "  - {name: log, max_size: 100000, sampler: {kind: fifo}, remover: {kind: fifo}, max_times_sampled: 1,\n"          \
     "     limiter: {kind: none}}\n"
-#define WAIT 60000
 #define STEPS 3000u
 #define STEP_BYTES 2000u
 
@@ -137,12 +136,12 @@ static void full_disk(const char *sync, bool kills)
     assert_int_equal(pthread_create(&thread, NULL, write_steps, self), 0);
     self->client = connect_to(self, &err);
     assert_non_null(self->client);
-    assert_true(process_await(is_stuck, self, WAIT));
+    assert_true(process_await(is_stuck, self));
     assert_false(atomic_load(&self->done));
     if (kills) {
         broker_process_stop(&self->broker, SIGKILL);
         broker_process_again(&self->broker, NULL);
-        assert_true(process_await(is_stuck, self, WAIT));
+        assert_true(process_await(is_stuck, self));
     }
     /* who comes now is let in, and told */
     rp_client_destroy(&self->client);
@@ -151,7 +150,7 @@ static void full_disk(const char *sync, bool kills)
     assert_true(is_stuck(self));
     assert_false(atomic_load(&self->done));
     assert_int_equal(mount("tmpfs", self->disk, "tmpfs", MS_REMOUNT, "size=64m"), 0);
-    assert_true(process_await(is_done, self, WAIT));
+    assert_true(process_await(is_done, self));
     pthread_join(thread, NULL);
     if (self->text[0])
         fail_msg("%s", self->text);
@@ -194,7 +193,7 @@ TEST(the_end_does_not_wait_for_a_full_disk)
     assert_int_equal(pthread_create(&thread, NULL, write_steps, self), 0);
     self->client = connect_to(self, &err);
     assert_non_null(self->client);
-    assert_true(process_await(is_stuck, self, WAIT));
+    assert_true(process_await(is_stuck, self));
     struct timespec from, to;
     clock_gettime(CLOCK_MONOTONIC, &from);
     assert_int_equal(WEXITSTATUS(broker_process_stop(&self->broker, SIGTERM)), 0);
@@ -202,7 +201,7 @@ TEST(the_end_does_not_wait_for_a_full_disk)
     assert_in_range(to.tv_sec - from.tv_sec, 0, 20); /* it tries for a second, twice */
     assert_int_equal(mount("tmpfs", self->disk, "tmpfs", MS_REMOUNT, "size=64m"), 0);
     broker_process_again(&self->broker, NULL);
-    assert_true(process_await(is_done, self, WAIT));
+    assert_true(process_await(is_done, self));
     pthread_join(thread, NULL);
     if (self->text[0])
         fail_msg("%s", self->text);

@@ -13,7 +13,6 @@
 #include "tests/support/test.h"
 
 #define TABLES "  - {name: t, max_size: 100, limiter: {kind: none}}\n"
-#define WAIT 60000
 
 struct file_text {
     const char *path, *text;
@@ -28,7 +27,7 @@ static int has_text(void *ctx)
 static void await_text(const char *path, const char *text)
 {
     struct file_text wanted = {path, text};
-    if (!process_await(has_text, &wanted, WAIT))
+    if (!process_await(has_text, &wanted))
         fail_msg("%s has no line with %s", path, text);
 }
 

@@ -15,8 +15,6 @@
 #include "tests/support/embed.h"
 #include "tests/support/fixture.h"
 
-#define WAIT 10000 /* ms: more than enough */
-
 static const char yaml[] = "service: inproc://service\n" /* not bound */
                            "tables:\n"
                            "  - {name: queue, max_size: 100, max_times_sampled: 1, sampler: {kind: fifo},\n"

@@ -30,7 +30,6 @@
     "  - {name: queue, max_size: 200, sampler: {kind: fifo}, max_times_sampled: 1, limiter: {kind: queue}}\n"
 #define TIMES "session: {expiry: 3s}\n"
 #define WRITERS 2u
-#define WAIT 60000
 
 struct scene {
     struct broker_process broker;

@@ -10,7 +10,6 @@
 #include "tests/support/shardbed.h"
 #include "tests/support/test.h"
 
-#define WAIT 20000 /* ms */
 #define FRAME 2048u
 #define STEPS 5u
 #define BATCH 128u /* a batch has 1.3 MB of rows, and the broker lets 1 MiB be unread */

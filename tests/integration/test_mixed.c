@@ -11,8 +11,6 @@
 #include "tests/support/fixture.h"
 #include "tests/support/process.h"
 
-#define WAIT 10000 /* ms: more than enough */
-
 static const char tables[] = "  - {name: free, max_size: 1000, limiter: {kind: none}}\n"
                              "  - {name: none, max_size: 1000, limiter: {kind: none}}\n"
                              "  - {name: queue, max_size: 100000, max_times_sampled: 1, sampler: {kind: fifo},\n"

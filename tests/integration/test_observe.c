@@ -96,7 +96,7 @@ TEST(counts_and_waits, set_up, tear_down)
     f->writer = rp_writer_new(f->client, &column, 1, NULL, LOOK_MS, &f->err);
     assert_non_null(f->writer);
     add_items(f, 9);
-    assert_true(process_await(insert_waits, f, 5000));
+    assert_true(process_await(insert_waits, f));
     assert_true(f->seen.broker);
     assert_int_equal(f->seen.inserts, 4);
     assert_int_equal(f->seen.size, 4);
@@ -113,7 +113,7 @@ TEST(counts_and_waits, set_up, tear_down)
     options.in_flight = 2;
     f->sampler = rp_sampler_new(f->client, "queue", &options, &f->err);
     assert_non_null(f->sampler);
-    assert_true(process_await(sample_waits, f, 5000));
+    assert_true(process_await(sample_waits, f));
     assert_int_equal(f->seen.inserts, 9);
     assert_int_equal(f->seen.samples, 9);
     assert_int_equal(f->seen.waiting_inserts, 0);
@@ -141,7 +141,7 @@ TEST(broker_goes_and_comes, set_up, tear_down)
     assert_true(f->seen.at_ns - before < INT64_C(3000000000));
     assert_int_equal(f->seen.steps, 70);
     broker_process_again(&f->broker, NULL);
-    assert_true(process_await(broker_answers, f, 10000));
+    assert_true(process_await(broker_answers, f));
     assert_true(f->seen.broker_instance != instance);
     assert_int_equal(f->seen.steps, 0);
 }

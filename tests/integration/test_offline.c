@@ -16,7 +16,6 @@
 #include "tests/support/process.h"
 #include "tests/support/test.h"
 
-#define WAIT 10000
 #define EPISODES 20
 #define GOOD 450.0
 

@@ -15,8 +15,6 @@
 #include "tests/support/fixture.h"
 #include "tests/support/process.h"
 
-#define WAIT 10000
-
 static rp_client *connect_to(const struct served *f)
 {
     rp_error err = {0};
@@ -112,7 +110,7 @@ CASE(long_poll)
     pthread_t thread;
     assert_int_equal(pthread_create(&thread, NULL, poll_main, &poll), 0);
     rp_client *other = connect_to(f);
-    assert_true(process_await(one_waits, other, WAIT));
+    assert_true(process_await(one_waits, other));
     ok(rp_params_put(other, "policy", "x", 1, WAIT, NULL, &err), &err);
     pthread_join(thread, NULL);
     assert_int_equal(poll.status, RP_OK);

@@ -14,7 +14,6 @@
 #include "tests/support/fixture.h"
 #include "tests/support/process.h"
 
-#define WAIT 20000
 #define SLOT "policy"
 /* More than a quarter of the broker's memory_limit. */
 #define TOO_LARGE (20u << 20)
@@ -107,7 +106,7 @@ static int reached(void *ctx)
 
 static void await(struct await want)
 {
-    if (!process_await(reached, &want, WAIT))
+    if (!process_await(reached, &want))
         fail_msg("puts %llu, polls %llu, arrived %llu", (unsigned long long)published(want.f).puts,
                  (unsigned long long)subscribed(want.f).polls, (unsigned long long)subscribed(want.f).arrived);
 }

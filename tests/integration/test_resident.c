@@ -12,7 +12,6 @@
 
 #define MIB (UINT64_C(1) << 20)
 #define LIMIT (32 * MIB)
-#define WAIT 60000
 
 /* Returns the peak of a process's resident memory. */
 static uint64_t resident(pid_t pid)

@@ -22,7 +22,6 @@
 
 #define TABLES                                                                                                         \
     "  - {name: log, max_size: 1000000, sampler: {kind: fifo}, max_times_sampled: 1, limiter: {kind: none}}\n"
-#define WAIT 60000
 
 struct scene {
     struct broker_process broker;
@@ -203,7 +202,7 @@ TEST(rotation_under_load)
     assert_int_equal(sscanf(out, "next %63s", public_key), 1);
     pause_ms(5500); /* clients ask every 5 s */
     assert_int_equal(ctl_key(out, sizeof out, "rotate", scene.keys, "finish"), 0);
-    assert_true(process_await(has_changed_key, &scene, 5000));
+    assert_true(process_await(has_changed_key, &scene));
     await_progress(&scene, "after the change");
     broker_process_stop(&scene.broker, SIGTERM);
     broker_process_again(&scene.broker, NULL);

@@ -15,8 +15,6 @@
 #include "tests/support/fixture.h"
 #include "tests/support/process.h"
 
-#define WAIT 10000 /* ms: more than enough */
-
 static const char tables[] = "  - {name: queue, max_size: 100000, max_times_sampled: 1, sampler: {kind: fifo},\n"
                              "     limiter: {kind: min_size, min_size: 1}}\n"
                              "  - {name: fifo, max_size: 100000, sampler: {kind: fifo}}\n"
@@ -140,12 +138,12 @@ CASE(bounded_prefetch)
     rp_sampler_options with = options(5, 3);
     rp_sampler *sampler = sampler_new(f->client, "queue", &with);
     struct expectation want = {f->client, "queue", 15};
-    assert_true(process_await(samples_reached, &want, WAIT));
+    assert_true(process_await(samples_reached, &want));
     for (uint32_t k = 1; k <= 4; k++) {
         rp_batch *batch = next(sampler);
         rp_batch_release(&batch);
         want.samples = 15 + 5 * k;
-        assert_true(process_await(samples_reached, &want, WAIT));
+        assert_true(process_await(samples_reached, &want));
         /* Several requests to the same broker later, still no more. */
         for (uint32_t i = 0; i < 20; i++)
             assert_int_equal(asked_table(f->client, "queue", "limiter.samples"), want.samples);
@@ -164,12 +162,12 @@ CASE(bursts)
     rp_sampler_options with = options(5, 8);
     rp_sampler *sampler = sampler_new(f->client, "queue", &with);
     struct expectation want = {f->client, "queue", 40};
-    assert_true(process_await(samples_reached, &want, WAIT));
+    assert_true(process_await(samples_reached, &want));
     for (uint32_t k = 1; k <= 12; k++) {
         rp_batch *batch = next(sampler);
         rp_batch_release(&batch);
         want.samples = 40 + 20 * (k / 4);
-        assert_true(process_await(samples_reached, &want, WAIT));
+        assert_true(process_await(samples_reached, &want));
         for (uint32_t i = 0; i < 20; i++)
             assert_int_equal(asked_table(f->client, "queue", "limiter.samples"), want.samples);
     }
@@ -286,9 +284,9 @@ CASE(destroy_cancels)
 {
     rp_sampler_options with = options(8, 4);
     rp_sampler *sampler = sampler_new(f->client, "late", &with);
-    assert_true(process_await(something_waits, f->client, WAIT));
+    assert_true(process_await(something_waits, f->client));
     rp_sampler_destroy(&sampler);
-    assert_true(process_await(nothing_waits, f->client, WAIT));
+    assert_true(process_await(nothing_waits, f->client));
 }
 
 /* What was picked comes, also the items of a request that waits for more; nothing is picked after that. */
@@ -306,9 +304,9 @@ CASE(stop)
         got += batch_size(batch);
         rp_batch_release(&batch);
         struct expectation all = {f->client, "queue", 30 * on_demand + expected};
-        assert_true(process_await(samples_reached, &all, WAIT));
+        assert_true(process_await(samples_reached, &all));
         ok(rp_sampler_stop(sampler, &err), &err);
-        assert_true(process_await(nothing_waits, f->client, WAIT)); /* what waits is recalled soon, not at once */
+        assert_true(process_await(nothing_waits, f->client)); /* what waits is recalled soon, not at once */
         insert(f->client, "queue", 30, 8, NULL);
         while (rp_sampler_next(sampler, &batch, WAIT, &err) == RP_OK) {
             got += batch_size(batch);
@@ -499,7 +497,7 @@ CASE(demand_polls_and_waits)
 static void *insert_when_waited_for(void *ctx)
 {
     rp_client *client = ctx;
-    if (process_await(something_waits, client, WAIT))
+    if (process_await(something_waits, client))
         insert(client, "late", 0, 10, NULL);
     return NULL;
 }
@@ -775,7 +773,7 @@ static void restart_under_sampler(struct served *f, int signal_number)
     rp_sampler *sampler = sampler_new(f->client, "late", &with);
     rp_error err = {0};
     rp_batch *batch = NULL;
-    assert_true(process_await(something_waits, f->client, WAIT));
+    assert_true(process_await(something_waits, f->client));
     broker_process_stop(&f->broker, signal_number);
     assert_int_equal(rp_sampler_next(sampler, &batch, 50, &err), RP_DEADLINE_EXCEEDED);
     broker_process_again(&f->broker, NULL);

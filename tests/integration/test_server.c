@@ -19,8 +19,6 @@
 #include "tests/support/asked.h"
 #include "tests/support/test.h"
 
-#define WAIT 10000
-
 static rp_server *start(const char *yaml)
 {
     rp_error err = {0};

@@ -20,7 +20,6 @@
 #include "tests/support/fixture.h"
 #include "tests/support/shardbed.h"
 
-#define WAIT 10000 /* ms: more than enough */
 #define SHARDS 3u
 #define ITEMS 90u
 

@@ -19,7 +19,6 @@
 #include "tests/support/process.h"
 #include "tests/support/shardbed.h"
 
-#define WAIT 10000
 #define SHARDS 3u
 #define ITEMS 240u
 
@@ -148,7 +147,7 @@ TEST(window, setup_none, teardown)
     ok(rp_writer_get_info(writer, &info, &err), &err);
     broker_process_stop(&f->bed.shards[1], SIGKILL);
     broker_process_stop(&f->bed.shards[2], SIGKILL);
-    bool alone = process_await(is_alone, f, WAIT);
+    bool alone = process_await(is_alone, f);
     uint32_t more = fill(writer);
     assert_int_equal(rp_writer_destroy(&writer, 0, &err), RP_DEADLINE_EXCEEDED);
     assert_in_range(made, MOST, MOST + (SHARDS - 1) * PART + 10); /* each shard has taken a few */
@@ -186,7 +185,7 @@ CASE(other_settings)
     broker_process_again(&f->bed.shards[2], tables);
     f->client = connect_to(f->bed.services[0]);
     broker_process_stop(&f->bed.shards[2], SIGTERM);
-    assert_true(process_await(is_degraded, f, WAIT));
+    assert_true(process_await(is_degraded, f));
     broker_process_again(&f->bed.shards[2], other_tables);
     assert_int_equal(rp_client_get_state(f->client), RP_CLIENT_CONNECTED);
     uint64_t key = (uint64_t)2 << WIRE_KEY_SHARD_SHIFT;
@@ -194,7 +193,7 @@ CASE(other_settings)
     assert_non_null(strstr(err.text, "shard 2"));
     broker_process_stop(&f->bed.shards[2], SIGTERM);
     broker_process_again(&f->bed.shards[2], tables);
-    assert_true(process_await(is_complete, f, WAIT));
+    assert_true(process_await(is_complete, f));
 }
 
 /* A shard is started elsewhere. A client hears of it when another shard comes back with the new list. */
@@ -207,9 +206,9 @@ CASE(moved_shard)
     snprintf(f->bed.services[2], sizeof f->bed.services[2], "ipc://%s/elsewhere", f->bed.dir);
     shardbed_run(&f->bed, 2, tables, NULL);
     broker_process_fini(&f->bed.shards[1]);
-    assert_true(process_await(is_degraded, f, WAIT));
+    assert_true(process_await(is_degraded, f));
     shardbed_run(&f->bed, 1, tables, NULL);
-    assert_true(process_await(is_complete, f, WAIT));
+    assert_true(process_await(is_complete, f));
     assert_string_equal(conn_endpoint(client_shard(f->client, 2)), f->bed.services[2]);
     ok(rp_items_delete(f->client, "replay", &key, 1, WAIT, &change, &err), &err);
     assert_int_equal(change.missing, 1);
@@ -233,7 +232,7 @@ FIXTURE_TEST(struct fixture, sixteen, setup_none, teardown)
     assert_int_equal(f->info.connected_shards, 15);
     assert_int_equal(f->info.tables, 1);
     shardbed_run(&f->bed, 5, tables, NULL);
-    assert_true(process_await(is_complete, f, WAIT));
+    assert_true(process_await(is_complete, f));
     assert_int_equal(info_of(f)->reconnects, 0);
 }
 
@@ -375,30 +374,30 @@ CASE(params)
     while (client_nearest(f->client) != 2)
         (void)client_move_nearest(f->client, client_nearest(f->client));
     broker_process_stop(&f->bed.shards[2], SIGKILL);
-    assert_true(process_await(is_degraded, f, WAIT));
+    assert_true(process_await(is_degraded, f));
     ok(rp_publisher_put(publisher, "two", 3, &err), &err);
     ok(rp_publisher_flush(publisher, WAIT, &version, &err), &err);
     assert_int_equal(version, 2);
     take(subscriber, 2, "two"); /* from another shard */
-    assert_true(process_await(reads_elsewhere, f, WAIT));
+    assert_true(process_await(reads_elsewhere, f));
     broker_process_again(&f->bed.shards[2], NULL);
-    assert_true(process_await(is_complete, f, WAIT));
-    assert_true(process_await(all_have_two, f, WAIT)); /* the publisher brings it */
+    assert_true(process_await(is_complete, f));
+    assert_true(process_await(all_have_two, f)); /* the publisher brings it */
 
     broker_process_stop(&f->bed.shards[0], SIGKILL);
-    assert_true(process_await(is_degraded, f, WAIT));
+    assert_true(process_await(is_degraded, f));
     assert_int_equal(rp_params_put(f->client, "policy", "none", 4, 50, &version, &err), RP_DEADLINE_EXCEEDED);
     assert_non_null(strstr(err.text, "shard 0"));
     broker_process_again(&f->bed.shards[0], NULL);
-    assert_true(process_await(is_complete, f, WAIT));
-    assert_true(process_await(all_have_two, f, WAIT));
+    assert_true(process_await(is_complete, f));
+    assert_true(process_await(all_have_two, f));
     ok(rp_publisher_destroy(&publisher, WAIT, &err), &err);
     rp_subscriber_destroy(&subscriber);
 
     /* Nobody knows the block any more, but the others know the version. */
     broker_process_stop(&f->bed.shards[0], SIGKILL);
     broker_process_again(&f->bed.shards[0], NULL);
-    assert_true(process_await(is_complete, f, WAIT));
+    assert_true(process_await(is_complete, f));
     ok(rp_params_put(f->client, "policy", "three", 5, WAIT, &version, &err), &err);
     assert_int_equal(version, 3);
     expect_version(f, 3);
@@ -414,7 +413,7 @@ CASE(params_at_one)
         broker_process_stop(&f->bed.shards[i], SIGKILL);
         broker_process_again(&f->bed.shards[i], NULL);
     }
-    assert_true(process_await(is_complete, f, WAIT));
+    assert_true(process_await(is_complete, f));
     rp_subscriber *subscriber = rp_subscriber_new(f->client, "policy", 0, &err);
     assert_non_null(subscriber);
     take(subscriber, 1, "one");
@@ -466,10 +465,10 @@ CASE(params_of_a_slow_shard)
     rp_subscriber *subscriber = rp_subscriber_new(f->client, "policy", 0, &err);
     assert_non_null(subscriber);
     take(subscriber, 7, "seven");
-    assert_true(process_await(has_polled, &(struct polls){subscriber, 2}, WAIT)); /* the same shard, for another */
+    assert_true(process_await(has_polled, &(struct polls){subscriber, 2})); /* the same shard, for another */
     assert_int_equal(client_move_nearest(f->client, fast), slow);
     conn_wake(client_shard(f->client, fast));
-    assert_true(process_await(has_polled, &(struct polls){subscriber, 4}, WAIT)); /* the slow one has answered with 6 */
+    assert_true(process_await(has_polled, &(struct polls){subscriber, 4})); /* the slow one has answered with 6 */
     put_at(f, slow, 7, "seven");
     put_at(f, slow, 8, "eight");
     take(subscriber, 8, "eight");
@@ -477,7 +476,7 @@ CASE(params_of_a_slow_shard)
         broker_process_stop(&f->bed.shards[i], SIGKILL);
     for (uint32_t i = 0; i < SHARDS; i++)
         broker_process_again(&f->bed.shards[i], NULL);
-    assert_true(process_await(is_complete, f, WAIT));
+    assert_true(process_await(is_complete, f));
     for (uint32_t i = 0; i < SHARDS; i++)
         put_at(f, i, 1, "one");
     take(subscriber, 1, "one");
@@ -486,9 +485,9 @@ CASE(params_of_a_slow_shard)
     put_at(f, client_nearest(f->client), 5, "five");
     take(subscriber, 5, "five");
     broker_process_stop(&f->bed.shards[0], SIGKILL);
-    assert_true(process_await(is_degraded, f, WAIT));
+    assert_true(process_await(is_degraded, f));
     broker_process_again(&f->bed.shards[0], NULL);
-    assert_true(process_await(is_complete, f, WAIT));
+    assert_true(process_await(is_complete, f));
     for (uint32_t i = 1; i < SHARDS; i++)
         broker_process_stop(&f->bed.shards[i], SIGKILL);
     put_at(f, 0, 2, "two");
@@ -598,7 +597,7 @@ CASE(put_at_a_silent_shard)
 {
     rp_error err = {0};
     broker_process_stop(&f->bed.shards[1], SIGKILL);
-    assert_true(process_await(is_degraded, f, WAIT));
+    assert_true(process_await(is_degraded, f));
     kill(f->bed.shards[2].pid, SIGSTOP);
     rp_status status = rp_params_put(f->client, "policy", "one", 3, 100, NULL, &err);
     kill(f->bed.shards[2].pid, SIGCONT);
@@ -654,7 +653,7 @@ CASE(counters)
     rp_reduce *group = rp_reduce_join(f->client, "learners", WAIT, &err);
     assert_non_null(group);
     broker_process_stop(&f->bed.shards[0], SIGKILL);
-    assert_true(process_await(is_degraded, f, WAIT));
+    assert_true(process_await(is_degraded, f));
     assert_int_equal(rp_counter_add(f->client, "steps", 1, 50, &value, &err), RP_UNAVAILABLE);
     assert_non_null(strstr(err.text, "shard 0"));
     float vector[2] = {1, 2};

@@ -102,7 +102,7 @@ static void insert_all(struct world *self, uint64_t items)
 {
     while (self->keys < items)
         insert(self);
-    assert_true(process_await(all_resolved, self, 30000));
+    assert_true(process_await(all_resolved, self));
 }
 
 static void check(const struct testpeer_answer *answer)
@@ -221,7 +221,7 @@ TEST(samplers_and_a_writer_at_once)
             zmq_poll(NULL, 0, 1);
     }
     assert_true(answered >= 300);
-    assert_true(process_await(all_resolved, &world, 30000));
+    assert_true(process_await(all_resolved, &world));
     for (uint32_t i = 0; i < SAMPLERS; i++) {
         check(testpeer_await(peers[i], ids[i]));
         testpeer_close(peers[i]);
@@ -286,7 +286,7 @@ TEST(damaged_files)
     struct world world;
     begin(&world, "folder: %s\njournal: off\ncheckpoint: {keep: 0}\nstorage: {memory: 1MiB}\nmemory_limit: 64MiB\n");
     insert_all(&world, 1024);
-    assert_true(process_await(files_are_large, &world, 30000));
+    assert_true(process_await(files_are_large, &world));
     visit_files(&world, true);
     struct testpeer *peer = connect_peer(&world);
     uint32_t lost = 0;

@@ -131,8 +131,8 @@ TEST(one_of_many_gets_the_path)
         race.pids[i] = start_at_end_of(start, config);
     close(start[0]);
     close(start[1]);
-    int ended = process_await(all_but_one_ended, &race, 20000);
-    int served = ended && process_await(serves_now, &broker, 20000);
+    int ended = process_await(all_but_one_ended, &race);
+    int served = ended && process_await(serves_now, &broker);
     for (int i = 0; i < MANY; i++)
         if (race.pids[i])
             kill(race.pids[i], SIGKILL);
@@ -232,10 +232,10 @@ TEST(more_connections_than_descriptors)
     struct crowd crowd = {.n = 0};
     crowd_connect(&crowd, broker.dir, "service");
     crowd_connect(&crowd, broker.dir, "ingest");
-    assert_true(process_await(has_refused, &broker, 20000));
+    assert_true(process_await(has_refused, &broker));
     for (int i = 0; i < crowd.n; i++)
         close(crowd.sockets[i]);
-    assert_true(process_await(serves_now, &broker, 20000));
+    assert_true(process_await(serves_now, &broker));
     const char *checkpoint[] = {process_env("RP_CTL"), "-e", broker.service, "checkpoint", NULL};
     assert_int_equal(process_run(checkpoint, NULL, 0, NULL, 0), 0);
     assert_int_equal(broker_process_stop(&broker, SIGTERM), 0);

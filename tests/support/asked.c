@@ -5,13 +5,11 @@
 
 #include "tests/support/test.h"
 
-#define WAIT_MS 20000
-
 rp_info *asked_info(rp_client *client, const char *table)
 {
     rp_info *info = NULL;
     rp_error err = {0};
-    if (rp_admin_info(client, table, 0, WAIT_MS, &info, &err) != RP_OK)
+    if (rp_admin_info(client, table, 0, WAIT, &info, &err) != RP_OK)
         fail_msg("info: %s", err.text);
     return info;
 }
@@ -30,7 +28,7 @@ uint32_t asked_waits(rp_client *client, const char *kind, char *text, size_t siz
     rp_info *waits = NULL;
     rp_error err = {0};
     uint32_t n = 0;
-    if (rp_admin_why(client, WAIT_MS, &waits, &err) != RP_OK)
+    if (rp_admin_why(client, WAIT, &waits, &err) != RP_OK)
         fail_msg("why: %s", err.text);
     for (uint32_t i = 0; i < rp_info_count(waits, "waits"); i++) {
         const rp_info *wait = rp_info_at(waits, "waits", i);

@@ -1,4 +1,5 @@
 #include "tests/support/fakepeer.h"
+#include "tests/support/test.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -533,7 +534,7 @@ uint64_t fakepeer_read(struct fakepeer *self, const uint64_t *count)
 bool fakepeer_await(struct fakepeer *self, const uint64_t *count, uint64_t n)
 {
     struct timespec pause = {.tv_nsec = 1000000};
-    for (int i = 0; i < 5000; i++) {
+    for (int i = 0; i < WAIT; i++) {
         if (fakepeer_read(self, count) >= n)
             return true;
         nanosleep(&pause, NULL);

@@ -78,7 +78,7 @@ void fakepeer_join(struct fakepeer *self, uint32_t shard, char **shards, uint32_
 void fakepeer_write(struct fakepeer *self, uint64_t *knob, uint64_t value);
 /* Resolves held items and notifies the client. */
 void fakepeer_release(struct fakepeer *self);
-/* Waits up to 5 s until a count is at least n. */
+/* Waits until a count is at least n. */
 bool fakepeer_await(struct fakepeer *self, const uint64_t *count, uint64_t n);
 uint64_t fakepeer_read(struct fakepeer *self, const uint64_t *count);
 

@@ -25,10 +25,10 @@ int64_t hostbed_now(void);
 void hostbed_pause(int ms);
 /* Tends the host once, with a short pause. */
 void hostbed_tend(struct hostbed *f);
-/* Tends the host until the condition holds, for up to 20 s. */
+/* Tends the host until the condition holds. */
 #define hostbed_await(f, condition)                                                                                    \
     do {                                                                                                               \
-        int64_t end_ = hostbed_now() + 20 * NS_PER_S;                                                                  \
+        int64_t end_ = hostbed_now() + WAIT * NS_PER_MS;                                                               \
         while (!(condition)) {                                                                                         \
             if (hostbed_now() > end_)                                                                                  \
                 fail_msg("waited in vain for: %s (host %s: %s)", #condition,                                           \

@@ -31,9 +31,9 @@ static int64_t now_ms(void)
     return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
 }
 
-int process_await(int (*test)(void *ctx), void *ctx, int ms)
+int process_await(int (*test)(void *ctx), void *ctx)
 {
-    int64_t until = now_ms() + ms;
+    int64_t until = now_ms() + WAIT;
     while (!test(ctx)) {
         if (now_ms() >= until)
             return 0;
@@ -106,7 +106,7 @@ static void launch(struct broker_process *self)
     const char *const argv[] = {program, "-c", config, "--endpoints-file", start.path, NULL};
     start.pid = self->pid = process_spawn(argv, fd, fd);
     close(fd);
-    int ok = process_await(has_started, &start, 20000);
+    int ok = process_await(has_started, &start);
     if (!ok || start.dead) {
         print_file(self->dir, "log");
         if (start.dead)
@@ -161,7 +161,7 @@ void *served_new(size_t size, const char *tables, const char *more)
     rp_error err = {0};
     assert_non_null(self);
     broker_process_start(&self->broker, tables, more);
-    self->client = must(rp_client_connect(self->broker.service, NULL, 10000, &err), &err);
+    self->client = must(rp_client_connect(self->broker.service, NULL, WAIT, &err), &err);
     return self;
 }
 

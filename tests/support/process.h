@@ -47,7 +47,7 @@ int process_run(const char *const *argv, char *out, size_t out_size, char *err, 
 /* Returns the value of an environment variable that CTest sets; fails the test if it is missing. */
 const char *process_env(const char *name);
 
-/* Calls test at least every 5 ms until it is true or ms have passed. */
-int process_await(int (*test)(void *ctx), void *ctx, int ms);
+/* Calls test every 2 ms until it is true. Returns 0 if it is still false after WAIT. */
+int process_await(int (*test)(void *ctx), void *ctx);
 
 #endif

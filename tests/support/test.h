@@ -13,6 +13,9 @@
 
 #include "replay/error.h"
 
+/* Milliseconds that a test waits for what must happen. A machine that stalls for seconds, or is ten times slower, is no failure. */
+#define WAIT 60000
+
 struct test {
     struct CMUnitTest unit;
     const char *file;

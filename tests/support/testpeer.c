@@ -7,8 +7,6 @@
 #include "proto/base/rng.h"
 #include "tests/support/test.h"
 
-#define REAL_WAIT_MS 10000
-
 /* ---- sockets ---- */
 
 static void *open_socket(struct testpeer *self, int type, const char *endpoint)
@@ -242,7 +240,7 @@ struct testpeer_answer *testpeer_poll(struct testpeer *self, uint64_t id)
     testpeer_read(self);
     if (self->embed && !self->embed->remote)
         return find(self, id);
-    int64_t end = clock_system().now(NULL) + REAL_WAIT_MS * NS_PER_MS;
+    int64_t end = clock_system().now(NULL) + WAIT * NS_PER_MS;
     while (!find(self, id) && clock_system().now(NULL) < end) {
         zmq_pollitem_t item = {self->service, 0, ZMQ_POLLIN, 0};
         zmq_poll(&item, 1, self->embed ? 1 : 100);

@@ -32,7 +32,7 @@
 #define PING_NS NS_PER_S
 #define LEAVE_NS (2 * NS_PER_S)       /* for a carrier to end after its connection was closed */
 #define STATUS_NS (500 * NS_PER_MS)   /* for its exit status and last words to arrive after its output ended */
-#define KILL_NS (500 * NS_PER_MS)     /* for a killed carrier to be gone */
+#define KILL_NS (5 * NS_PER_S)        /* for a killed carrier to be gone: otherwise it stays a zombie */
 #define DESTROY_NS (1500 * NS_PER_MS) /* for the carrier to end when the host is destroyed */
 /* Bytes that are read from one host in one call: the launcher has more to do. */
 #define READ_MOST (2u * 1024 * 1024)

@@ -17,8 +17,6 @@
 #include "tests/support/process.h"
 #include "tests/support/test.h"
 
-#define WAIT_MS 5000
-
 struct fixture {
     struct fakepeer peer;
     rp_client *client;
@@ -32,7 +30,7 @@ static int set_up(void **state)
     rp_error err = {0};
     log_set_level(LEVEL_OFF);
     fakepeer_start(&f->peer);
-    f->client = must(rp_client_connect(f->peer.endpoint, NULL, WAIT_MS, &err), &err);
+    f->client = must(rp_client_connect(f->peer.endpoint, NULL, WAIT, &err), &err);
     f->conn = client_conn(f->client);
     *state = f;
     return 0;
@@ -63,7 +61,7 @@ static void hold(struct fixture *f)
     assert_true(f->flags & O_NONBLOCK);
     assert_int_equal(fcntl(f->conn->wake_read, F_SETFL, f->flags & ~O_NONBLOCK), 0);
     conn_wake(f->conn);
-    assert_true(process_await(is_drained, f->conn, WAIT_MS));
+    assert_true(process_await(is_drained, f->conn));
 }
 
 static void let_go(struct fixture *f)
@@ -80,7 +78,7 @@ TEST(stop_while_waking, set_up, tear_down)
     conn_stop(f->conn);
     let_go(f);
     clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += WAIT_MS / 1000;
+    until.tv_sec += WAIT / 1000;
     int rc = pthread_timedjoin_np(f->conn->thread, NULL, &until);
     f->conn->started = rc != 0; /* if it still runs, tear_down wakes it once more */
     assert_int_equal(rc, 0);
@@ -114,7 +112,7 @@ TEST(cancel_while_waking, set_up, tear_down)
     uint64_t id = conn_send(f->conn, &why, on_answer, &answer);
     conn_cancel(f->conn, id);
     let_go(f);
-    assert_true(process_await(is_answered, &answer, WAIT_MS));
+    assert_true(process_await(is_answered, &answer));
     assert_int_equal(atomic_load(&answer.status), RP_CANCELLED);
 }
 
@@ -124,7 +122,7 @@ TEST(ends_at_any_time, set_up, tear_down)
     struct fixture *f = *state;
     rp_error err = {0};
     for (long spins = 0; spins < 200; spins++) {
-        rp_client *client = must(rp_client_connect(f->peer.endpoint, NULL, WAIT_MS, &err), &err);
+        rp_client *client = must(rp_client_connect(f->peer.endpoint, NULL, WAIT, &err), &err);
         conn_cancel(client_conn(client), UINT64_MAX);
         for (int64_t until = conn_now() + spins * 500; conn_now() < until;)
             ;

@@ -12,7 +12,6 @@
 #include "tests/support/fakepeer.h"
 #include "tests/support/fixture.h"
 
-#define WAIT_MS 5000
 #define SHARDS 2u
 #define SOON_MS 1500 /* less than the 2 s that nobody should wait */
 #define MANY UINT64_C(0xffffffffffffffff)
@@ -58,7 +57,7 @@ static int set_up(void **state)
     }
     for (uint32_t i = 0; i < SHARDS; i++)
         fakepeer_join(&f->peers[i], i, f->list, SHARDS, 77);
-    f->client = must(rp_client_connect(f->peers[0].endpoint, NULL, WAIT_MS, &err), &err);
+    f->client = must(rp_client_connect(f->peers[0].endpoint, NULL, WAIT, &err), &err);
     *state = f;
     return 0;
 }
@@ -167,7 +166,7 @@ CASE(replies_with_items)
         assert_non_null(sampler);
         for (uint32_t b = 0; b < 3; b++) {
             rp_batch_arrays arrays = {.struct_size = sizeof arrays};
-            if (rp_sampler_next(sampler, &batch, WAIT_MS, &err) != RP_OK)
+            if (rp_sampler_next(sampler, &batch, WAIT, &err) != RP_OK)
                 fail_msg("mass %g: %s", row.mass, err.text);
             rp_batch_get_arrays(batch, &arrays);
             assert_int_equal(arrays.n, 16);
@@ -182,14 +181,14 @@ CASE(replies_with_items)
     for (uint32_t i = 0; i < 2; i++) {
         say(f, &sound);
         rp_sampler *sampler = new_sampler(f, i, 0, &err);
-        assert_int_equal(rp_sampler_next(sampler, &batch, WAIT_MS, &err), RP_BAD_MESSAGE);
+        assert_int_equal(rp_sampler_next(sampler, &batch, WAIT, &err), RP_BAD_MESSAGE);
         rp_sampler_destroy(&sampler);
     }
     fakepeer_write(&f->peers[0], &f->peers[0].surplus, 0);
     for (uint32_t i = 0; i < 2; i++) { /* the other shard gives the items that cannot be used */
         rp_sampler *sampler = new_sampler(f, i, 0, &err);
         for (uint32_t got = 0, tries = 0; got < 8; tries++) {
-            rp_status status = rp_sampler_next(sampler, &batch, WAIT_MS, &err);
+            rp_status status = rp_sampler_next(sampler, &batch, WAIT, &err);
             if (tries == 100 || (status != RP_OK && status != RP_BAD_MESSAGE))
                 fail_msg("%u batches of %u: %s", got, tries, err.text);
             got += status == RP_OK;

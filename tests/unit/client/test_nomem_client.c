@@ -17,9 +17,7 @@
 #include "tests/support/test.h"
 
 #define IN_FLIGHT 2
-#define LONG_WAIT 20000 /* ms: more than enough, also on a machine that does much else */
-#define SHORT_WAIT 40   /* while there is no memory for a long time */
-#define WAIT patience
+#define SHORT_WAIT 40 /* while there is no memory for a long time */
 
 void __real_broker_turn(struct broker *self, int wait_ms);
 void __wrap_broker_turn(struct broker *self, int wait_ms);
@@ -45,7 +43,7 @@ static const char yaml[] = "seed: 7\nsession: {expiry: 1500ms}\ntables:\n"
                            "  - {name: plain, max_size: 1000, sampler: {kind: fifo}, remover: {kind: fifo},\n"
                            "     limiter: {kind: none}}\n";
 
-static int64_t patience = LONG_WAIT;
+static int64_t patience = WAIT;
 static enum nomem_mode mode_now;
 
 struct run {
@@ -68,7 +66,7 @@ static bool again(rp_status status, const rp_error *err, const char *what)
     nomem_leave();
     /* What the library sends by itself waits for memory, and the call for as long as it was told to. */
     bool late = mode_now == NOMEM_FOR_EVER && (status == RP_DEADLINE_EXCEEDED || status == RP_UNAVAILABLE);
-    patience = LONG_WAIT;
+    patience = WAIT;
     if (!nomem_has_failed() || (status != RP_NO_MEMORY && !late))
         fail_msg("%s: %s %s", what, rp_status_name((int32_t)status), err->text);
     if (!nomem_disarm())
@@ -105,7 +103,7 @@ static void connect_client(struct run *run)
 {
     rp_client_options options = {.struct_size = sizeof options, .name = "nomem"};
     const struct conn_host host = {.ducts = &run->ducts, .turn = turn, .ctx = run};
-    MAKE(run->client, client_connect("this process", &options, &host, WAIT, &err));
+    MAKE(run->client, client_connect("this process", &options, &host, patience, &err));
 }
 
 static rp_writer *open_writer(struct run *run)
@@ -113,7 +111,7 @@ static rp_writer *open_writer(struct run *run)
     static const rp_column columns[] = {{.name = "number", .dtype = RP_DTYPE_INT32},
                                         {.name = "image", .dtype = RP_DTYPE_UINT8, .rank = 1, .shape = {3000}}};
     rp_writer *writer;
-    MAKE(writer, rp_writer_new(run->client, columns, 2, NULL, WAIT, &err));
+    MAKE(writer, rp_writer_new(run->client, columns, 2, NULL, patience, &err));
     return writer;
 }
 
@@ -125,8 +123,8 @@ static void write_items(rp_writer *writer, const char *table, int32_t first, int
     for (int32_t i = first; i < first + n; i++) {
         const void *values[] = {&i, image};
         uint64_t key;
-        TRY(rp_writer_append(writer, values, WAIT, &err));
-        TRY(rp_writer_item(writer, table, 1.0, slices, 2, WAIT, &key, &err));
+        TRY(rp_writer_append(writer, values, patience, &err));
+        TRY(rp_writer_item(writer, table, 1.0, slices, 2, patience, &key, &err));
     }
 }
 
@@ -134,12 +132,12 @@ static void scene_write(struct run *run)
 {
     rp_writer *writer = open_writer(run);
     write_items(writer, "queue", 0, 5);
-    TRY(rp_writer_flush(writer, 0, WAIT, &err));
+    TRY(rp_writer_flush(writer, 0, patience, &err));
     write_items(writer, "plain", 0, 20);
-    TRY(rp_writer_end_episode(writer, RP_END_WAIT, WAIT, &err));
+    TRY(rp_writer_end_episode(writer, RP_END_WAIT, patience, &err));
     write_items(writer, "plain", 20, 3);
-    TRY(rp_writer_flush(writer, 0, WAIT, &err));
-    TRY(rp_writer_destroy(&writer, WAIT, &err));
+    TRY(rp_writer_flush(writer, 0, patience, &err));
+    TRY(rp_writer_destroy(&writer, patience, &err));
 }
 
 static void prepare_items(struct run *run)
@@ -147,7 +145,7 @@ static void prepare_items(struct run *run)
     rp_writer *writer = open_writer(run);
     write_items(writer, "queue", 0, 20);
     write_items(writer, "plain", 0, 20);
-    TRY(rp_writer_destroy(&writer, WAIT, &err));
+    TRY(rp_writer_destroy(&writer, patience, &err));
 }
 
 static void sample_from(struct run *run, const char *table, int32_t n, bool on_demand)
@@ -160,7 +158,7 @@ static void sample_from(struct run *run, const char *table, int32_t n, bool on_d
     MAKE(sampler, rp_sampler_new(run->client, table, &options, &err));
     for (int32_t done = 0; done < n;) {
         rp_batch *batch;
-        TRY(rp_sampler_next(sampler, &batch, WAIT, &err));
+        TRY(rp_sampler_next(sampler, &batch, patience, &err));
         const rp_field_view *view = rp_batch_find(batch, "number");
         const int32_t *numbers = view->data;
         for (uint64_t i = 0; i < view->bytes / sizeof *numbers; i++, done++)
@@ -195,7 +193,7 @@ static void sample_mixed(struct run *run, bool on_demand)
     MAKE(sampler, rp_sampler_new_mixed(sources, 2, &options, &err));
     for (uint32_t done = 0; done < 20;) {
         rp_batch *batch;
-        TRY(rp_sampler_next(sampler, &batch, WAIT, &err));
+        TRY(rp_sampler_next(sampler, &batch, patience, &err));
         const rp_field_view *view = rp_batch_find(batch, "number");
         const int32_t *numbers = view->data;
         for (uint64_t i = 0; i < view->bytes / sizeof *numbers; i++, done++) {
@@ -228,10 +226,10 @@ static void scene_update(struct run *run)
     rp_updater *updater;
     rp_change change;
     MAKE(updater, rp_updater_new(run->client, "plain", &options, &err));
-    TRY(rp_updater_add(updater, keys, priorities, 3, WAIT, NULL, &err));
-    TRY(rp_updater_flush(updater, WAIT, &change, &err));
-    TRY(rp_updater_destroy(&updater, WAIT, &err));
-    TRY(rp_items_delete(run->client, "plain", keys, 1, WAIT, &change, &err));
+    TRY(rp_updater_add(updater, keys, priorities, 3, patience, NULL, &err));
+    TRY(rp_updater_flush(updater, patience, &change, &err));
+    TRY(rp_updater_destroy(&updater, patience, &err));
+    TRY(rp_items_delete(run->client, "plain", keys, 1, patience, &change, &err));
 }
 
 static void scene_params(struct run *run)
@@ -239,26 +237,26 @@ static void scene_params(struct run *run)
     uint64_t version = 0;
     int64_t value = 0;
     rp_params *params = NULL;
-    TRY(rp_params_put(run->client, "policy", "abc", 3, WAIT, &version, &err));
-    TRY(rp_params_get(run->client, "policy", 0, WAIT, &params, &err));
+    TRY(rp_params_put(run->client, "policy", "abc", 3, patience, &version, &err));
+    TRY(rp_params_get(run->client, "policy", 0, patience, &params, &err));
     assert_int_equal(rp_params_slot(params)->bytes, 3);
     rp_params_release(&params);
-    TRY(rp_counter_add(run->client, "steps", 5, WAIT, &value, &err));
-    TRY(rp_counter_add(run->client, "steps", 5, WAIT, &value, &err));
+    TRY(rp_counter_add(run->client, "steps", 5, patience, &value, &err));
+    TRY(rp_counter_add(run->client, "steps", 5, patience, &value, &err));
     if (value != 10)
         fail_msg("5 and 5 make %lld", (long long)value);
     rp_info *info = NULL;
-    TRY(rp_admin_info(run->client, NULL, 10, WAIT, &info, &err));
+    TRY(rp_admin_info(run->client, NULL, 10, patience, &info, &err));
     rp_info_free(&info);
     rp_info *waits = NULL;
-    TRY(rp_admin_why(run->client, WAIT, &waits, &err));
+    TRY(rp_admin_why(run->client, patience, &waits, &err));
     rp_info_free(&waits);
     rp_reduce *reduce;
-    MAKE(reduce, rp_reduce_join(run->client, "group", WAIT, &err));
+    MAKE(reduce, rp_reduce_join(run->client, "group", patience, &err));
     float vector[] = {1, 2, 3};
-    TRY(rp_reduce_add(reduce, vector, 3, WAIT, WAIT, NULL, &err));
+    TRY(rp_reduce_add(reduce, vector, 3, patience, patience, NULL, &err));
     assert_true(vector[2] == 3);
-    TRY(rp_reduce_leave(&reduce, WAIT, &err));
+    TRY(rp_reduce_leave(&reduce, patience, &err));
 }
 
 /* ---- what there is in the end ---- */
@@ -315,14 +313,14 @@ static void play(const struct nomem_scene *scene, uint64_t n, enum nomem_mode mo
     }
     int64_t start = conn_now();
     mode_now = mode;
-    patience = mode == NOMEM_FOR_EVER ? SHORT_WAIT : LONG_WAIT;
+    patience = mode == NOMEM_FOR_EVER ? SHORT_WAIT : WAIT;
     nomem_arm(n, mode);
     nomem_enter();
     scene->act(&run);
     nomem_leave();
     nomem_disarm();
-    patience = LONG_WAIT;
-    if (conn_now() - start > LONG_WAIT / 2 * NS_PER_MS) /* a call has waited until its end */
+    patience = WAIT;
+    if (conn_now() - start > WAIT / 2 * NS_PER_MS) /* a call has waited until its end */
         fail_msg("it took %lld ms", (long long)((conn_now() - start) / NS_PER_MS));
     rp_client_destroy(&run.client);
     __real_broker_turn(run.broker, 0);

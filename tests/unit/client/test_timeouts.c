@@ -13,7 +13,6 @@
 #include "tests/support/fakepeer.h"
 #include "tests/support/fixture.h"
 
-#define WAIT 10000
 #define SLACK_MS 400 /* for a busy machine */
 
 /* A peer that answers nothing any more, and a real broker for calls that need an answer before they wait. */

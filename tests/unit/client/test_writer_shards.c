@@ -12,7 +12,6 @@
 #include "tests/support/fakepeer.h"
 #include "tests/support/fixture.h"
 
-#define WAIT_MS 5000
 #define SHARDS 3u
 #define ITEMS 60u
 
@@ -39,7 +38,7 @@ static int set_up(void **state)
         fakepeer_join(&f->peers[i], i, f->list, SHARDS, 1);
         fakepeer_set(&f->peers[i], &f->peers[i].hold, true);
     }
-    f->client = must(rp_client_connect(f->list[0], NULL, WAIT_MS, &err), &err);
+    f->client = must(rp_client_connect(f->list[0], NULL, WAIT, &err), &err);
     *state = f;
     return 0;
 }
@@ -63,17 +62,17 @@ static void insert(struct fixture *f)
 {
     rp_error err = {0};
     uint64_t arrived = 0;
-    f->writer = rp_writer_new(f->client, &column, 1, NULL, WAIT_MS, &err);
+    f->writer = rp_writer_new(f->client, &column, 1, NULL, WAIT, &err);
     assert_non_null(f->writer);
     for (int32_t i = 0; i < (int32_t)ITEMS; i++) {
         const void *value = &i;
-        ok(rp_writer_append(f->writer, &value, WAIT_MS, &err), &err);
-        ok(rp_writer_item_last(f->writer, "a", 1, 1, WAIT_MS, NULL, &err), &err);
-        ok(rp_writer_end_episode(f->writer, RP_END_GO, WAIT_MS, &err), &err);
+        ok(rp_writer_append(f->writer, &value, WAIT, &err), &err);
+        ok(rp_writer_item_last(f->writer, "a", 1, 1, WAIT, NULL, &err), &err);
+        ok(rp_writer_end_episode(f->writer, RP_END_GO, WAIT, &err), &err);
     }
     assert_int_equal(rp_writer_flush(f->writer, 0, 0, &err), RP_DEADLINE_EXCEEDED); /* sends what is collected */
     struct timespec pause = {.tv_nsec = NS_PER_MS};
-    for (uint32_t tries = 0; arrived < ITEMS && tries < WAIT_MS; tries++) {
+    for (uint32_t tries = 0; arrived < ITEMS && tries < WAIT; tries++) {
         nanosleep(&pause, NULL);
         arrived = 0;
         for (uint32_t i = 0; i < SHARDS; i++)
@@ -105,8 +104,8 @@ CASE(a_flush_leaves_items_of_any_lane)
     assert_in_range(kept, 1, ITEMS - 1);
     rp_wait_set(release_two, f);
     int64_t start = conn_now();
-    ok(rp_writer_flush(f->writer, kept, WAIT_MS, &err), &err);
-    assert_true(conn_now() - start < (WAIT_MS - 500) * NS_PER_MS); /* not at the end of the time */
+    ok(rp_writer_flush(f->writer, kept, WAIT, &err), &err);
+    assert_true(conn_now() - start < (WAIT - 500) * NS_PER_MS); /* not at the end of the time */
     ok(rp_writer_get_info(f->writer, &info, &err), &err);
     assert_int_equal(info.unconfirmed, kept);
 }
@@ -139,10 +138,10 @@ CASE(a_stop_ends_the_wait_for_all_lanes)
     rp_error err = {0};
     insert(f);
     rp_wait_set(stop_once, f);
-    assert_int_equal(rp_writer_flush(f->writer, 0, WAIT_MS, &err), RP_CANCELLED);
+    assert_int_equal(rp_writer_flush(f->writer, 0, WAIT, &err), RP_CANCELLED);
     assert_int_equal(f->looks, 1);
     f->looks = 0;
-    assert_int_equal(rp_writer_destroy(&f->writer, WAIT_MS, &err), RP_CANCELLED);
+    assert_int_equal(rp_writer_destroy(&f->writer, WAIT, &err), RP_CANCELLED);
     assert_int_equal(f->looks, 1);
 }
 
@@ -157,11 +156,11 @@ CASE(a_silent_shard_opens_later)
     fakepeer_set(&f->peers[1], &f->peers[1].deaf, true);
     f->writer = must(rp_writer_new(f->client, &column, 1, NULL, 300, &err), &err);
     for (uint32_t i = 0; i < ITEMS; i++) {
-        ok(rp_writer_append(f->writer, &value, WAIT_MS, &err), &err);
-        ok(rp_writer_item_last(f->writer, "a", 1, 1, WAIT_MS, NULL, &err), &err);
-        ok(rp_writer_end_episode(f->writer, RP_END_GO, WAIT_MS, &err), &err);
+        ok(rp_writer_append(f->writer, &value, WAIT, &err), &err);
+        ok(rp_writer_item_last(f->writer, "a", 1, 1, WAIT, NULL, &err), &err);
+        ok(rp_writer_end_episode(f->writer, RP_END_GO, WAIT, &err), &err);
     }
     for (uint32_t i = 0; i < SHARDS; i += 2)
         fakepeer_release(&f->peers[i]);
-    ok(rp_writer_flush(f->writer, 0, WAIT_MS, &err), &err);
+    ok(rp_writer_flush(f->writer, 0, WAIT, &err), &err);
 }

@@ -10,6 +10,7 @@
 
 #include "agent/launch/host/host_pool.h"
 #include "proto/base/clock.h"
+#include "tests/support/process.h"
 #include "tests/support/test.h"
 
 #define TABLES "broker: {tables: [{name: replay}]}\n"
@@ -105,15 +106,15 @@ TEST(a_carrier_that_fails)
     struct world world;
     open_world(&world, "hosts: [{command: [sh, -c, 'echo no such box >&2; exit 3', sh], programs: /opt}]\n" TABLES,
                NULL);
-    assert_int_equal(host_pool_await(world.pool, 10 * NS_PER_S, stop_when_lost, &world), 1);
+    struct clock clock = clock_system();
+    int64_t now_ns = clock_now(&clock);
+    assert_int_equal(host_pool_await(world.pool, WAIT * NS_PER_MS, stop_when_lost, &world), 1);
     const struct host *host = host_pool_at(world.pool, 1);
     assert_int_equal(host_info(host)->state, HOST_LOST);
     assert_non_null(strstr(host_info(host)->reason, "no such box"));
-    struct clock clock = clock_system();
-    int64_t now_ns = clock_now(&clock);
     host_pool_tend(world.pool, now_ns);
     assert_int_equal(host_info(host)->state, HOST_LOST); /* the pause is not over */
-    host_pool_tend(world.pool, now_ns + 2 * NS_PER_S);
+    host_pool_tend(world.pool, clock_now(&clock) + 2 * NS_PER_S);
     assert_int_equal(host_info(host)->state, HOST_CONNECTING);
     close_world(&world);
 }
@@ -173,25 +174,48 @@ TEST(a_source)
     close_world(&world);
 }
 
+struct carrier {
+    struct host_pool *pool;
+    char path[128]; /* of the file with its process id */
+    int pid;
+};
+
+static int is_started(void *ctx)
+{
+    struct carrier *carrier = ctx;
+    FILE *file = fopen(carrier->path, "r");
+    bool read = file && fscanf(file, "%d\n", &carrier->pid) == 1;
+    if (file)
+        fclose(file);
+    return read;
+}
+
+static int is_reaped(void *ctx)
+{
+    const struct carrier *carrier = ctx;
+    struct clock clock = clock_system();
+    siginfo_t info;
+    host_pool_tend(carrier->pool, clock_now(&clock) + 5 * NS_PER_S);
+    return waitid(P_PID, (id_t)carrier->pid, &info, WEXITED | WNOHANG | WNOWAIT) == -1;
+}
+
 /* The carrier of a connection that was replaced ends long before the pool does. */
 TEST(a_replaced_carrier_is_reaped)
 {
-    static const char *const first[] = {"sleep", "100", NULL}, *const second[] = {"sleep", "101", NULL};
+    static const char *const second[] = {"sleep", "101", NULL};
     struct clock clock = clock_system();
     struct world world;
-    siginfo_t info;
     open_world(&world, "launch: {engine: slurm}\n" TABLES, NULL);
+    struct carrier carrier = {.pool = world.pool};
+    snprintf(carrier.path, sizeof carrier.path, "%s/pid", world.folder);
+    const char *const first[] = {"sh", "-c", "echo $$ > \"$0\"; exec sleep 100", carrier.path, NULL};
     assert_int_equal(host_pool_appear(world.pool, "task-0", first, 8, 0, &world.err), RP_OK);
     host_pool_tend(world.pool, clock_now(&clock));
-    assert_int_equal(waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT), 0); /* there is a child */
+    assert_true(process_await(is_started, &carrier));
     assert_int_equal(host_pool_appear(world.pool, "task-0", second, 8, 0, &world.err), RP_OK);
     host_pool_vanish(world.pool, "task-0");
-    int64_t end_ns = clock_now(&clock) + 20 * NS_PER_S;
-    while (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && clock_now(&clock) < end_ns) {
-        host_pool_tend(world.pool, clock_now(&clock) + 5 * NS_PER_S);
-        usleep(2000);
-    }
-    assert_int_equal(waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT), -1);
+    assert_true(process_await(is_reaped, &carrier));
+    unlink(carrier.path);
     close_world(&world);
 }
 

@@ -17,7 +17,6 @@
 #define ITEMS 600u
 #define BATCH 3u
 #define IN_FLIGHT 4u
-#define WAIT_MS 30000
 
 static struct embed embed;
 
@@ -32,7 +31,7 @@ struct reader {
 static bool read_batch(struct reader *self, rp_sampler *sampler, rp_error *err)
 {
     rp_batch *batch = NULL;
-    if (rp_sampler_next(sampler, &batch, WAIT_MS, err) != RP_OK)
+    if (rp_sampler_next(sampler, &batch, WAIT, err) != RP_OK)
         return false;
     rp_batch_info info = {.struct_size = sizeof info};
     rp_batch_arrays arrays = {.struct_size = sizeof arrays};
@@ -53,7 +52,7 @@ static void *read_all(void *arg)
     rp_error err = {0};
     rp_client_options client_options = {
         .struct_size = sizeof client_options, .backoff_min_ms = 1, .backoff_max_ms = 10};
-    rp_client *client = rp_client_connect(self->endpoint, &client_options, WAIT_MS, &err);
+    rp_client *client = rp_client_connect(self->endpoint, &client_options, WAIT, &err);
     rp_sampler *samplers[2] = {NULL};
     bool ok = client != NULL;
     for (uint32_t i = 0; ok && i < 2; i++) {
