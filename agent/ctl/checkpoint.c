@@ -189,7 +189,7 @@ static rp_status decode(const struct exporter *self, const struct text *frame, c
     const struct batch_frame payload = {parts->data.data, parts->data.size};
     RP_TRY(wire_read_reply(frame->data, frame->size, &reply, err));
     RP_TRY(wire_read_sampled(reply.data, reply.size, &view, err));
-    return batch_decode(self->decoder, &(struct batch_reply){&view, reply.text, &payload, 1}, out, err);
+    return batch_decode(self->decoder, &(struct batch_reply){&view, reply.text, &payload, 1, NULL, 0}, out, err);
 }
 
 /* Writes one item: makes a reply with its chunks, decodes it into a batch, and prints that as a line. */

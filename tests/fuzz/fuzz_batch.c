@@ -68,6 +68,7 @@ static void decode(const uint8_t *header, size_t header_size, const struct batch
 {
     struct wire_reply reply;
     struct wire_sampled view;
+    static const _Alignas(64) uint8_t arena[1 << 12]; /* the broker's memory */
     struct batch_options options = {.beta = 0.5, .max_bytes = 1 << 22};
     if (wire_read_reply(header, header_size, &reply, NULL) != RP_OK ||
         wire_read_sampled(reply.data, reply.size, &view, NULL) != RP_OK)
@@ -79,7 +80,8 @@ static void decode(const uint8_t *header, size_t header_size, const struct batch
         rp_batch *batch = NULL;
         if (i == 2)
             batch_decoder_leave_items(decoder);
-        batch_decode(decoder, &(struct batch_reply){&view, reply.text, frames, n_frames}, &batch, NULL);
+        batch_decode(decoder, &(struct batch_reply){&view, reply.text, frames, n_frames, arena, sizeof arena}, &batch,
+                     NULL);
         if (batch)
             join(pool, &batch);
         for (const rp_batch *at = batch; at; at = at->next)

@@ -76,13 +76,16 @@ struct conn {
     atomic_bool woken;
     atomic_bool stopping;
     atomic_uint_fast64_t waited_ns; /* by callers, for answers that the broker gives at once */
-    atomic_uint_fast64_t next_id; /* taken with the mutex held for samples, so that ids are in the order of submitted */
+    atomic_uint_fast64_t next_id;   /* taken with the mutex held for samples, so that leases are in the order of ids */
+    atomic_uint_fast64_t unread;    /* id of the first lease; 0: there is none. The mutex guards changes */
+    atomic_bool has_arena;          /* of the newest HELLO */
 
     pthread_mutex_t mutex; /* guards what follows, up to the I/O thread's part */
     pthread_cond_t changed;
     struct request_list submitted;
     uint64_t cancels[CANCELS_MOST]; /* ids that the I/O thread is to cancel */
     uint32_t n_cancels;
+    struct lease *first_lease, *last_lease;
     struct conn_command *commands;
     struct conn_hello *hello;
     enum link_state link; /* the I/O thread changes it, and reads it without the mutex */
@@ -190,6 +193,11 @@ bool conn_is_up(struct conn *self)
     return up;
 }
 
+bool conn_has_arena(const struct conn *self)
+{
+    return atomic_load_explicit(&self->has_arena, memory_order_relaxed);
+}
+
 bool conn_outcome(struct conn *self, rp_error *err)
 {
     pthread_mutex_lock(&self->mutex);
@@ -292,14 +300,12 @@ static struct conn_request *make_request(struct conn *self, const struct conn_me
     return request;
 }
 
-/* Returns the id up to which all samples are answered or cancelled. Samples that another thread has just submitted have higher
- * ids than all that were taken. */
+/* Returns the id up to which all samples were read or cancelled. Samples that another thread has just submitted have higher ids than
+ * all that were taken. */
 static uint64_t settled(const struct conn *self)
 {
-    for (const struct conn_request *request = self->pending.list.first; request; request = request->next)
-        if (request->field == REPLAY__REQUEST__BODY_SAMPLE)
-            return request->id - 1;
-    return self->taken;
+    uint64_t unread = atomic_load(&self->unread);
+    return unread ? unread - 1 : self->taken;
 }
 
 static void transmit(struct conn *self, struct conn_request *request)
@@ -738,6 +744,9 @@ static void take_hello(struct conn *self, struct conn_hello *hello)
     pthread_mutex_lock(&self->mutex);
     struct conn_hello *old = self->hello;
     self->hello = hello;
+    if (!conn_is_inside(self))
+        hello->arena = conn_arena_map(old ? old->arena : NULL, hello->says->arena);
+    atomic_store(&self->has_arena, hello->arena != NULL);
     self->refusal = (rp_error){0};
     self->reconnects += old && !old->basis;
     pthread_mutex_unlock(&self->mutex);
@@ -929,7 +938,7 @@ static void take_submitted(struct conn *self, int64_t now_ns)
 
     for (struct conn_request *next; request; request = next) {
         next = request->next;
-        self->taken = request->id;
+        self->taken = request->id > self->taken ? request->id : self->taken; /* an earlier one may be sent again */
         requests_add(&self->pending, request);
         if (self->link == LINK_UP)
             transmit(self, request);
@@ -989,6 +998,8 @@ static void take_reply(struct conn *self, struct conn_reply *reply)
                                                .id = request->id,
                                                .link = TRACE_REQUEST});
             }
+            if (request->field == REPLAY__REQUEST__BODY_SAMPLE && self->hello)
+                reply->arena = conn_arena_ref(self->hello->arena);
             request_answer(request, reply);
             return;
         }
@@ -1195,6 +1206,14 @@ void conn_look(struct conn *self)
 
 /* ---- calls from other threads */
 
+static void lease_add(struct conn *self, struct lease *lease, uint64_t id)
+{
+    *lease = (struct lease){.id = id, .prev = self->last_lease};
+    *(self->last_lease ? &self->last_lease->next : &self->first_lease) = lease;
+    self->last_lease = lease;
+    atomic_store(&self->unread, self->first_lease->id);
+}
+
 uint64_t conn_try_send(struct conn *self, const struct conn_message *message, conn_reply_fn *fn, void *ctx)
 {
     struct conn_request *request = make_request(self, message);
@@ -1203,10 +1222,11 @@ uint64_t conn_try_send(struct conn *self, const struct conn_message *message, co
     request->fn = fn;
     request->ctx = ctx;
     pthread_mutex_lock(&self->mutex);
-    /* Under the mutex, so that ids are in the order of the list: settled relies on it. */
-    uint64_t id = atomic_fetch_add(&self->next_id, 1);
+    uint64_t id = message->again ? message->again : atomic_fetch_add(&self->next_id, 1);
     request_name(request, id);
     request_list_add(&self->submitted, request);
+    if (message->lease)
+        lease_add(self, message->lease, id);
     pthread_mutex_unlock(&self->mutex);
     conn_wake(self);
     return id;
@@ -1223,6 +1243,18 @@ uint64_t conn_send(struct conn *self, const struct conn_message *message, conn_r
     }
     fn(ctx, reply_no_memory());
     return atomic_fetch_add(&self->next_id, 1);
+}
+
+void conn_lease_end(struct conn *self, struct lease *lease)
+{
+    if (!lease->id)
+        return;
+    pthread_mutex_lock(&self->mutex);
+    *(lease->prev ? &lease->prev->next : &self->first_lease) = lease->next;
+    *(lease->next ? &lease->next->prev : &self->last_lease) = lease->prev;
+    atomic_store(&self->unread, self->first_lease ? self->first_lease->id : 0);
+    pthread_mutex_unlock(&self->mutex);
+    lease->id = 0;
 }
 
 void conn_cancel(struct conn *self, uint64_t id)

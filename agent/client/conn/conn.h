@@ -2,7 +2,8 @@
  *
  * The room agent/client/conn owns the service DEALER, the background thread that uses it, and reconnecting. It offers requests
  * with replies (conn_send, conn_call), what the broker said in HELLO, and parts: objects of other rooms that live on the I/O
- * thread (struct conn_part). Files, from the ground up: wait.c (deadlines), request.c (requests and replies), hello.c (what brokers
+ * thread (struct conn_part). Files, from the ground up: wait.c (deadlines), arena.c (the memory of a broker on this host), request.c
+ * (requests and replies), hello.c (what brokers
  * say of themselves), handshake.c (keys), conn.c (one connection), client.c (rp_client: the connections to all shards), params.c
  * (parameters), collective.c (counters, sums).
  *
@@ -37,6 +38,9 @@ uint64_t conn_send(struct conn *self, const struct conn_message *message, conn_r
 
 /* The same, but returns 0 if there is no memory: then fn is not called, and the payload stays as it was. */
 uint64_t conn_try_send(struct conn *self, const struct conn_message *message, conn_reply_fn *fn, void *ctx);
+
+/* The items of a sample were read, or nobody wants them: the broker need not keep them. Ends a lease once. */
+void conn_lease_end(struct conn *self, struct lease *lease);
 
 /* Cancels a waiting request, here and at the broker. Its reply function is still called once: with the reply if it was
  * already in flight, else with RP_CANCELLED. Ignores unknown ids. */
@@ -128,6 +132,8 @@ bool conn_has_key(const struct conn *self);
 /* True while the connection is up. If it was refused, err gets the reason, which names the endpoint. */
 bool conn_outcome(struct conn *self, rp_error *err);
 bool conn_is_up(struct conn *self);
+/* True if the memory of the broker is mapped here. */
+bool conn_has_arena(const struct conn *self);
 uint64_t conn_reconnects(struct conn *self);
 /* Returns how long no broker has answered, in nanoseconds and at least 1; 0 while the connection is up. */
 int64_t conn_away_ns(struct conn *self);

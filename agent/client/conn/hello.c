@@ -83,6 +83,7 @@ void conn_hello_unref(struct conn_hello **self_p)
         conn_hello_unref(&self->basis);
     else
         conn_reply_unpacked_free(self->wire);
+    conn_arena_unref(&self->arena);
     free(self);
 }
 

@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "agent/client/conn/arena.h"
 #include "agent/client/conn/request.h"
 #include "replay/error.h"
 
@@ -20,7 +21,8 @@ struct conn_hello {
     Replay__Reply *wire;
     /* Borrowed from it, with defaults filled in and '*' replaced in endpoints. */
     const Replay__HelloReply *says;
-    uint32_t n_shards; /* 0: the broker is alone */
+    struct conn_arena *arena; /* the broker's memory; NULL: it is not here, or this is a stand-in */
+    uint32_t n_shards;        /* 0: the broker is alone */
     uint32_t n_tables;
 };
 

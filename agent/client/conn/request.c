@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "agent/client/conn/arena.h"
 #include "proto/wire/pb.h"
 
 /* ---- replies */
@@ -45,6 +46,7 @@ void conn_reply_destroy(struct conn_reply **self)
     reply_close_frames(reply);
     if (reply->payload != reply->few)
         free(reply->payload);
+    conn_arena_unref(&reply->arena);
     free(reply);
 }
 

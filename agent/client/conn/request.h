@@ -27,7 +27,8 @@ struct conn_reply {
     zmq_msg_t *payload; /* `few`, or memory of its own */
     uint32_t n_payload, capacity;
     zmq_msg_t few[REPLY_FRAMES];
-    char text[256]; /* the reason, if the broker has not replied */
+    struct conn_arena *arena; /* of a sample: the memory of the broker that has sent it; NULL: it is not here */
+    char text[256];           /* the reason, if the broker has not replied */
 };
 
 typedef void conn_reply_fn(void *ctx, struct conn_reply *reply);
@@ -55,13 +56,22 @@ struct conn_message {
     uint32_t n_payload;
     int64_t timeout_ms; /* for the reply; negative: none. A request that waits inside the broker needs some grace beyond
                          * its own time-out. */
-    uint64_t again; /* conn_send_once: id of an earlier send of the same request, which the broker does once; 0: none */
+    uint64_t again;     /* id of an earlier send of the same request, which the broker does once; 0: none */
+    struct lease
+        *lease; /* of a sample, until its items were read; NULL: there is one from an earlier send, or none is needed */
+};
+
+/* Says that the reply to a sample is still to come or to be read, so that the broker keeps it. In the memory of who asks; all zeros:
+ * there is none. */
+struct lease {
+    uint64_t id;
+    struct lease *next, *prev; /* in the order of ids */
 };
 
 struct conn_request {
     uint64_t id;
     uint32_t field;                   /* of the body */
-    struct conn_request *next, *prev; /* in the order of sending; for samples that is the order of their ids */
+    struct conn_request *next, *prev; /* in the order of sending */
     struct conn_request *chain;       /* next in its bucket */
     zmq_msg_t header;
     zmq_msg_t *payload;
@@ -82,7 +92,7 @@ struct conn_request {
 struct conn_request *request_new(uint64_t client, const struct conn_message *message);
 void request_free(struct conn_request *self);
 void request_name(struct conn_request *self, uint64_t id);
-/* Sends the request. settled: the id up to which all samples are answered or cancelled. False: the way does not take it. */
+/* Sends the request. settled: the id up to which all samples were read or cancelled. False: the way does not take it. */
 bool request_transmit(struct conn_request *self, struct way to, uint64_t settled);
 /* End a request that was taken out: with this reply, which is taken, or with a status of the library. */
 void request_answer(struct conn_request *self, struct conn_reply *reply);

@@ -124,6 +124,8 @@ struct batch_frame {
 struct batch_options {
     double beta;
     uint64_t max_bytes; /* 0: no bound */
+    uint32_t threads;   /* that fill a large batch; 0: 1 */
+    uint64_t large;     /* bytes of a batch that is large; 0: 1 MiB */
 };
 
 /* Takes a reference to the pool. */
@@ -137,12 +139,21 @@ struct batch_reply {
     struct wire_string text; /* the reply's sentence; may be empty */
     const struct batch_frame *frames;
     uint32_t n_frames;
+    const uint8_t *arena; /* the broker's memory, aligned to 64 bytes; NULL: it is not here */
+    size_t arena_size;
 };
 
 /* Makes a batch from a reply, or a list of batches if its items have fields that do not fit into one array. The reply is
- * read only during the call. */
+ * read only during the call. Data in the broker's memory may change at any time: then the call fails, and the reply is overtaken. */
 rp_status batch_decode(struct batch_decoder *self, const struct batch_reply *reply, struct rp_batch **out,
                        rp_error *err);
+
+/* What the last reply had to do with the broker's memory. */
+struct batch_shared {
+    bool overtaken; /* it names memory that holds other data by now, or that is not here: ask for bytes */
+    uint64_t bytes; /* of the batches that were made from there */
+};
+struct batch_shared batch_decoder_shared(const struct batch_decoder *self);
 
 /* The same for a connection's reply to sample or fetch. */
 struct conn_reply;

@@ -3,13 +3,19 @@
  * First the pieces of the reply are found and checked: chunks, blocks, items, layouts. Then the size of each field is computed, memory
  * is taken, and the rows are copied, field by field, so that one tight loop writes one contiguous array. A raw block is read in place.
  * A compressed block is decoded once per reply: directly into the batch if an item takes all of it, and other items copy from there;
- * otherwise into scratch memory. Items whose fields do not fit into one array come in several batches, so that no item is lost. */
+ * otherwise into scratch memory. Items whose fields do not fit into one array come in several batches, so that no item is lost.
+ *
+ * A large batch is filled by several threads: the blocks that it needs are opened first, then each thread copies the rows of some items.
+ *
+ * Chunks may lie in the broker's memory, where they can change while they are read. Nothing but the rows comes from there: all sizes are in
+ * the reply. When all is copied, stamps tell whether it was still the data of the reply. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "agent/client/conn/conn.h"
 #include "agent/client/sampler/batch.h"
+#include "agent/client/sampler/crew.h"
 #include "proto/base/dtype.h"
 #include "proto/base/error.h"
 #include "proto/wire/codec.h"
@@ -24,6 +30,11 @@
 #define SLAB_BYTES ((size_t)1 << 20)
 /* Layouts that are kept from reply to reply, by the broker's number modulo this. */
 #define KEPT_LAYOUTS 512u
+/* Bytes of a batch that several threads fill, and parts into which it is cut for each of them: one of them may be slow. */
+#define LARGE_BATCH (UINT64_C(1) << 20)
+#define SLICES 4u
+/* Data in the broker's memory begins at a multiple of this, and its stamp is so many bytes before it. */
+#define PLACE_ALIGN 64u
 
 struct batch_field {
     const char *name; /* inside the layout */
@@ -57,6 +68,7 @@ struct batch_block {
     uint32_t row_bytes;
     uint8_t codec;
     uint8_t column;
+    bool mapped; /* in the broker's memory */
 };
 
 struct batch_chunk {
@@ -86,6 +98,14 @@ struct batch_vec {
     size_t capacity;
 };
 
+/* What one of the threads needs that fill a batch. */
+struct batch_worker {
+    struct codec_scratch scratch;
+    struct batch_slab *slabs;
+    struct batch_vec stable; /* a compressed block of the broker's memory, which cannot change here */
+    rp_error error;          /* of its part of the batch */
+};
+
 /* The common reply: one layout, one chunk per item, all chunks alike, raw and in one frame. Then the address of every block can
  * be computed, and no lists of blocks, chunks and items are made. */
 struct batch_regular {
@@ -104,9 +124,10 @@ struct batch_decoder {
     bool leave_items;
     struct batch_layout *kept[KEPT_LAYOUTS];
     struct batch_layout *retired; /* layouts that others have replaced, freed at the next reply */
-    struct codec_scratch scratch;
-    struct batch_slab *slabs;
+    struct crew *crew;
+    struct batch_worker *workers; /* [crew_size] */
     /* Of the current reply. */
+    struct batch_shared shared;
     const struct wire_sampled *view;
     struct batch_regular regular;
     struct batch_vec blocks, chunks, all_items, layouts;
@@ -300,8 +321,9 @@ static rp_status check_frames(const struct wire_sampled *view, const struct batc
     uint64_t bytes = 0;
     for (uint32_t i = 0; i < n_frames; i++)
         bytes += frames[i].size;
-    if (n_frames != (view->packed > 0) + (uint64_t)(view->n_chunks - view->packed))
+    if (n_frames != (view->packed > 0) + (uint64_t)(view->n_chunks - view->packed - view->place.n))
         return damaged(err, "the number of frames does not match its chunks");
+    bytes += (uint64_t)view->place.n * RP_MAX_COLUMNS;
     /* An array of one element for all could claim any number of empty chunks. */
     if (view->n_chunks > bytes + SPARE_EMPTY || view->n_blocks > bytes + SPARE_EMPTY)
         return damaged(err, "more chunks than bytes");
@@ -343,9 +365,25 @@ static void read_regular(struct batch_decoder *self, const struct wire_sampled *
               frames[0].size % out->chunk_bytes == 0;
 }
 
-static rp_status read_chunks(struct batch_decoder *self, const struct wire_sampled *view,
-                             const struct batch_frame *frames, rp_error *err)
+/* Finds the data of a chunk: in a frame of its own or of several, or in the broker's memory. */
+static const uint8_t *chunk_data(const struct batch_reply *reply, uint32_t c, const uint8_t **end)
 {
+    const struct wire_sampled *view = reply->view;
+    uint32_t by_frames = view->n_chunks - view->place.n;
+    if (c < by_frames) {
+        const struct batch_frame *frame =
+            &reply->frames[c < view->packed ? 0 : (view->packed > 0) + (c - view->packed)];
+        *end = (const uint8_t *)frame->data + frame->size;
+        return frame->data;
+    }
+    *end = reply->arena + reply->arena_size;
+    return reply->arena + pb_u64(&view->place, c - by_frames);
+}
+
+static rp_status read_chunks(struct batch_decoder *self, const struct batch_reply *reply, rp_error *err)
+{
+    const struct wire_sampled *view = reply->view;
+    uint32_t by_frames = view->n_chunks - view->place.n;
     /* The columns of the first chunk's blocks stand for all chunks if they are not listed for each. */
     bool shared = view->block_column.n != view->n_blocks;
     if (view->n_blocks == 0)
@@ -360,24 +398,23 @@ static rp_status read_chunks(struct batch_decoder *self, const struct wire_sampl
     const uint8_t *sizes = view->block_size.data, *codecs = view->block_codec.data;
     const uint8_t *at = NULL, *end = NULL;
     for (uint32_t c = 0; c < view->n_chunks; c++) {
-        if (c == 0 || c >= view->packed) {
-            const struct batch_frame *frame = &frames[c < view->packed ? 0 : (view->packed > 0) + (c - view->packed)];
-            at = frame->data;
-            end = at + frame->size;
-        }
+        if (c == 0 || c >= view->packed)
+            at = chunk_data(reply, c, &end);
         uint32_t n = pb_u32(&view->chunk_blocks, c);
         chunks[c] = (struct batch_chunk){(uint32_t)(block - blocks), n, pb_u32(&view->chunk_length, c)};
         for (uint32_t k = 0; k < n; k++, block++, sizes += size_step, codecs += codec_step) {
             uint32_t size;
             memcpy(&size, sizes, 4);
             if (size > (size_t)(end - at))
-                return damaged(err, "a frame is shorter than its blocks");
-            *block = (struct batch_block){.data = at, .size = size, .codec = *codecs, .column = columns[k]};
+                return damaged(err, c < by_frames ? "a frame is shorter than its blocks"
+                                                  : "a chunk goes beyond the broker's memory");
+            *block = (struct batch_block){
+                .data = at, .size = size, .codec = *codecs, .column = columns[k], .mapped = c >= by_frames};
             at += size;
         }
         if (!shared)
             columns += n;
-        if ((c + 1 >= view->packed) && at != end)
+        if (c + 1 >= view->packed && c < by_frames && at != end)
             return damaged(err, "a frame is longer than its blocks");
     }
     return RP_OK;
@@ -490,7 +527,7 @@ static rp_status read_layouts(struct batch_decoder *self, const struct wire_samp
 
 /* ---- copying rows ---- */
 
-static void slabs_reset(struct batch_decoder *self, size_t keep)
+static void slabs_reset(struct batch_worker *self, size_t keep)
 {
     struct batch_slab *kept = NULL;
     while (self->slabs) {
@@ -509,7 +546,7 @@ static void slabs_reset(struct batch_decoder *self, size_t keep)
     self->slabs = kept;
 }
 
-static void *slabs_take(struct batch_decoder *self, size_t bytes)
+static void *slabs_take(struct batch_worker *self, size_t bytes)
 {
     bytes = (bytes + 15) & ~(size_t)15;
     if (!self->slabs || self->slabs->size - self->slabs->used < bytes) {
@@ -532,8 +569,16 @@ static rp_status block_damaged(const struct batch_block *block, const struct bat
     return err_set(err, RP_DATA_LOSS, "a block of field '%s' has a size that cannot be right", field->name);
 }
 
+/* Returns the bytes of a compressed block; of one in the broker's memory a copy: a decoder relies on what it has checked. NULL: no memory. */
+static const uint8_t *block_bytes(struct batch_worker *self, const struct batch_block *block)
+{
+    if (!block->mapped)
+        return block->data;
+    return vec_reserve(&self->stable, block->size, 1) ? memcpy(self->stable.data, block->data, block->size) : NULL;
+}
+
 /* Decodes the rows of a block, into `whole` unless it is NULL. */
-static rp_status block_open(struct batch_decoder *self, struct batch_block *block, const struct batch_field *field,
+static rp_status block_open(struct batch_worker *self, struct batch_block *block, const struct batch_field *field,
                             uint32_t length, uint8_t *whole, rp_error *err)
 {
     uint64_t bytes = (uint64_t)length * field->row_bytes;
@@ -546,14 +591,15 @@ static rp_status block_open(struct batch_decoder *self, struct batch_block *bloc
         block->plain = block->data;
     } else {
         uint8_t *out = whole ? whole : slabs_take(self, (size_t)bytes);
-        if (!out)
+        const uint8_t *from = block_bytes(self, block);
+        if (!out || !from)
             return no_memory(err);
         struct codec_shape shape = {.elem_bytes = field->elem_bytes,
                                     .is_integer = field->is_integer,
                                     .row_bytes = field->row_bytes,
                                     .rows = length,
                                     .rank = field->rank};
-        RP_TRY(codec_decode(&self->scratch, block->codec, &shape, block->data, block->size, out, err));
+        RP_TRY(codec_decode(&self->scratch, block->codec, &shape, from, block->size, out, err));
         block->plain = out;
     }
     block->row_bytes = field->row_bytes;
@@ -596,6 +642,7 @@ static inline void copy_bytes(uint8_t *out, const uint8_t *from, size_t bytes)
 /* The rows of a field that one item needs: `rows` of them, every stride-th. */
 struct gather {
     struct batch_decoder *decoder;
+    struct batch_worker *opens; /* blocks when they are needed; NULL: all were opened that can be */
     const struct batch_field *field;
     uint32_t first, rows; /* first is relative to the item */
     uint32_t hint;        /* see block_find; kept from item to item */
@@ -614,8 +661,10 @@ static rp_status gather_block(struct gather *g, const struct batch_chunk *chunk,
     if (row == 0)
         return RP_OK; /* the shape holds a 0: there is nothing to copy */
     if (block->row_bytes != row) {
+        if (!g->opens)
+            return block_damaged(block, field, err);
         bool whole = at == 0 && rows == chunk->length && field->stride == 1;
-        RP_TRY(block_open(self, block, field, chunk->length, whole ? out : NULL, err));
+        RP_TRY(block_open(g->opens, block, field, chunk->length, whole ? out : NULL, err));
     }
     const uint8_t *from = block->plain + (size_t)at * row;
     if (from == out)
@@ -683,17 +732,23 @@ static const uint8_t *regular_find(const struct batch_decoder *self, const struc
     return NULL;
 }
 
+/* Items of a batch. */
+struct batch_range {
+    uint32_t first, end;
+};
+
 /* Copies `bytes` bytes of each item: item i is at `from`, plus `step` times its chunk. */
-static void regular_copy(const struct wire_sampled *view, const uint8_t *from, size_t step, size_t bytes, uint8_t *out,
-                         size_t out_step)
+static void regular_copy(const struct wire_sampled *view, struct batch_range items, const uint8_t *from, size_t step,
+                         size_t bytes, uint8_t *out, size_t out_step)
 {
     const uint8_t *index = view->chunk.n ? view->chunk.data : NULL;
+    out += items.first * out_step;
     if (bytes <= 8) {
-        for (uint32_t i = 0; i < view->n_items; i++, out += out_step)
+        for (uint32_t i = items.first; i < items.end; i++, out += out_step)
             copy_bytes(out, from + batch_chunk_at(index, i) * step, bytes);
         return;
     }
-    for (uint32_t i = 0; i < view->n_items; i++, out += out_step)
+    for (uint32_t i = items.first; i < items.end; i++, out += out_step)
         memcpy(out, from + batch_chunk_at(index, i) * step, bytes);
 }
 
@@ -713,8 +768,8 @@ static const uint8_t *regular_rows(const struct batch_decoder *self, const struc
     return from + (size_t)(self->regular.offset + first) * field->row_bytes;
 }
 
-static rp_status gather_regular(struct batch_decoder *self, const struct batch_spec_field *to, uint8_t *out,
-                                uint32_t *lengths, rp_error *err)
+static rp_status gather_regular(struct batch_decoder *self, const struct batch_spec_field *to, struct batch_range items,
+                                uint8_t *out, uint32_t *lengths, rp_error *err)
 {
     const struct wire_sampled *view = self->view;
     const struct batch_field *field = to->from;
@@ -724,28 +779,31 @@ static rp_status gather_regular(struct batch_decoder *self, const struct batch_s
     if (!from)
         return RP_DATA_LOSS;
     if (field->stride == 1 || rows == 1) {
-        regular_copy(view, from, step, row * rows, out, (size_t)to->item_bytes);
+        regular_copy(view, items, from, step, row * rows, out, (size_t)to->item_bytes);
     } else {
         for (uint32_t k = 0; k < rows; k++)
-            regular_copy(view, from + k * row * field->stride, step, row, out + k * row, (size_t)to->item_bytes);
+            regular_copy(view, items, from + k * row * field->stride, step, row, out + k * row, (size_t)to->item_bytes);
     }
-    for (uint32_t i = 0; to->variable && i < view->n_items; i++)
+    for (uint32_t i = items.first; to->variable && i < items.end; i++)
         lengths[i] = rows;
     return RP_OK;
 }
 
-static rp_status gather_field(struct batch_decoder *self, uint32_t f, const struct batch_spec_field *to, uint8_t *out,
+/* Copies the rows of field f of some items. opens: see struct gather. */
+static rp_status gather_field(struct batch_decoder *self, struct batch_worker *opens, uint32_t f,
+                              const struct batch_spec_field *to, struct batch_range items, uint8_t *out,
                               uint32_t *lengths, rp_error *err)
 {
     if (self->regular.on)
-        return gather_regular(self, to, out, lengths, err);
-    struct gather g = {.decoder = self, .field = to->from};
+        return gather_regular(self, to, items, out, lengths, err);
+    struct gather g = {.decoder = self, .opens = opens, .field = to->from};
     const bool alike = self->one_layout && self->view->length.n == 1;
-    for (uint32_t i = 0; i < self->n_items; i++, out += to->item_bytes) {
+    out += items.first * to->item_bytes;
+    for (uint32_t i = items.first; i < items.end; i++, out += to->item_bytes) {
         const struct batch_item *item = &self->items[i];
         if (!self->one_layout)
             g.field = field_of(self, f, item->layout);
-        if (!(alike && i) && !field_rows(g.field, item->length, &g.first, &g.rows))
+        if (!(alike && i > items.first) && !field_rows(g.field, item->length, &g.first, &g.rows))
             return too_short(pb_u64(&self->view->key, item->at), item->length, g.field, err);
         RP_TRY(gather_item(&g, item, out, err));
         if (to->variable) {
@@ -842,18 +900,99 @@ static void fill_arrays(const struct batch_decoder *self, bool in_reply, struct 
     batch_set_weights(batch, view->probability.n <= 1 ? 0 : self->options.beta);
 }
 
+/* Gathers the rows of some items, field by field. */
+static rp_status gather_items(struct batch_decoder *self, struct batch_worker *opens, const struct batch_spec *spec,
+                              struct batch_range items, const struct rp_batch *batch, rp_error *err)
+{
+    for (uint32_t f = 0; f < spec->n_fields; f++) {
+        const rp_field_view *out = &batch->fields[f];
+        RP_TRY(
+            gather_field(self, opens, f, &spec->fields[f], items, out->data, (uint32_t *)(uintptr_t)out->lengths, err));
+    }
+    return RP_OK;
+}
+
+/* A batch that several threads fill. */
+struct batch_job {
+    struct batch_decoder *decoder;
+    const struct batch_spec *spec;
+    struct rp_batch *batch;
+    uint32_t slices;
+};
+
+static struct batch_range slice_of(const struct batch_job *self, uint32_t n, uint32_t slice)
+{
+    return (struct batch_range){(uint32_t)((uint64_t)n * slice / self->slices),
+                                (uint32_t)((uint64_t)n * (slice + 1) / self->slices)};
+}
+
+/* Opens the blocks of some chunks that the fields may need. One that cannot be opened is an error of the item that needs it. */
+static void open_slice(void *ctx, uint32_t worker, uint32_t slice)
+{
+    const struct batch_job *job = ctx;
+    struct batch_decoder *self = job->decoder;
+    struct batch_worker *by = &self->workers[worker];
+    struct batch_range range = slice_of(job, self->view->n_chunks, slice);
+    const struct batch_chunk *chunks = self->chunks.data;
+    for (uint32_t f = 0; f < job->spec->n_fields; f++) {
+        const struct batch_field *field = job->spec->fields[f].from;
+        uint32_t hint = 0;
+        for (uint32_t c = range.first; c < range.end && by->error.status != RP_NO_MEMORY; c++) {
+            struct batch_block *block = block_find(self, &chunks[c], field->column, &hint);
+            if (block && !block->row_bytes && field->row_bytes)
+                block_open(by, block, field, chunks[c].length, NULL, &by->error);
+        }
+    }
+}
+
+static void gather_slice(void *ctx, uint32_t worker, uint32_t slice)
+{
+    const struct batch_job *job = ctx;
+    struct batch_worker *by = &job->decoder->workers[worker];
+    struct batch_range range = slice_of(job, job->spec->n, slice);
+    if (by->error.status == RP_OK)
+        gather_items(job->decoder, NULL, job->spec, range, job->batch, &by->error);
+}
+
+/* Gives the first error of the threads that is one of `kind`; RP_OK: of any kind. */
+static rp_status worker_errors(struct batch_decoder *self, rp_status kind, rp_error *err)
+{
+    rp_status status = RP_OK;
+    for (uint32_t i = 0; i < crew_size(self->crew); i++) {
+        rp_error *error = &self->workers[i].error;
+        if (status == RP_OK && error->status != RP_OK && (kind == RP_OK || error->status == (int32_t)kind))
+            status = err_set(err, (rp_status)error->status, "%s", error->text);
+        error->status = RP_OK;
+    }
+    return status;
+}
+
+/* Gathers all rows, by several threads if the batch is large. They share no block that is not open. */
+static rp_status gather_all(struct batch_decoder *self, const struct batch_spec *spec, struct rp_batch *batch,
+                            rp_error *err)
+{
+    struct batch_job job = {self, spec, batch, crew_size(self->crew) * SLICES};
+    if (spec->bytes < (self->options.large ? self->options.large : LARGE_BATCH) || crew_size(self->crew) == 1 ||
+        !self->one_layout)
+        return gather_items(self, &self->workers[0], spec, (struct batch_range){0, spec->n}, batch, err);
+    if (!self->regular.on) {
+        crew_run(self->crew, job.slices, open_slice, &job);
+        RP_TRY(worker_errors(self, RP_NO_MEMORY, err));
+    }
+    crew_run(self->crew, job.slices, gather_slice, &job);
+    return worker_errors(self, RP_OK, err);
+}
+
 /* Gathers the rows of the fields, or leaves them in the reply. */
 static rp_status fill_fields(struct batch_decoder *self, const struct batch_spec *spec, struct rp_batch *batch,
                              rp_error *err)
 {
+    if (!spec->in_reply)
+        return gather_all(self, spec, batch, err);
     for (uint32_t f = 0; f < spec->n_fields; f++) {
         const struct batch_spec_field *field = &spec->fields[f];
         rp_field_view *out = &batch->fields[f];
         uint32_t *lengths = (uint32_t *)(uintptr_t)out->lengths, rows;
-        if (!spec->in_reply) {
-            RP_TRY(gather_field(self, f, field, out->data, lengths, err));
-            continue;
-        }
         out->data = (void *)(uintptr_t)regular_rows(self, field->from, &rows, err);
         if (!out->data)
             return RP_DATA_LOSS;
@@ -943,18 +1082,38 @@ static rp_status split(struct batch_decoder *self, struct wire_string text, stru
     return status;
 }
 
-rp_status batch_decode(struct batch_decoder *self, const struct batch_reply *reply, struct rp_batch **out,
-                       rp_error *err)
+static rp_status check_places(const struct batch_reply *reply, rp_error *err)
+{
+    for (uint32_t i = 0; i < reply->view->place.n; i++) {
+        uint64_t place = pb_u64(&reply->view->place, i);
+        if (place < PLACE_ALIGN || place % PLACE_ALIGN || place > reply->arena_size)
+            return damaged(err, "it names a place outside the broker's memory");
+    }
+    return RP_OK;
+}
+
+/* True if the data in the broker's memory was that of the reply until now. */
+static bool is_unchanged(const struct batch_reply *reply)
 {
     const struct wire_sampled *view = reply->view;
-    *out = NULL;
-    self->view = view;
-    self->made_bytes = 0;
-    slabs_reset(self, SLAB_KEEP);
+    __atomic_thread_fence(__ATOMIC_ACQUIRE); /* the rows were read before */
+    for (uint32_t i = 0; i < view->place.n; i++) {
+        uint64_t place = pb_u64(&view->place, i);
+        const uint64_t *stamp = (const uint64_t *)(const void *)(reply->arena + place - PLACE_ALIGN);
+        if (__atomic_load_n(stamp, __ATOMIC_RELAXED) != pb_u64(&view->stamp, i))
+            return false;
+    }
+    return true;
+}
+
+static rp_status decode_reply(struct batch_decoder *self, const struct batch_reply *reply, struct rp_batch **out,
+                              rp_error *err)
+{
+    const struct wire_sampled *view = reply->view;
     RP_TRY(check_frames(view, reply->frames, reply->n_frames, err));
     read_regular(self, view, reply->frames);
     if (!self->regular.on) {
-        RP_TRY(read_chunks(self, view, reply->frames, err));
+        RP_TRY(read_chunks(self, reply, err));
         RP_TRY(read_items(self, view, err));
     }
     RP_TRY(read_layouts(self, view, err));
@@ -964,13 +1123,44 @@ rp_status batch_decode(struct batch_decoder *self, const struct batch_reply *rep
     return build(self, reply->text, out, err);
 }
 
+rp_status batch_decode(struct batch_decoder *self, const struct batch_reply *reply, struct rp_batch **out,
+                       rp_error *err)
+{
+    bool shared = reply->view->place.n > 0;
+    *out = NULL;
+    self->view = reply->view;
+    self->made_bytes = 0;
+    for (uint32_t i = 0; i < crew_size(self->crew); i++)
+        slabs_reset(&self->workers[i], SLAB_KEEP);
+    self->shared = (struct batch_shared){.overtaken = shared && !reply->arena};
+    if (reply->arena)
+        RP_TRY(check_places(reply, err));
+    rp_status status = self->shared.overtaken ? RP_OK : decode_reply(self, reply, out, err);
+    self->shared.overtaken = self->shared.overtaken || (shared && !is_unchanged(reply));
+    self->shared.bytes = shared ? self->made_bytes : 0;
+    if (!self->shared.overtaken)
+        return status;
+    batch_list_release(out);
+    return err_set(err, RP_DATA_LOSS, "the broker uses the memory of a reply for other data: ask for the items again");
+}
+
+struct batch_shared batch_decoder_shared(const struct batch_decoder *self)
+{
+    return self->shared;
+}
+
 struct batch_decoder *batch_decoder_new(struct batch_pool *pool, const struct batch_options *options)
 {
     struct batch_decoder *self = calloc(1, sizeof *self);
     if (!self)
         return NULL;
+    uint32_t threads = options->threads ? options->threads : 1;
     self->pool = batch_pool_ref(pool);
     self->options = *options;
+    self->crew = crew_new(threads);
+    self->workers = calloc(threads, sizeof *self->workers);
+    if (!self->crew || !self->workers)
+        batch_decoder_destroy(&self);
     return self;
 }
 
@@ -989,11 +1179,16 @@ void batch_decoder_destroy(struct batch_decoder **self)
                                 &decoder->groups, &decoder->maps,   &decoder->part,      &decoder->fields};
     for (size_t i = 0; i < sizeof vecs / sizeof vecs[0]; i++)
         free(vecs[i]->data);
-    slabs_reset(decoder, 0);
+    for (uint32_t i = 0; decoder->workers && decoder->crew && i < crew_size(decoder->crew); i++) {
+        slabs_reset(&decoder->workers[i], 0);
+        codec_scratch_fini(&decoder->workers[i].scratch);
+        free(decoder->workers[i].stable.data);
+    }
+    crew_destroy(&decoder->crew);
+    free(decoder->workers);
     free_retired(decoder);
     for (uint32_t i = 0; i < KEPT_LAYOUTS; i++)
         free(decoder->kept[i]);
-    codec_scratch_fini(&decoder->scratch);
     batch_pool_unref(&decoder->pool);
     free(decoder);
 }
@@ -1002,6 +1197,7 @@ rp_status batch_decode_reply(struct batch_decoder *self, struct conn_reply *repl
 {
     struct batch_frame few[FEW_FRAMES] = {{0}}, *frames = few;
     struct wire_sampled view;
+    self->shared = (struct batch_shared){0};
     if (reply->view.body != REPLAY__REPLY__BODY_SAMPLE)
         return err_set(err, RP_BAD_MESSAGE, "the broker's reply holds no items");
     RP_TRY(wire_read_sampled(reply->view.data, reply->view.size, &view, err));
@@ -1012,7 +1208,11 @@ rp_status batch_decode_reply(struct batch_decoder *self, struct conn_reply *repl
     }
     for (uint32_t i = 0; i < reply->n_payload; i++)
         frames[i] = (struct batch_frame){zmq_msg_data(&reply->payload[i]), zmq_msg_size(&reply->payload[i])};
-    struct batch_reply read = {&view, reply->view.text, frames, reply->n_payload};
+    struct batch_reply read = {&view, reply->view.text, frames, reply->n_payload, NULL, 0};
+    if (reply->arena) {
+        read.arena = reply->arena->data;
+        read.arena_size = reply->arena->size;
+    }
     rp_status status = batch_decode(self, &read, out, err);
     if (frames != few)
         free(frames);

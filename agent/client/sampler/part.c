@@ -72,17 +72,17 @@ static void sampler_fail(struct rp_sampler *self, rp_status status, const char *
 
 /* ---- picks: states and lists ---- */
 
-enum pick_event { EVENT_RECALL, EVENT_DROP, EVENT_REPLY, EVENT_USED, N_EVENTS };
+enum pick_event { EVENT_RECALL, EVENT_DROP, EVENT_REPLY, EVENT_OVERTAKEN, EVENT_USED, N_EVENTS };
 
 #define NEVER (PICK_FREED + 1)
 
 static const uint8_t transitions[][N_EVENTS] = {
-    [PICK_ASKED] = {PICK_RECALLED, PICK_DROPPED, PICK_ARRIVED, NEVER},
-    [PICK_RECALLED] = {PICK_RECALLED, PICK_DROPPED, PICK_ARRIVED, NEVER},
-    [PICK_DROPPED] = {NEVER, NEVER, PICK_FREED, NEVER},
-    [PICK_ARRIVED] = {PICK_ARRIVED, PICK_UNWANTED, NEVER, PICK_DECODED},
-    [PICK_UNWANTED] = {PICK_UNWANTED, PICK_UNWANTED, NEVER, PICK_FREED},
-    [PICK_DECODED] = {NEVER, NEVER, NEVER, PICK_FREED},
+    [PICK_ASKED] = {PICK_RECALLED, PICK_DROPPED, PICK_ARRIVED, NEVER, NEVER},
+    [PICK_RECALLED] = {PICK_RECALLED, PICK_DROPPED, PICK_ARRIVED, NEVER, NEVER},
+    [PICK_DROPPED] = {NEVER, NEVER, PICK_FREED, NEVER, NEVER},
+    [PICK_ARRIVED] = {PICK_ARRIVED, PICK_UNWANTED, NEVER, PICK_ASKED, PICK_DECODED},
+    [PICK_UNWANTED] = {PICK_UNWANTED, PICK_UNWANTED, NEVER, PICK_UNWANTED, PICK_FREED},
+    [PICK_DECODED] = {NEVER, NEVER, NEVER, NEVER, PICK_FREED},
 };
 
 static enum pick_state pick_move(struct pick *self, enum pick_event event)
@@ -123,6 +123,7 @@ static void list_remove(struct pick_list *list, struct pick *pick)
 static void pick_free(struct pick *self)
 {
     batch_list_release(&self->batches);
+    conn_lease_end(self->part->conn, &self->lease);
     conn_reply_destroy(&self->reply);
     free(self);
 }
@@ -350,34 +351,51 @@ static void on_pick(void *ctx, struct conn_reply *reply)
     sampler_unref(sampler);
 }
 
-bool part_ask(struct part *self, uint32_t count, int64_t now_ns, int64_t timeout_ms, struct plan *whole)
+/* Sends the request of a pick; again: its id, if it was answered by memory that holds other data now. Released meanwhile. */
+static void send_pick(struct pick *pick, uint64_t again)
 {
+    struct part *self = pick->part;
     struct rp_sampler *sampler = self->sampler;
-    struct pick *pick = malloc(sizeof *pick);
-    if (!pick)
-        return false;
-    *pick = (struct pick){.part = self, .count = count, .sure = self->size > 0, .asked_ns = now_ns, .whole = whole};
-    list_add(&self->asked, pick);
-    self->outstanding += count;
     sampler_ref(sampler);
     pthread_mutex_unlock(&sampler->lock);
     Replay__Sample body = REPLAY__SAMPLE__INIT;
     body.table = self->table;
-    body.count = count;
+    body.count = pick->count;
     body.distinct = sampler->options.distinct != 0;
     body.flexible = self->flexible;
     body.whole = self->whole;
     body.paid = self->paid;
-    if (timeout_ms >= 0) {
+    body.shared = !again && conn_has_arena(self->conn);
+    if (pick->timeout_ms >= 0) {
         body.has_timeout_ms_case = REPLAY__SAMPLE__HAS_TIMEOUT_MS_TIMEOUT_MS;
-        body.timeout_ms = (uint64_t)timeout_ms;
+        body.timeout_ms = (uint64_t)pick->timeout_ms;
     }
-    struct conn_message message = {.field = REPLAY__REQUEST__BODY_SAMPLE, .body = &body.base, .timeout_ms = -1};
+    struct conn_message message = {.field = REPLAY__REQUEST__BODY_SAMPLE,
+                                   .body = &body.base,
+                                   .timeout_ms = -1,
+                                   .again = again,
+                                   .lease = again ? NULL : &pick->lease};
     uint64_t id = conn_send(self->conn, &message, on_pick, pick);
     pthread_mutex_lock(&sampler->lock);
     for (struct pick *at = self->asked.first; at; at = at->next)
         if (at == pick) /* it may have been decoded and freed meanwhile */
             pick->id = id;
+}
+
+bool part_ask(struct part *self, uint32_t count, int64_t now_ns, int64_t timeout_ms, struct plan *whole)
+{
+    struct pick *pick = malloc(sizeof *pick);
+    if (!pick)
+        return false;
+    *pick = (struct pick){.part = self,
+                          .count = count,
+                          .sure = self->size > 0,
+                          .asked_ns = now_ns,
+                          .timeout_ms = timeout_ms,
+                          .whole = whole};
+    list_add(&self->asked, pick);
+    self->outstanding += count;
+    send_pick(pick, 0);
     return true;
 }
 
@@ -530,10 +548,14 @@ static struct pick *next_arrived(const struct part *self)
     return pick && !is_in_flight(pick) ? pick : NULL;
 }
 
-static rp_status decode(struct part *self, const struct pick *pick, rp_batch **batches, rp_error *error)
+static rp_status decode(struct part *self, const struct pick *pick, rp_batch **batches, struct batch_shared *shared,
+                        rp_error *error)
 {
     RP_TRY(conn_reply_status(pick->reply, error));
-    RP_TRY(batch_decode_reply(self->decoder, pick->reply, batches, error));
+    rp_status status = batch_decode_reply(self->decoder, pick->reply, batches, error);
+    *shared = batch_decoder_shared(self->decoder);
+    if (status != RP_OK)
+        return status;
     uint64_t n = batch_list_items(*batches);
     if (n <= pick->count)
         return RP_OK;
@@ -541,14 +563,32 @@ static rp_status decode(struct part *self, const struct pick *pick, rp_batch **b
     return err_set(error, RP_BAD_MESSAGE, "%llu items came for a request of %u", (unsigned long long)n, pick->count);
 }
 
-/* Keeps the bytes that an item takes in a reply: the most of late. */
-static void note_bytes(struct rp_sampler *sampler, const struct pick *pick)
+/* Keeps the bytes that an item takes in a reply, or in the batch if the reply says where it is: the most of late. */
+static void note_bytes(struct rp_sampler *sampler, const struct pick *pick, struct batch_shared shared)
 {
-    uint64_t bytes = 0, old = sampler->item_bytes - sampler->item_bytes / 16;
+    uint64_t bytes = shared.bytes, old = sampler->item_bytes - sampler->item_bytes / 16;
     for (uint32_t i = 0; i < pick->reply->n_payload; i++)
         bytes += zmq_msg_size(&pick->reply->payload[i]);
     bytes /= pick->count;
     sampler->item_bytes = bytes > old ? bytes : old;
+}
+
+/* Asks for the same items again, by the socket. False: nobody wants them. Released meanwhile. */
+static bool ask_again(struct pick *pick)
+{
+    struct part *self = pick->part;
+    struct conn_reply *over = pick->reply;
+    uint64_t id = pick->lease.id;
+    self->sampler->stats.overtaken++;
+    if (pick_move(pick, EVENT_OVERTAKEN) != PICK_ASKED)
+        return false;
+    self->away = false;
+    pick->reply = NULL;
+    pick->id = 0;
+    pick->asked_ns = conn_now();
+    send_pick(pick, id);
+    conn_reply_destroy(&over); /* it has no large message */
+    return true;
 }
 
 bool part_decode(struct part *self, bool *whole)
@@ -561,12 +601,19 @@ bool part_decode(struct part *self, bool *whole)
     rp_error error = {0};
     pthread_mutex_unlock(&sampler->lock);
     int64_t start = conn_now(), traced = trace_now(conn_trace(self->conn));
-    rp_status status = decode(self, pick, &batches, &error);
+    struct batch_shared shared = {0};
+    rp_status status = decode(self, pick, &batches, &shared, &error);
+    if (!shared.overtaken && status != RP_NO_MEMORY) /* otherwise it is needed again */
+        conn_lease_end(self->conn, &pick->lease);
     trace_add_since(conn_trace(self->conn), "decode", NULL, traced, pick->count);
     pthread_mutex_lock(&sampler->lock);
     sampler->decoded_ns = conn_now();
     sampler->stats.decode_ns += (uint64_t)(sampler->decoded_ns - start);
-    note_bytes(sampler, pick);
+    note_bytes(sampler, pick, shared);
+    *whole = true;
+    if (shared.overtaken && ask_again(pick))
+        return true;
+    status = shared.overtaken ? RP_CANCELLED : status;
     if (status == RP_NO_MEMORY && pick->reply->answered && pick->reply->status == RP_OK) {
         sampler->stalled = true; /* its items may exist nowhere else */
         sampler->error = error;
@@ -578,6 +625,7 @@ bool part_decode(struct part *self, bool *whole)
         self->outstanding -= pick->count;
     list_remove(&self->asked, pick);
     pick_move(pick, EVENT_USED);
+    sampler->stats.shared_bytes += shared.bytes;
     if (sampler->alone)
         take_whole(sampler, pick, &batches, status, &error);
     else

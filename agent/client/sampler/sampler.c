@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "agent/client/conn/client.h"
 #include "agent/client/sampler/sampler.h"
@@ -23,6 +24,8 @@
 #define MAX_SOURCES 64u
 #define MAX_IN_FLIGHT 1024u
 #define MAX_GATHER_THREADS 64u
+/* So many are enough that a few may fill batches. */
+#define MANY_PROCESSORS 8
 /* How long a new sampler waits for what brokers say about its tables: for the first of each group, and then for the others. */
 #define LEARN_NS (2 * NS_PER_S)
 #define LEARN_MORE_NS (NS_PER_S / 5)
@@ -89,6 +92,8 @@ static rp_status read_options(struct conn *conn, const char *table, const rp_sam
         out->in_flight = SAMPLER_DEFAULT_IN_FLIGHT;
     if (out->max_bytes == 0)
         out->max_bytes = DEFAULT_MAX_BYTES;
+    if (out->gather_threads == 0)
+        out->gather_threads = sysconf(_SC_NPROCESSORS_ONLN) >= MANY_PROCESSORS ? 4 : 1;
     if (out->max_bytes > MOST_BYTES)
         out->max_bytes = MOST_BYTES;
     rp_status status = conn_hello_table(hello, table, NULL, err);
@@ -483,13 +488,16 @@ static bool add_part(rp_sampler *self, const rp_source *source, uint32_t number,
     struct part *part = &self->parts[self->n_parts++];
     struct group *group = &self->groups[self->n_groups - 1];
     struct conn *conn = client_shard(source->client, shard);
-    struct batch_options options = {.beta = self->options.beta, .max_bytes = self->options.max_bytes};
+    uint32_t threads = self->options.gather_threads / self->all_parts;
+    struct batch_options options = {
+        .beta = self->options.beta, .max_bytes = self->options.max_bytes, .threads = threads};
     struct conn_hello *hello = conn_hello_ref(conn);
     uint32_t most = hello->says->max_batch;
     conn_hello_unref(&hello);
     if (!self->alone) { /* weights are computed for the whole batch, and a reply has items of several */
         uint64_t batches = most / self->options.batch_size + 2, each = self->options.max_bytes;
-        options = (struct batch_options){.max_bytes = each < MOST_BYTES / batches ? each * batches : MOST_BYTES};
+        options.max_bytes = each < MOST_BYTES / batches ? each * batches : MOST_BYTES;
+        options.beta = 0;
     }
     struct batch_pool *pool = self->alone ? batch_pool_ref(self->pool) : batch_pool_new(MOST_AHEAD, NULL);
     bool made = part_init(part, self, conn, source->table, pool, &options);
@@ -628,6 +636,7 @@ static bool make(rp_sampler *self, const rp_source *sources, uint32_t n)
     for (uint32_t i = 0; i < n; i++)
         parts += client_shards(sources[i].client);
     self->alone = parts == 1;
+    self->all_parts = parts;
     self->n_sources = n;
     uint32_t most = self->alone ? 1 : MOST_AHEAD * parts;
     self->pool = batch_pool_new(options->on_demand ? 3 : 2 + (options->in_flight > most ? options->in_flight : most),
@@ -949,6 +958,8 @@ rp_status rp_sampler_get_stats(rp_sampler *sampler, rp_sampler_stats *out)
         stats.requested += plan->state != PLAN_READY;
         stats.ready += plan->state == PLAN_READY && plan->batches;
     }
+    for (uint32_t p = 0; p < sampler->n_parts; p++)
+        stats.shared += conn_has_arena(sampler->parts[p].conn);
     pthread_mutex_unlock(&sampler->lock);
     return client_copy_out(out, &stats, sizeof stats, NULL);
 }

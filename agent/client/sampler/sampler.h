@@ -29,13 +29,16 @@
  *
  * A *permit* is a request to the limiter: the right to a number of samples, which are then picked at any part of the group.
  *
- *   state      recall      drop        reply       used
- *   ASKED      RECALLED    DROPPED     ARRIVED                in flight; without an id while it is being sent
- *   RECALLED   RECALLED    DROPPED     ARRIVED                cancelled, but items that it brings are welcome
- *   DROPPED                            FREED                  nobody waits for it; on_pick frees it
- *   ARRIVED    ARRIVED     UNWANTED                DECODED    its reply waits for the thread that decodes
- *   UNWANTED   UNWANTED    UNWANTED                FREED      the same, but its items are dropped
- *   DECODED                                        FREED      its rows wait for batches; freed with the last of them
+ *   state      recall      drop        reply       overtaken   used
+ *   ASKED      RECALLED    DROPPED     ARRIVED                            in flight; without an id while it is being sent
+ *   RECALLED   RECALLED    DROPPED     ARRIVED                            cancelled, but items that it brings are welcome
+ *   DROPPED                            FREED                              nobody waits for it; on_pick frees it
+ *   ARRIVED    ARRIVED     UNWANTED                ASKED       DECODED    its reply waits for the thread that decodes
+ *   UNWANTED   UNWANTED    UNWANTED                UNWANTED    FREED      the same, but its items are dropped
+ *   DECODED                                                    FREED      its rows wait for batches; freed with the last of them
+ *
+ * A reply is overtaken if it names memory of a broker on this host that holds other data by now. The same items are then asked for again,
+ * by the socket. A lease tells the broker to keep them until they are decoded.
  *
  * All fields are guarded by the sampler's lock, which is never held while a function of a connection is called that takes a lock. The
  * sampler is counted by its owner, its threads and every request in flight. Functions are called with the lock held, unless they say
@@ -65,8 +68,9 @@ struct pick {
     struct pick *next; /* in part->asked, then in part->done */
     enum pick_state state;
     uint64_t id; /* of the request; 0: not sent yet */
+    struct lease lease;
     uint32_t count;
-    int64_t asked_ns;
+    int64_t asked_ns, timeout_ms;
     bool sure;                /* the broker had items: it answers at once */
     struct plan *whole;       /* takes all of the reply; NULL: any batch takes rows of it */
     struct conn_reply *reply; /* not decoded yet, or the rows of `batches` are in it */
@@ -192,7 +196,8 @@ struct rp_sampler {
     struct batch_pool *pool; /* of the batches for the caller */
     struct rng rng;
     uint32_t n_parts, n_groups, n_sources, n_shards;
-    uint32_t widest; /* parts of the widest group */
+    uint32_t all_parts; /* that there are to be: n_parts, once all are made */
+    uint32_t widest;    /* parts of the widest group */
     struct part *parts;
     struct group *groups;
     double *room; /* working memory, [2 * n_parts + n_groups] and more */

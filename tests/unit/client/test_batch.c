@@ -50,6 +50,7 @@ struct model {
     struct rng rng;
     uint32_t n_columns, n_layouts, n_chunks, n_items, n_steps;
     bool regular; /* raw blocks, all in one frame, columns told once */
+    bool shared;  /* some chunks are in the broker's memory */
     struct column columns[MAX_COLUMNS];
     struct layout_spec layouts[MAX_LAYOUTS];
     uint32_t chunk_first[MAX_CHUNKS], chunk_length[MAX_CHUNKS];
@@ -63,11 +64,16 @@ struct reply {
     struct text frames[MAX_CHUNKS + 1];
     struct batch_frame list[MAX_CHUNKS + 1];
     uint32_t n_frames;
+    uint8_t *arena; /* the broker's memory */
+    size_t arena_size;
+    uint64_t place[MAX_CHUNKS], stamp[MAX_CHUNKS];
+    uint32_t n_places;
 };
 
 static rp_status decode_reply(struct batch_decoder *decoder, const struct reply *r, rp_batch **batch, rp_error *err)
 {
-    return batch_decode(decoder, &(struct batch_reply){&r->view, r->outer.text, r->list, r->n_frames}, batch, err);
+    struct batch_reply reply = {&r->view, r->outer.text, r->list, r->n_frames, r->arena, r->arena_size};
+    return batch_decode(decoder, &reply, batch, err);
 }
 
 static uint64_t seed_of_run(void)
@@ -245,6 +251,12 @@ static void model_init(struct model *m, uint64_t seed)
     }
 }
 
+static void shared_model(struct model *m, uint64_t seed)
+{
+    model_init(m, seed);
+    m->shared = true;
+}
+
 /* ---- the reply that a broker would make of it ---- */
 
 static void encode_layouts(const struct model *m, struct text *out)
@@ -360,12 +372,34 @@ static void encode_items(struct model *m, struct arrays *a)
     }
 }
 
+/* Moves the last frames to the broker's memory, the last one first. */
+static void share_frames(struct model *m, struct reply *r, uint32_t n)
+{
+    size_t size = 64;
+    r->n_places = n;
+    r->n_frames -= n;
+    for (uint32_t k = n; k > 0; k--) {
+        r->place[k - 1] = size + 64;
+        r->stamp[k - 1] = rng_next(&m->rng);
+        size += 64 + (r->frames[r->n_frames + k - 1].size + 63) / 64 * 64;
+    }
+    r->arena_size = size;
+    r->arena = aligned_alloc(64, size);
+    memset(r->arena, 0, size);
+    for (uint32_t k = 0; k < n; k++) {
+        struct text *frame = &r->frames[r->n_frames + k];
+        memcpy(r->arena + r->place[k] - 64, &r->stamp[k], 8);
+        memcpy(r->arena + r->place[k], frame->data, frame->size);
+        text_fini(frame);
+    }
+}
+
 static void encode_reply(struct model *m, struct reply *r)
 {
     memset(r, 0, sizeof *r);
     struct arrays *a = calloc(1, sizeof *a);
     encode_items(m, a);
-    uint32_t packed = m->regular ? a->n_chunks : below(m, a->n_chunks + 1);
+    uint32_t packed = m->regular ? a->n_chunks : below(m, a->n_chunks + !m->shared);
     for (uint32_t k = 0; k < a->n_chunks; k++) {
         uint32_t c = 0;
         while (a->index[c] != k)
@@ -378,9 +412,14 @@ static void encode_reply(struct model *m, struct reply *r)
             encode_block(m, c, column, &r->frames[frame], &a->block_size[a->n_blocks], &a->block_codec[a->n_blocks]);
         }
     }
+    if (m->shared)
+        share_frames(m, r, 1 + below(m, a->n_chunks - packed));
     struct text layouts = {0};
     encode_layouts(m, &layouts);
     struct wire_sampled_out out = {.id = 9,
+                                   .place = r->place,
+                                   .stamp = r->stamp,
+                                   .n_places = r->n_places,
                                    .text = "because",
                                    .n_items = m->n_items,
                                    .n_chunks = a->n_chunks,
@@ -429,6 +468,7 @@ static void reply_fini(struct reply *r)
     text_fini(&r->header);
     for (uint32_t i = 0; i < r->n_frames; i++)
         text_fini(&r->frames[i]);
+    free(r->arena);
 }
 
 /* ---- comparing ---- */
@@ -597,6 +637,131 @@ BATCH_TEST(regular_replies)
     assert_int_equal(check_random_replies(f, regular_model, 80, false), 0);
 }
 
+/* The same batches from the broker's memory as from bytes. */
+BATCH_TEST(shared_replies)
+{
+    assert_int_equal(check_random_replies(f, shared_model, 80, false), 0);
+    assert_true(batch_decoder_shared(f->decoder).bytes > 0);
+    assert_int_equal(check_random_replies(f, shared_model, 40, true), 0);
+}
+
+/* Several threads make the same batches as one. */
+BATCH_TEST(threads_gather)
+{
+    for (uint32_t threads = 2; threads < 6; threads++) {
+        struct batch_options options = {.beta = 0.4, .threads = threads, .large = 1};
+        batch_decoder_destroy(&f->decoder);
+        f->decoder = batch_decoder_new(f->pool, &options);
+        check_random_replies(f, model_init, 20, false);
+        check_random_replies(f, regular_model, 20, false);
+        check_random_replies(f, shared_model, 20, false);
+    }
+}
+
+/* A stamp that is not that of the reply: nothing that was read counts, whatever it was. */
+BATCH_TEST(overtaken_reply)
+{
+    uint64_t seed = seed_of_run();
+    struct model *m = &f->m;
+    struct reply *r = &f->r;
+    for (uint64_t round = 0; round < 40; round++) {
+        struct rp_batch *batch = NULL;
+        shared_model(m, seed + round * 1000003);
+        encode_reply(m, r);
+        assert_int_equal(reply_read(r, NULL), RP_OK);
+        uint32_t k = below(m, r->n_places);
+        uint8_t *stamp = r->arena + r->place[k] - 64;
+        stamp[below(m, 8)] ^= 1;
+        assert_int_equal(decode_reply(f->decoder, r, &batch, NULL), RP_DATA_LOSS);
+        assert_true(batch_decoder_shared(f->decoder).overtaken);
+        assert_null(batch);
+        memcpy(stamp, &r->stamp[k], 8);
+        assert_int_equal(decode_reply(f->decoder, r, &batch, NULL), RP_OK);
+        assert_false(batch_decoder_shared(f->decoder).overtaken);
+        check_batch(m, batch);
+        rp_batch_release(&batch);
+        uint8_t *arena = r->arena;
+        r->arena = NULL; /* nothing is mapped */
+        assert_int_equal(decode_reply(f->decoder, r, &batch, NULL), RP_DATA_LOSS);
+        assert_true(batch_decoder_shared(f->decoder).overtaken);
+        r->arena = arena;
+        reply_fini(r);
+        model_fini(m);
+    }
+}
+
+/* The broker gives the memory to other data after the reply was checked, before its rows are copied. */
+static void *overwrite(void *ctx, size_t bytes)
+{
+    struct fixture *f = ctx;
+    struct reply *r = &f->r;
+    for (size_t i = 64; i < r->arena_size; i++)
+        r->arena[i] = (uint8_t)rng_next(&f->m.rng);
+    return aligned_alloc(64, bytes);
+}
+
+static void free_block(void *ctx, void *memory, size_t bytes)
+{
+    (void)ctx;
+    (void)bytes;
+    free(memory);
+}
+
+BATCH_TEST(overtaken_while_it_is_read)
+{
+    uint64_t seed = seed_of_run();
+    for (uint64_t round = 0; round < 60; round++) {
+        struct batch_options options = {.threads = 1 + round % 3, .large = 1};
+        struct rp_batch *batch = NULL;
+        struct batch_pool *pool = batch_pool_new(0, &(rp_memory){overwrite, free_block, f});
+        struct batch_decoder *decoder = batch_decoder_new(pool, &options);
+        shared_model(&f->m, seed + round * 1000003);
+        encode_reply(&f->m, &f->r);
+        assert_int_equal(reply_read(&f->r, NULL), RP_OK);
+        assert_int_equal(decode_reply(decoder, &f->r, &batch, NULL), RP_DATA_LOSS);
+        assert_true(batch_decoder_shared(decoder).overtaken);
+        assert_null(batch);
+        reply_fini(&f->r);
+        model_fini(&f->m);
+        batch_decoder_destroy(&decoder);
+        batch_pool_unref(&pool);
+    }
+}
+
+/* Places that no broker would name are refused; those that overlap are read like any others. */
+BATCH_TEST(hostile_places)
+{
+    uint64_t seed = seed_of_run();
+    struct model *m = &f->m;
+    struct reply *r = &f->r;
+    for (uint64_t round = 0; round < 20; round++) {
+        shared_model(m, seed + round * 1000003);
+        encode_reply(m, r);
+        assert_int_equal(reply_read(r, NULL), RP_OK);
+        uint32_t k = below(m, r->n_places);
+        const uint64_t end = r->arena_size, good = r->place[k];
+        const uint64_t bad[] = {
+            0, 8, 63, good + 1, good + 32, end + 64, end + 4096, UINT64_C(1) << 63, UINT64_MAX - 63, UINT64_MAX};
+        uint8_t *place = (uint8_t *)(uintptr_t)r->view.place.data + (size_t)k * 8;
+        for (uint32_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+            struct rp_batch *batch = NULL;
+            memcpy(place, &bad[i], 8);
+            assert_int_equal(decode_reply(f->decoder, r, &batch, NULL), RP_DATA_LOSS);
+            assert_false(batch_decoder_shared(f->decoder).overtaken);
+            assert_null(batch);
+        }
+        for (uint64_t at = 64; at <= end; at += 64) {
+            struct rp_batch *batch = NULL;
+            memcpy(place, &at, 8);
+            memcpy(r->arena + at - 64, &r->stamp[k], 8);
+            decode_reply(f->decoder, r, &batch, NULL);
+            batch_list_release(&batch);
+        }
+        reply_fini(r);
+        model_fini(m);
+    }
+}
+
 BATCH_TEST(items_left_in_the_reply)
 {
     check_random_replies(f, model_init, 40, true);
@@ -613,17 +778,21 @@ BATCH_TEST(damage)
     for (uint64_t round = 0; round < 30; round++) {
         if (round == 15)
             batch_decoder_leave_items(f->decoder);
-        (round % 2 ? model_init : regular_model)(m, seed + round * 999983);
+        void (*const models[])(struct model *, uint64_t) = {regular_model, model_init, shared_model};
+        models[round % 3](m, seed + round * 999983);
         encode_reply(m, r);
         for (uint32_t k = 0; k < 50; k++) {
             rp_error err = {0};
             struct rp_batch *batch = NULL;
             uint32_t frame = below(m, r->n_frames + 2);
             struct text *hit = frame < r->n_frames ? &r->frames[frame] : &r->header;
-            uint8_t *byte = hit->bytes + below(m, (uint32_t)hit->size), old = *byte;
+            bool shared = r->arena && below(m, 2);
+            uint8_t *byte =
+                shared ? r->arena + below(m, (uint32_t)r->arena_size) : hit->bytes + below(m, (uint32_t)hit->size);
+            uint8_t old = *byte;
             *byte = (uint8_t)rng_next(&m->rng);
             size_t size = r->list[0].size;
-            if (below(m, 8) == 0)
+            if (size && below(m, 8) == 0)
                 r->list[0].size -= 1;
             if (reply_read(r, &err) != RP_OK || decode_reply(f->decoder, r, &batch, &err) != RP_OK) {
                 refused++;

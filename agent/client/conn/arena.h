@@ -1,0 +1,25 @@
+/* The memory of a broker on this host, mapped read-only: its replies say where data is instead of carrying it. */
+#ifndef AGENT_CLIENT_ARENA_H
+#define AGENT_CLIENT_ARENA_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "replay.pb-c.h"
+
+/* Immutable and reference-counted: a reply keeps the memory that it speaks of, even if the broker is gone. */
+struct conn_arena {
+    uint32_t refs;
+    const uint8_t *data;
+    size_t size;
+    uint64_t nonce;
+};
+
+/* Maps what a broker offers, or takes a reference to `before` if it is that. before and offer may be NULL. Returns NULL if nothing is
+ * offered or it cannot be had: another host, another user, REPLAY_SHM=0 in the environment. Then all data comes by the socket. */
+struct conn_arena *conn_arena_map(struct conn_arena *before, const Replay__Arena *offer);
+/* Allows NULL, and returns self. */
+struct conn_arena *conn_arena_ref(struct conn_arena *self);
+void conn_arena_unref(struct conn_arena **self);
+
+#endif
