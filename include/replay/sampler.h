@@ -30,6 +30,8 @@ typedef struct rp_batch_info {
     uint32_t partial;    /* 1: fewer items than requested, or only some of a reply's items; rp_batch_text says why */
     uint64_t table_size; /* before removals by max_times_sampled */
     uint64_t waited_ns;  /* wait inside the broker, for the limiter or for items */
+    void *memory;        /* one block that holds all arrays and fields; aligned to 64 bytes */
+    uint64_t bytes;      /* of the block, a multiple of 64 */
 } rp_batch_info;
 
 /* One value per item in each array; all are valid until the batch is released. */

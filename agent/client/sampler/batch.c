@@ -235,11 +235,16 @@ rp_status batch_make(struct batch_pool *pool, struct batch_spec *spec, struct rp
         size += strlen(spec->fields[f].view.name) + 1;
     }
     uint64_t fields = align64(names + size);
-    *out = pool_take(pool, spec->n_fields, (size_t)(spec->in_reply ? fields : fields + spec->bytes) + 64);
+    uint64_t bytes = spec->in_reply ? fields : fields + spec->bytes;
+    *out = pool_take(pool, spec->n_fields, (size_t)bytes + 64);
     if (!*out)
         return err_set(err, RP_NO_MEMORY, "no memory for a batch of %u items%s", spec->n,
                        pool->memory.alloc == own_alloc ? "" : ": options.memory gave none, or not aligned to 64 bytes");
-    (*out)->info = (rp_batch_info){.struct_size = sizeof(*out)->info, .n = spec->n, .n_fields = spec->n_fields};
+    (*out)->info = (rp_batch_info){.struct_size = sizeof(*out)->info,
+                                   .n = spec->n,
+                                   .n_fields = spec->n_fields,
+                                   .memory = (*out)->memory,
+                                   .bytes = bytes};
     (*out)->in_reply.step = 0;
     set_arrays(*out, spec);
     set_views(*out, spec, lengths, names, fields);

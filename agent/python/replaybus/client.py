@@ -124,17 +124,21 @@ class Client(Closing):
         return VectorWriter(self.connect(timeout), n, spec, timeout=self._seconds(timeout), **options)
 
     def sampler(self, table: str, batch_size: int = 256, *, in_flight: int = 4, beta: float = 0.0, distinct: bool = False,
-                timeout: Optional[float] = None, max_samples: int = 0, flexible: bool = False,
-                whole: bool = False) -> Sampler:
+                timeout: Optional[float] = None, max_samples: int = 0, flexible: bool = False, whole: bool = False,
+                memory: Optional[Sequence[Any]] = None) -> Sampler:
         """An iterator over batches of ``batch_size`` items, of which up to ``in_flight`` are requested and decoded ahead.
 
         It ends after ``max_samples`` items (0: never), and when nothing could be sampled for ``timeout`` seconds, which is also the
         deadline of connecting (at least a second; None: the client's). ``beta`` is the
         exponent of the importance weights; with 0 all weights are 1. ``distinct``: no item appears twice in a batch. ``flexible``:
         a smaller batch instead of waiting for the limiter. ``whole``: pick nothing before the limiter allows the whole batch.
+
+        ``memory``: buffers that batches are put into, such as arrays in pinned or shared memory, each aligned to 64 bytes. Every batch
+        takes one that is free, until it is garbage; ``batch.block()`` shows it. A batch that finds none of 1.2 times its size gets
+        memory of its own, so give ``in_flight`` and as many as the program holds.
         """
         return Sampler([(self, table)], batch_size, in_flight=in_flight, beta=beta, distinct=distinct, timeout=timeout,
-                       max_samples=max_samples, flexible=flexible, whole=whole)
+                       max_samples=max_samples, flexible=flexible, whole=whole, memory=memory)
 
     def updater(self, table: str, batch: int = 256, in_flight: int = 16, timeout: Timeout = DEFAULT) -> Updater:
         """Sends new priorities in the background. ``timeout`` is the deadline of connecting."""

@@ -104,10 +104,11 @@ class Sampler(_core.Sampler, Closing):
 
     def __new__(cls, sources: Sequence[Source], batch_size: int = 256, *, in_flight: int = 4, beta: float = 0.0,
                 distinct: bool = False, timeout: Optional[float] = None, max_samples: int = 0, flexible: bool = False,
-                whole: bool = False) -> "Sampler":
+                whole: bool = False, memory: Union[Sequence[Any], _core.Pool, None] = None) -> "Sampler":
         connect = DEFAULT if timeout is None else max(timeout, 1.0)  # what is short for a sample is too short for a connection
+        pool = memory if memory is None or isinstance(memory, _core.Pool) else _core.Pool(tuple(memory))
         return super().__new__(cls, tuple(_source(connect, *source) for source in sources), batch_size, in_flight, beta, distinct, timeout,
-                               max_samples, flexible, whole)
+                               max_samples, flexible, whole, pool)
 
     def __init__(self, sources: Sequence[Source], *_: Any, **__: Any) -> None:
         self.tables = [source[1] for source in sources]

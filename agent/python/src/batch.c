@@ -8,6 +8,7 @@
 
 typedef struct memory_object {
     PyObject_HEAD rp_batch *batch;
+    PyObject *pool; /* of the batch's memory; may be NULL */
     uint64_t forks;
 } memory_object;
 
@@ -48,7 +49,7 @@ typedef struct batch_object {
 
 static PyTypeObject *memory_type;
 
-PyObject *batch_wrap(rp_batch *batch)
+PyObject *batch_wrap(rp_batch *batch, PyObject *pool)
 {
     memory_object *self = (memory_object *)PyType_GenericAlloc(memory_type, 0);
     if (!self) {
@@ -56,6 +57,7 @@ PyObject *batch_wrap(rp_batch *batch)
         return NULL;
     }
     self->batch = batch;
+    self->pool = Py_XNewRef(pool);
     self->forks = gate_forks();
     return (PyObject *)self;
 }
@@ -65,6 +67,7 @@ static void memory_dealloc(PyObject *object)
     memory_object *self = (memory_object *)object;
     if (self->forks == gate_forks())
         rp_batch_release(&self->batch);
+    Py_CLEAR(self->pool);
     core_free(object);
 }
 
@@ -167,6 +170,56 @@ static PyObject *batch_lengths(PyObject *object, PyObject *unused)
     return of_fields(object, field_lengths);
 }
 
+/* ---- the block */
+
+static uint64_t offset_of(const rp_batch_info *info, const void *data)
+{
+    return (uint64_t)((const char *)data - (const char *)info->memory);
+}
+
+/* (dtype, offset, shape, offset of the lengths or None) */
+static PyObject *field_place(PyObject *object, const rp_field_view *field)
+{
+    rp_batch_info info = {.struct_size = sizeof info};
+    rp_batch_get_info(batch_of(object), &info);
+    PyObject *shape = PyTuple_New(field->rank);
+    for (uint32_t i = 0; shape && i < field->rank; i++) {
+        PyObject *size = PyLong_FromUnsignedLongLong(field->shape[i]);
+        if (!size || PyTuple_SetItem(shape, i, size) < 0)
+            Py_CLEAR(shape);
+    }
+    PyObject *lengths =
+        field->lengths ? PyLong_FromUnsignedLongLong(offset_of(&info, field->lengths)) : Py_NewRef(Py_None);
+    return Py_BuildValue("(NKNN)", field_dtype(object, field), offset_of(&info, field->data), shape, lengths);
+}
+
+static PyObject *batch_layout(PyObject *object, PyObject *unused)
+{
+    (void)unused;
+    rp_batch_info info = {.struct_size = sizeof info};
+    rp_batch_arrays all = {.struct_size = sizeof all};
+    rp_batch_get_info(batch_of(object), &info);
+    rp_batch_get_arrays(batch_of(object), &all);
+    PyObject *places = PyDict_New();
+    for (size_t i = 0; places && i < N_ARRAYS; i++) {
+        const void *data = *(const void *const *)((const char *)&all + arrays[i].offset);
+        PyObject *place = data ? Py_BuildValue("(sK)", column_dtype_name(arrays[i].dtype), offset_of(&info, data))
+                               : Py_NewRef(Py_None);
+        if (!place || PyDict_SetItemString(places, arrays[i].name, place) < 0)
+            Py_CLEAR(places);
+        Py_XDECREF(place);
+    }
+    return Py_BuildValue("(NN)", of_fields(object, field_place), places);
+}
+
+static PyObject *batch_block(PyObject *object, PyObject *unused)
+{
+    (void)unused;
+    rp_batch_info info = {.struct_size = sizeof info};
+    rp_batch_get_info(batch_of(object), &info);
+    return numpy_array(((batch_object *)object)->memory, info.memory, RP_DTYPE_UINT8, 1, &info.bytes);
+}
+
 /* ---- one value per item */
 
 static PyObject *batch_array(PyObject *object, void *closure)
@@ -214,6 +267,10 @@ static PyMethodDef methods[] = {
     {"fields", batch_fields, METH_NOARGS, "The memory of each field."},
     {"field_lengths", batch_lengths, METH_NOARGS,
      "For each field, how many steps of each item are real; None: all, or it has no steps."},
+    {"block", batch_block, METH_NOARGS, "The memory of all arrays and fields, as bytes."},
+    {"layout", batch_layout, METH_NOARGS,
+     "Where the block has what: for each field (dtype, offset, shape, offset of the lengths or None), and by name\n"
+     "(dtype, offset) of each array with a value per item, or None."},
     {"_info", batch_info, METH_NOARGS, "A dict: n, partial, table_size, waited_ns, text."},
     {NULL, NULL, 0, NULL},
 };

@@ -346,7 +346,7 @@ static PyObject *answer_batch(struct request *self)
 {
     rp_batch *batch = self->batch;
     self->batch = NULL;
-    return batch_wrap(batch);
+    return batch_wrap(batch, NULL);
 }
 
 static PyObject *answer_version(struct request *self)

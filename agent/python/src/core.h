@@ -3,7 +3,7 @@
  * The extension owns handles of libreplay; the rules that Python adds to them are in agent/python/base:
  *   client.c    Client: a connection, and questions with one answer; server.c: Server
  *   writer.c    Writer, Selection, and many steps in one call; nest.c: the values of a nested step
- *   sampler.c   Sampler; batch.c: Batch
+ *   sampler.c   Sampler; batch.c: Batch; pool.c: Pool, the memory of batches
  *   exchange.c  Publisher, Subscriber, Updater, Reduce
  *   weights.c   blocks of named tensors
  * Everything else (structures, servers, text) is Python. */
@@ -39,8 +39,14 @@ PyObject *param_row(const rp_params *params);
 
 /* ---- batch.c */
 
-/* The Memory of a batch. Takes the batch, also when it fails. */
-PyObject *batch_wrap(rp_batch *batch);
+/* The Memory of a batch. Takes the batch, also when it fails. pool: what its memory comes from; may be NULL. */
+PyObject *batch_wrap(rp_batch *batch, PyObject *pool);
+
+/* ---- pool.c */
+
+/* Lets a sampler take its memory from a Pool, which must outlive the sampler and its batches. None: changes nothing. False with an
+ * exception set: it is no Pool. */
+bool pool_memory(PyObject *pool, rp_memory *out);
 
 /* ---- functions and types of the module */
 
@@ -48,6 +54,7 @@ bool client_register(PyObject *module);
 bool writer_register(PyObject *module);
 bool sampler_register(PyObject *module);
 bool batch_register(PyObject *module);
+bool pool_register(PyObject *module);
 bool exchange_register(PyObject *module);
 bool server_register(PyObject *module);
 /* writer.c: append_rows(writers, block, step, table, steps, priorities, done, timeout) */

@@ -42,7 +42,7 @@ PyMODINIT_FUNC PyInit__core(void)
 {
     PyObject *module = gate_init() ? PyModule_Create(&definition) : NULL;
     if (module && client_register(module) && writer_register(module) && sampler_register(module) &&
-        batch_register(module) && exchange_register(module) && server_register(module))
+        batch_register(module) && pool_register(module) && exchange_register(module) && server_register(module))
         return module;
     Py_XDECREF(module);
     return NULL;

@@ -3,26 +3,37 @@
 
 #include <stdlib.h>
 
+/* The share of time spent waiting is that of the last 10 to 20 seconds. */
+#define SPAN_NS INT64_C(10000000000)
+
+struct span {
+    int64_t start_ns, waited_ns;
+};
+
 typedef struct sampler_object {
     struct guarded guarded;
     struct conn **conns; /* of the sources */
     Py_ssize_t n_conns;
     rp_sampler *sampler;
+    PyObject *pool;        /* of the batches' memory, or None */
+    struct span last, now; /* guarded by the GIL */
 } sampler_object;
 
-static bool read_options(PyObject *args, PyObject *kwargs, PyObject **sources, rp_sampler_options *options)
+static bool read_options(PyObject *args, PyObject *kwargs, PyObject **sources, PyObject **pool,
+                         rp_sampler_options *options)
 {
-    static char *names[] = {"sources", "batch_size",  "in_flight", "beta",  "distinct",
-                            "timeout", "max_samples", "flexible",  "whole", NULL};
+    static char *names[] = {"sources",     "batch_size", "in_flight", "beta", "distinct", "timeout",
+                            "max_samples", "flexible",   "whole",     "pool", NULL};
     PyObject *seconds = Py_None;
     int distinct = 0, flexible = 0, whole = 0;
     long long batch_size = 256, in_flight = 4, max_samples = 0;
     int64_t timeout_ms;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!|LLdpOLpp", names, &PyTuple_Type, sources, &batch_size,
-                                     &in_flight, &options->beta, &distinct, &seconds, &max_samples, &flexible,
-                                     &whole) ||
-        !core_count(batch_size, "batch_size", UINT32_MAX) || !core_count(in_flight, "in_flight", UINT32_MAX) ||
-        !core_count(max_samples, "max_samples", INT64_MAX) || !core_timeout(seconds, &timeout_ms))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!|LLdpOLppO", names, &PyTuple_Type, sources, &batch_size,
+                                     &in_flight, &options->beta, &distinct, &seconds, &max_samples, &flexible, &whole,
+                                     pool) ||
+        !pool_memory(*pool, &options->memory) || !core_count(batch_size, "batch_size", UINT32_MAX) ||
+        !core_count(in_flight, "in_flight", UINT32_MAX) || !core_count(max_samples, "max_samples", INT64_MAX) ||
+        !core_timeout(seconds, &timeout_ms))
         return false;
     if (batch_size == 0 || in_flight == 0 || (flexible && whole)) { /* zero is a default in C */
         core_raise(RP_INVALID_ARGUMENT, flexible && whole
@@ -46,6 +57,7 @@ static void sampler_destroy(PyObject *object)
     Py_BEGIN_ALLOW_THREADS;
     rp_sampler_destroy(&self->sampler);
     Py_END_ALLOW_THREADS;
+    Py_CLEAR(self->pool);
     for (Py_ssize_t i = 0; i < self->n_conns; i++)
         conn_drop(&self->conns[i]);
     free(self->conns);
@@ -95,12 +107,16 @@ static bool start(sampler_object *self, PyObject *items, const rp_sampler_option
 
 static PyObject *sampler_make(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    PyObject *items;
+    PyObject *items, *pool = Py_None;
     rp_sampler_options options = {.struct_size = sizeof options};
-    if (!read_options(args, kwargs, &items, &options))
+    if (!read_options(args, kwargs, &items, &pool, &options))
         return NULL;
     sampler_object *self = guarded_new(type, sampler_destroy);
-    if (!self || start(self, items, &options))
+    if (!self)
+        return NULL;
+    self->pool = Py_NewRef(pool);
+    self->last.start_ns = self->now.start_ns = core_now_ns();
+    if (start(self, items, &options))
         return (PyObject *)self;
     Py_DECREF(self);
     return NULL;
@@ -109,12 +125,25 @@ static PyObject *sampler_make(PyTypeObject *type, PyObject *args, PyObject *kwar
 struct next {
     rp_sampler *sampler;
     rp_batch *batch;
+    int64_t waits_ns; /* since when; 0: a batch was ready */
 };
 
 static rp_status next_attempt(void *call, int64_t timeout_ms, rp_error *err)
 {
     struct next *self = call;
+    if (timeout_ms != 0)
+        self->waits_ns = core_now_ns();
     return rp_sampler_next(self->sampler, &self->batch, timeout_ms, err);
+}
+
+static void note_wait(sampler_object *self, int64_t since_ns)
+{
+    int64_t now = core_now_ns();
+    self->now.waited_ns += since_ns ? now - since_ns : 0;
+    if (now - self->now.start_ns > SPAN_NS) {
+        self->last = self->now;
+        self->now = (struct span){.start_ns = now};
+    }
 }
 
 static PyObject *sampler_next(PyObject *object, PyObject *seconds)
@@ -126,10 +155,10 @@ static PyObject *sampler_next(PyObject *object, PyObject *seconds)
     rp_error err;
     struct next call = {.sampler = self->sampler};
     rp_status status = gate_wait(&self->guarded.gate, next_attempt, &call, timeout_ms, &err);
+    note_wait(self, call.waits_ns);
+    PyObject *out = status == RP_OK ? batch_wrap(call.batch, self->pool) : NULL;
     gate_leave(&self->guarded.gate);
-    if (status == RP_OK)
-        return batch_wrap(call.batch);
-    return status == GATE_INTERRUPTED ? NULL : core_raise(status, err.text);
+    return status == RP_OK || status == GATE_INTERRUPTED ? out : core_raise(status, err.text);
 }
 
 static PyObject *sampler_stop(PyObject *object, PyObject *unused)
@@ -156,13 +185,17 @@ static PyObject *sampler_stats(PyObject *object, PyObject *unused)
     rp_sampler_stats stats = {.struct_size = sizeof stats};
     rp_sampler_get_stats(self->sampler, &stats);
     gate_leave(&self->guarded.gate);
-    return Py_BuildValue("{s:I,s:I,s:K,s:K,s:K}", "requested", stats.requested, "ready", stats.ready, "batches",
-                         stats.batches, "items", stats.items, "decode_ns", stats.decode_ns);
+    int64_t waited = self->last.waited_ns + self->now.waited_ns, past = core_now_ns() - self->last.start_ns;
+    return Py_BuildValue("{s:I,s:I,s:K,s:K,s:K,s:d,s:I,s:K,s:K}", "requested", stats.requested, "ready", stats.ready,
+                         "batches", stats.batches, "items", stats.items, "decode_ns", stats.decode_ns, "wait_share",
+                         past > 0 ? (double)waited / (double)past : 0.0, "shared", stats.shared, "shared_bytes",
+                         stats.shared_bytes, "overtaken", stats.overtaken);
 }
 
 static PyMethodDef methods[] = {
     {"take", sampler_next, METH_O, "take(timeout): the next batch."},
-    {"stats", sampler_stats, METH_NOARGS, "A dict: requested, ready, batches, items, decode_ns."},
+    {"stats", sampler_stats, METH_NOARGS,
+     "A dict: requested, ready, batches, items, decode_ns, wait_share, shared, shared_bytes, overtaken."},
     {"stop", sampler_stop, METH_NOARGS,
      "Requests nothing more. The iteration ends after the batches that were picked already."},
     {"close", guarded_close, METH_NOARGS, "Stops sampling, and drops batches that were got ahead. Others stay valid."},

@@ -54,11 +54,26 @@ def run(batches, n: int) -> float:
     return n * BATCH * np.prod(FRAME) / (time.monotonic() - begun) / 1e9
 
 
+def check_priorities(client: replaybus.Client) -> None:
+    """Priorities go back while the tensor that had them is written again."""
+    busy, priorities = torch.randn(2048, 2048, device="cuda"), torch.zeros(64, device="cuda")
+    with rt.Sampler(client, "frames", 64, device="cuda") as sampler, rt.Updater(client, "frames") as updater:
+        for _, batch in zip(range(200), sampler):
+            busy = busy @ busy
+            busy = busy / busy.norm()
+            priorities.copy_(batch.data["n"][:, 0] + 1)
+            updater.add(batch.key, priorities)
+        assert updater.flush(10).missing == 0
+        rows = client.fetch("frames", batch.key)
+        assert (rows.priority == rows.data["n"][:, 0] + 1).all(), "a priority differs from what was computed"
+        print(sampler, updater)
+
+
 def main() -> None:
     torch.backends.cuda.matmul.allow_tf32 = True
     with replaybus.Server([replaybus.Table("frames", max_size=ITEMS)]) as server, server.client() as client:
         fill(client)
-        for options in ({}, {"non_blocking": False}, {"prefetch": 1}, {"prefetch": 4}):
+        for options in ({}, {"prefetch": 1}, {"prefetch": 4}):
             with rt.Sampler(client, "frames", BATCH, device="cuda", **options) as sampler:
                 run(sampler, 20)
                 print(f"Sampler(device='cuda', {options}): {run(sampler, 200):.2f} GB/s")
@@ -69,14 +84,15 @@ def main() -> None:
         dataset = rt.Dataset(client, "frames", BATCH, max_samples=100 * BATCH)
         loader = torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=2, pin_memory=True)
         print(f"prefetch(DataLoader(workers=2, pin_memory=True)): {run(rt.prefetch(loader, 'cuda'), 100):.2f} GB/s")
-        with rt.Sampler(client, "frames", 64, device="cuda") as sampler, client.updater("frames") as updater:
-            batch = sampler.next(10)
-            updater.add(batch.key, batch.data["n"][:, 0].float() + 1)
-            assert updater.flush(10).missing == 0
-            try:
-                rt.Sampler(client, "empty", device="cuda").next(0.3)
-            except replaybus.NotFound:
-                pass
+        check_priorities(client)
+        with torch.cuda.stream(torch.cuda.Stream()), rt.Sampler(client, "frames", BATCH, device="cuda") as sampler:
+            run(sampler, 50)
+            with torch.cuda.stream(torch.cuda.Stream()):  # what was copied for one stream is used by another
+                run(sampler, 50)
+        try:
+            rt.Sampler(client, "empty", device="cuda").next(0.3)
+        except replaybus.NotFound:
+            pass
         q = torch.nn.Linear(4, 2).cuda()
         assert np.array_equal(rt.tensors_of(q, "q")["q/layer0/weight"], q.weight.detach().cpu().numpy().T)
     print("all batches were right")

@@ -1,5 +1,6 @@
 """Sampling: iterators, arrays without a copy, updates."""
 import gc
+import random
 
 import numpy as np
 import pytest
@@ -68,6 +69,48 @@ def test_arrays_share_memory(client):
     gc.collect()
     fill(client, size=100)
     assert (x == copy).all(), "the array does not keep its memory"
+
+
+def aligned(size):
+    array = np.zeros(size + 64, "uint8")
+    start = -address(array) % 64
+    return array[start:start + size]
+
+
+def test_batches_in_buffers_of_the_user(client):
+    """Each batch has a buffer alone, while it lives; without a free one it has memory of its own."""
+    fill(client, size=100)
+    buffers, held, pick, inside, most = [aligned(64 * 600) for _ in range(6)], [], random.Random(1), 0, 0
+    with client.sampler("replay", 64, in_flight=2, memory=buffers) as sampler:
+        for _ in range(200):
+            batch = sampler.next(10)
+            where = [i for i, buffer in enumerate(buffers) if np.shares_memory(batch.block(), buffer)]
+            inside += len(where)
+            assert np.shares_memory(batch.block(), batch.data["x"]) and np.shares_memory(batch.block(), batch.weight)
+            assert where or most >= 2
+            held.append((batch, batch.block().tobytes(), where))
+            most = max(most, len(held))
+            for other, before, _ in held:
+                assert other.block().tobytes() == before
+            while len(held) > pick.randrange(8):
+                held.pop(pick.randrange(len(held)))
+    assert inside > 10
+    del batch, other
+    gc.collect()
+    assert all(other.block().tobytes() == before for other, before, _ in held)  # after the sampler's end
+
+
+def test_buffers_that_cannot_be_used(client):
+    fill(client)
+    constant = aligned(1 << 16)
+    constant.flags.writeable = False
+    for buffer, error in ((aligned(1 << 16)[1:], ValueError), (constant, ValueError), (aligned(1 << 16)[::2], ValueError), (3, TypeError)):
+        with pytest.raises((error, BufferError)):
+            client.sampler("replay", memory=[aligned(64), buffer])
+    with pytest.raises(ValueError, match="65535 bytes begins at address .* no multiple of 64"):
+        client.sampler("replay", memory=[aligned(1 << 16)[1:]])
+    with client.sampler("replay", 64, memory=[aligned(64)]) as sampler:  # too small
+        assert len(sampler.next(10)) == 64
 
 
 def test_arrays_of_a_batch(client):

@@ -5,7 +5,6 @@ import os
 import pickle
 import subprocess
 import sys
-import threading
 import time
 
 import numpy as np
@@ -92,7 +91,7 @@ def test_named_tuples_travel(client):
     assert other.key.tolist() == batch.key.tolist() and other.info == batch.info and len(other) == 4
     moved = batch.to("cpu")
     assert type(moved.data) is TorchStep and moved.weight.tolist() == batch.weight.tolist()
-    assert torch.equal(moved.map(lambda tensor: tensor + 1).data.reward, batch.data.reward + 1)
+    assert moved.block.numel() % 64 == 0 and moved.key.tolist() == batch.key.tolist() and moved.info == batch.info
 
 
 # ---- ends
@@ -147,45 +146,7 @@ def test_loader_early_break(client):
 
 def test_loader_with_a_device_in_a_worker_is_refused(client):
     with pytest.raises(replaybus.InvalidArgument, match="pin_memory=True to the DataLoader"):
-        list(loader(rt.Dataset(client, "uniform", 16, pin_memory=True), 1))
-
-
-def test_prefetch(client):
-    fill(client)
-    dataset = rt.Dataset(client, "uniform", 16, max_samples=160)
-    assert [len(batch) for batch in rt.prefetch(dataset, "cpu", ahead=3)] == [16] * 10
-    for batch in rt.prefetch(dataset, "cpu"):
-        break  # an early end
-
-    def fails():
-        yield from dataset
-        raise OSError("the disk")
-    with pytest.raises(OSError, match="the disk"):
-        list(rt.prefetch(fails(), "cpu"))
-
-
-def test_a_feed_waits_ends_and_closes(client):
-    """What a sampler with a CUDA device uses, with the CPU as the device."""
-    from replaybus.torch.device import Feed
-    arrays = client.sampler("uniform", 4, max_samples=8)
-    feed = Feed(lambda wait: rt.Batch(arrays.next(wait)), "cpu")
-    with pytest.raises(replaybus.DeadlineExceeded):
-        feed.next(0)
-    with pytest.raises(replaybus.DeadlineExceeded, match="uniform"):
-        feed.next(1.5)
-    fill(client)
-    assert len(feed.next(10)) == len(feed.next(10)) == 4
-    for _ in range(2):
-        with pytest.raises(replaybus.EndOfStream):
-            feed.next(10)
-    waiting = client.sampler("needs", 4)
-    feed = Feed(lambda wait: rt.Batch(waiting.next(wait)), "cpu")
-    closing = threading.Timer(0.2, lambda: (waiting.close(), feed.close()))
-    closing.start()
-    with pytest.raises(replaybus.Cancelled):
-        feed.next()
-    closing.join()
-    assert not feed._thread.is_alive()
+        list(loader(rt.Dataset(client, "uniform", 16, device="cuda"), 1))
 
 
 def test_torch_is_not_imported_unasked():

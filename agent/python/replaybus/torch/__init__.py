@@ -12,10 +12,12 @@
 
 Only this module imports torch: ``import replaybus`` does not.
 """
-from .batch import Batch, as_tensor
+from .batch import Batch
 from .buffer import ReplayBuffer, ReplayBufferSamples
 from .device import prefetch
 from .policy import ALGORITHMS, Publisher, load, policy, tensors_of
 from .sampler import Dataset, Sampler
+from .updater import Updater
 
-__all__ = ["ALGORITHMS", "Batch", "Dataset", "Publisher", "ReplayBuffer", "ReplayBufferSamples", "Sampler", "as_tensor", "load", "policy", "prefetch", "tensors_of"]
+__all__ = ["ALGORITHMS", "Batch", "Dataset", "Publisher", "ReplayBuffer", "ReplayBufferSamples", "Sampler", "Updater", "load", "policy", "prefetch",
+           "tensors_of"]

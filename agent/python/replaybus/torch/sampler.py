@@ -13,7 +13,7 @@ from ..errors import DeadlineExceeded, EndOfStream, InvalidArgument
 from ..sampler import Sampler as ArraySampler
 from ..sampler import Source
 from .batch import Batch, Device
-from .device import Feed
+from .device import Feed, feeding
 
 _LOOK_S = 1.0  # between two looks at whether the process that wanted the batches is still there
 
@@ -21,33 +21,26 @@ _LOOK_S = 1.0  # between two looks at whether the process that wanted the batche
 class Sampler(Closing):
     """An iterator over batches of tensors, requested and decoded ahead.
 
-    On the CPU, tensors share the library's memory. With a CUDA ``device``, a thread copies ``prefetch`` batches ahead
-    on a stream of its own; ``non_blocking=False`` also waits for each copy before it hands out the batch. For a
-    CPU, ``pin_memory`` copies each batch into pinned memory. Other arguments are those of ``Client.sampler``. In place of a client
-    and a table, ``client`` may be the list of sources of a ``replaybus.Sampler``.
+    On the CPU, tensors share the library's memory. With a CUDA ``device``, batches are gathered into pinned memory and copied on a
+    stream of their own, ``prefetch`` of them ahead. Other arguments are those of ``Client.sampler``. In place of a client and a table,
+    ``client`` may be the list of sources of a ``replaybus.Sampler``.
     """
 
     def __init__(self, client: Union[Client, Sequence[Source]], table: Optional[str] = None, batch_size: int = 256, *, device: Optional[Device] = None,
-                 pin_memory: bool = False, non_blocking: bool = True, prefetch: int = 2, in_flight: int = 4, beta: float = 0.0,
-                 distinct: bool = False, timeout: Optional[float] = None, max_samples: int = 0, flexible: bool = False,
-                 whole: bool = False) -> None:
+                 prefetch: int = 2, in_flight: int = 4, beta: float = 0.0, distinct: bool = False, timeout: Optional[float] = None,
+                 max_samples: int = 0, flexible: bool = False, whole: bool = False) -> None:
         if isinstance(client, Client) != isinstance(table, str):
             raise TypeError("a sampler takes a client and a table, or a list of sources: [(client, table, share), ...]")
         sources = [(client, table)] if isinstance(client, Client) else client
-        self._arrays = ArraySampler(sources, batch_size, in_flight=in_flight, beta=beta, distinct=distinct, timeout=timeout,
-                                    max_samples=max_samples, flexible=flexible, whole=whole)
-        self._pin = pin_memory
-        self._feed: Optional[Feed] = None
-        if device is not None and torch.device(device).type != "cpu":
-            arrays = self._arrays
-            self._feed = Feed(lambda wait: Batch(arrays.next(wait)), device, prefetch, wait=not non_blocking)
+        on = None if device is None or torch.device(device).type == "cpu" else feeding(device)
+        arrays = ArraySampler(sources, batch_size, in_flight=in_flight, beta=beta, distinct=distinct, timeout=timeout,
+                              max_samples=max_samples, flexible=flexible, whole=whole, memory=on and on.memory)
+        self._arrays = arrays
+        self._feed = on and Feed(lambda wait: Batch(arrays.next(wait)), on, prefetch)
 
     def next(self, timeout: Optional[float] = None) -> Batch:
         """The next batch within a deadline. DeadlineExceeded says what the table waits for; call again."""
-        if self._feed is not None:
-            return self._feed.next(timeout)
-        batch = Batch(self._arrays.next(timeout))
-        return batch.pin_memory() if self._pin else batch
+        return Batch(self._arrays.next(timeout)) if self._feed is None else self._feed.next(timeout)
 
     def __iter__(self) -> "Sampler":
         return self
@@ -58,9 +51,13 @@ class Sampler(Closing):
         except EndOfStream:
             raise StopIteration from None
 
-    def stats(self) -> dict[str, int]:
-        """Counts of what the sampler has done."""
+    def stats(self) -> dict[str, Any]:
+        """Counts of what the sampler has done. ``wait_share``: of the last 10 to 20 s, the share that was spent waiting for batches."""
         return self._arrays.stats()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._arrays.closed else f"waiting {self.stats()['wait_share']:.1%} of the time"
+        return f"<replaybus.torch.Sampler: {', '.join(map(repr, self._arrays.tables))}, {state}>"
 
     def stop(self) -> None:
         """Requests nothing more. The iteration ends after the batches that were picked already."""
@@ -77,19 +74,17 @@ class Dataset(torch.utils.data.IterableDataset):
     """Batches for ``DataLoader(dataset, batch_size=None, num_workers=n)``.
 
     Each worker has its own connection and its own share of ``max_samples``. ``client`` may be an address. The iteration ends after
-    ``max_samples`` items, or when nothing could be sampled for ``timeout`` seconds. ``device`` and ``pin_memory`` are for a loader
-    without workers; with workers, give ``pin_memory=True`` to the DataLoader and use ``replaybus.torch.prefetch``.
+    ``max_samples`` items, or when nothing could be sampled for ``timeout`` seconds. ``device`` is for a loader without workers; with
+    workers, give ``pin_memory=True`` to the DataLoader and use ``replaybus.torch.prefetch``.
     Further arguments are those of ``Sampler``.
     """
 
     def __init__(self, client: Union[Client, str], table: str, batch_size: int = 256, *, max_samples: int = 0,
-                 timeout: Optional[float] = None, device: Optional[Device] = None, pin_memory: bool = False,
-                 **options: Any) -> None:
+                 timeout: Optional[float] = None, device: Optional[Device] = None, **options: Any) -> None:
         super().__init__()
         self.client = Client(client) if isinstance(client, str) else client
         self.table, self.batch_size, self.max_samples, self.timeout = table, batch_size, max_samples, timeout
-        self._on = {"device": device, "pin_memory": pin_memory}
-        self._options = options
+        self._device, self._options = device, options
 
     def _share(self, worker: int, workers: int) -> int:
         """The items of one worker. 0: without an end."""
@@ -99,18 +94,18 @@ class Dataset(torch.utils.data.IterableDataset):
     def __iter__(self) -> Iterator[Batch]:
         info = torch.utils.data.get_worker_info()
         if info is None:
-            yield from self._batches(self.max_samples, self._on)
+            yield from self._batches(self.max_samples, self._device)
             return
-        if any(self._on.values()):
+        if self._device is not None:
             raise InvalidArgument("a worker of a DataLoader makes batches in ordinary memory: give pin_memory=True to the "
                                   "DataLoader, and its batches to replaybus.torch.prefetch(loader, device)")
         share = self._share(info.id, info.num_workers)
         if share >= 0:
-            yield from self._batches(share, {})
+            yield from self._batches(share, None)
 
-    def _batches(self, max_samples: int, on: dict) -> Iterator[Batch]:
+    def _batches(self, max_samples: int, device: Optional[Device]) -> Iterator[Batch]:
         parent = os.getppid()
-        with Sampler(self.client, self.table, self.batch_size, max_samples=max_samples, timeout=self.timeout, **on,
+        with Sampler(self.client, self.table, self.batch_size, max_samples=max_samples, timeout=self.timeout, device=device,
                      **self._options) as sampler:
             while True:
                 try:

@@ -1,0 +1,281 @@
+"""Batches on a device before they are asked for, and priorities back, with a device that is late."""
+import collections
+import gc
+import os
+import random
+import threading
+import time
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is missing: ./dev install gets python3-torch")
+
+import replaybus  # noqa: E402
+import replaybus.torch as rt  # noqa: E402
+from replaybus.torch import device as devices  # noqa: E402
+
+torch.set_num_threads(1)
+WAIT = 60
+
+
+def fill(client, table="uniform", n=200, rows=40):
+    """Row k of step i is i."""
+    with client.writer() as writer:
+        writer.append_block({"x": np.arange(n, dtype="int16").repeat(rows).reshape(n, rows), "n": np.arange(n, dtype="uint32")},
+                            item=replaybus.Last(1, table))
+
+
+class Event:
+    """Work of a device. It is done when somebody waits for it, or sometime later; those before it are done first."""
+
+    def __init__(self, device, work):
+        self.device, self.work = device, work
+        device.queue.append(self)
+
+    def query(self):
+        while self.device.queue and self.device.random.random() < self.device.hurry:
+            self.device.queue[0].synchronize()
+        return self.work is None
+
+    def synchronize(self):
+        while self.work is not None:
+            first = self.device.queue.popleft()
+            first.work()
+            first.work = None
+
+
+class Late:
+    """A device that reads the host's memory as late as it may."""
+
+    def __init__(self, seed, hurry=0.3):
+        self.queue, self.random, self.hurry, self.used = collections.deque(), random.Random(seed), hurry, []
+
+    def copy(self, block):
+        out = torch.full_like(block, 0xEE)
+        return devices.Copy(out, Event(self, lambda: out.copy_(block)))
+
+    def use(self, copy):
+        self.used.append(copy.done)
+
+    def to_host(self, tensor):
+        out = torch.full_like(tensor, -1)
+        return out, Event(self, lambda: out.copy_(tensor))
+
+
+def feed_of(arrays, device, ahead=2):
+    return devices.Feed(lambda wait: rt.Batch(arrays.next(wait)), device, ahead)
+
+
+@pytest.mark.parametrize("ahead", (1, 2, 5))
+def test_memory_is_not_used_again_before_it_was_copied(client, ahead):
+    fill(client)
+    device = Late(ahead)
+    with client.sampler("uniform", 16, max_samples=16 * 200) as arrays:
+        feed, last = feed_of(arrays, device, ahead), -1
+        for _ in range(200):
+            batch = feed.next(WAIT)
+            assert device.used[-1] is not last and len(feed._started) <= ahead and len(feed._held) <= ahead + 2
+            last = device.used[-1]
+            last.synchronize()  # the consumer's stream has waited for the copy
+            number = batch.data["n"]
+            assert number.dtype == torch.int64 and torch.equal(batch.data["x"].long(), number[..., None].expand(16, 1, 40))
+            assert len(set(batch.key.tolist())) > 1 and batch.info["n"] == len(batch) == 16
+        for _ in range(2):
+            with pytest.raises(replaybus.EndOfStream):
+                feed.next(WAIT)
+    assert len(device.used) == 200
+
+
+def test_a_feed_that_ends_waits_for_its_copies(client):
+    fill(client)
+    device = Late(7, hurry=0)
+    with client.sampler("uniform", 16) as arrays:
+        deadline = time.monotonic() + WAIT
+        while arrays.stats()["ready"] < 3 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        feed = feed_of(arrays, device)
+        feed.next(WAIT)
+        started, held = list(feed._started), list(feed._held)
+        assert len(started) == 2 and len(held) == 3
+        del feed
+        gc.collect()
+    assert all(copy.done.work is None for _, copy in held) and device.used[-1] is started[-1][1].done
+
+
+def test_a_feed_waits_and_passes_errors_on(client):
+    with client.sampler("uniform", 4, max_samples=8) as arrays:
+        feed = feed_of(arrays, Late(1))
+        for wait in (0, 0.2):
+            with pytest.raises(replaybus.DeadlineExceeded, match="uniform"):
+                feed.next(wait)
+        fill(client)
+        assert len(feed.next(WAIT)) == len(feed.next(WAIT)) == 4
+    batches = iter([rt.Batch(client.sampler("uniform", 4).next(WAIT)), OSError("the disk"), StopIteration()])
+
+    def take(timeout):
+        batch = next(batches)
+        if isinstance(batch, Exception):
+            raise batch
+        return batch
+    feed = devices.Feed(take, Late(1))
+    assert len(feed.next()) == 4
+    for error in (OSError, StopIteration):  # after what came before it
+        with pytest.raises(error):
+            feed.next()
+
+
+def test_closing_ends_a_wait(client):
+    sampler = rt.Sampler(client, "needs", 4, device="cpu")
+    sampler._feed = feed_of(sampler._arrays, Late(1))
+    closing = threading.Timer(0.2, sampler.close)
+    closing.start()
+    with pytest.raises(replaybus.Cancelled):
+        sampler.next()
+    closing.join()
+    assert "closed" in repr(sampler)
+
+
+def test_a_child_leaves_the_device_alone(client):
+    fill(client)
+    device = Late(3)
+    with client.sampler("uniform", 16) as arrays:
+        feed = feed_of(arrays, device)
+        feed.next(WAIT)
+        pid = os.fork()
+        if pid == 0:
+            before = len(device.used)
+            feed.close()
+            os._exit(len(device.used) != before)
+        assert os.waitpid(pid, 0)[1] == 0
+        assert feed.next(WAIT) is not None
+
+
+class Runtime:
+    """The functions of CUDA's runtime that pin memory."""
+
+    def __init__(self, refuse=0):
+        self.pinned, self.all, self.refuse = {}, [], refuse
+
+    def cudaHostRegister(self, address, size, flags):
+        assert not any(address < start + length and start < address + size for start, length in self.pinned.items())
+        if self.refuse:
+            return self.refuse
+        self.pinned[address] = size
+        self.all.append(address)
+        return 0
+
+    def cudaHostUnregister(self, address):
+        self.pinned.pop(address, None)
+
+
+def test_batches_come_in_pinned_memory(client, monkeypatch):
+    fill(client, rows=2000)
+    runtime = Runtime()
+    monkeypatch.setattr(torch.cuda, "cudart", lambda: runtime)
+    memory, device = devices.Pinned(), Late(2)
+    arrays = replaybus.Sampler([(client, "uniform")], 64, memory=memory)
+    feed, batches = feed_of(arrays, device), []
+    for i in range(100):
+        batch = feed.next(WAIT)
+        block = feed._held[-1][0].block if feed._held else None
+        if block is not None:
+            memory.pin(block.data_ptr())
+            assert block.data_ptr() % 4096 == 0 and runtime.pinned[block.data_ptr()] >= block.numel()
+        if i % 10 == 0:
+            batches.append(arrays.next(WAIT))  # outlives the sampler
+    assert 0 < len(runtime.all) <= 30 and len(set(runtime.all)) == len(runtime.all)  # blocks are used again
+    arrays.close()
+    feed.close()
+    del feed, memory, block, batch, arrays
+    gc.collect()
+    for batch in batches:
+        assert (batch.data["x"] == batch.data["n"][..., None]).all()
+    assert runtime.pinned
+    del batches, batch
+    gc.collect()
+    assert not runtime.pinned
+
+
+def test_memory_that_cannot_be_pinned_is_used_as_it_is(client, monkeypatch):
+    fill(client)
+    monkeypatch.setattr(torch.cuda, "cudart", lambda: Runtime(refuse=2))
+    memory = devices.Pinned()
+    with replaybus.Sampler([(client, "uniform")], 16, memory=memory) as arrays:
+        with pytest.warns(RuntimeWarning, match="error 2.*ulimit -l"):
+            memory.pin(rt.Batch(arrays.next(WAIT)).block.data_ptr())
+
+
+def test_prefetch(client):
+    fill(client)
+    dataset = rt.Dataset(client, "uniform", 16, max_samples=160)
+    assert [len(batch) for batch in rt.prefetch(dataset, "cpu", ahead=3)] == [16] * 10
+    for batch in rt.prefetch(dataset, "cpu"):
+        break  # an early end
+
+    def fails():
+        yield from dataset
+        raise OSError("the disk")
+    with pytest.raises(OSError, match="the disk"):
+        list(rt.prefetch(fails(), "cpu"))
+
+
+def test_wait_share(client):
+    with rt.Sampler(client, "uniform", 4) as sampler:
+        with pytest.raises(replaybus.DeadlineExceeded):
+            sampler.next(1)
+        assert 0.05 < sampler.stats()["wait_share"] <= 1 and "% of the time" in repr(sampler)
+        fill(client)
+        for _ in range(20):
+            sampler.next(WAIT)
+        assert 0 < sampler.stats()["wait_share"] < 1
+
+
+# ---- priorities
+
+
+def priorities_of(client, keys):
+    rows = client.fetch("replay", keys)
+    return dict(zip(rows.key.tolist(), rows.priority.tolist()))
+
+
+def test_priorities_are_sent_in_order_without_waiting(client, monkeypatch):
+    fill(client, "replay")
+    device, pick = Late(5), random.Random(5)
+    monkeypatch.setattr("replaybus.torch.updater.to_host", device.to_host)
+    keys = client.sampler("replay", 100, distinct=True).next(WAIT).key
+    wanted = {}
+    with rt.Updater(client, "replay", pending=4) as updater:
+        for i in range(100):
+            some = torch.from_numpy(np.array(pick.sample(keys.tolist(), 7), "uint64").view("int64"))
+            values = torch.arange(7.0) + 10 * i
+            wanted.update(zip(some.numpy().view("uint64").tolist(), values.tolist()))
+            updater.add(some, values)
+            assert len(updater._pending) <= 4
+        change = updater.flush(WAIT)
+        assert change.applied == 700 and change.missing == 0 and not device.queue
+    assert priorities_of(client, list(wanted)) == wanted
+
+
+def test_an_update_that_fails_is_told_and_the_others_are_sent(client, monkeypatch):
+    fill(client, "replay")
+    device = Late(6)
+    monkeypatch.setattr("replaybus.torch.updater.to_host", device.to_host)
+    keys = client.sampler("replay", 8, distinct=True).next(WAIT).key
+    updater = rt.Updater(client, "replay")
+    with pytest.raises(ValueError, match="3 priorities for 8 keys"):
+        updater.add(keys, torch.ones(3))
+    updater.add(keys, torch.full((8,), float("nan")))
+    errors = []
+    for value in (1.0, 2.0):
+        try:
+            updater.add(keys, torch.full((8,), value))
+            updater.flush(WAIT)
+        except replaybus.InvalidArgument as error:
+            errors.append(error)
+    assert len(errors) == 1
+    updater.close(WAIT)
+    assert set(priorities_of(client, keys).values()) == {2.0}
+    with pytest.raises(replaybus.Error):
+        updater.add(keys, torch.ones(8))
+        updater.flush(WAIT)
