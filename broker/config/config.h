@@ -53,6 +53,7 @@ struct broker_config {
     char *http;      /* HOST:PORT of metrics; "": none are served */
     int64_t io_threads;
     int64_t memory_limit;
+    bool shared_memory;
     int64_t max_message_bytes;
     int64_t peer_backlog_bytes;
     int64_t expiry_ns;

@@ -6,6 +6,7 @@
 #ifndef BROKER_KEPT_H
 #define BROKER_KEPT_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -31,6 +32,7 @@ struct kept_client {
     int64_t heard_ns;
     /* of samples */
     uint64_t settled; /* it has read the replies to all requests up to this id; 0: it never said so */
+    bool shared;      /* it has read shared memory */
 };
 
 struct kept_list {

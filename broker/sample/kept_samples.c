@@ -52,6 +52,12 @@ static uint32_t *kept_times_sampled(const struct kept_sample *self)
     return (uint32_t *)(void *)(self->block + (size_t)self->n * 24);
 }
 
+/* True if the picks are held only because the client reads their data itself. */
+static bool is_lease(const struct kept_sample *self)
+{
+    return self->info.holds && self->info.answered && !self->info.table->one_by_one;
+}
+
 static struct kept_sample *sample_find(const struct kept_client *client, uint64_t id)
 {
     return (struct kept_sample *)kept_list_find(client, id);
@@ -235,7 +241,7 @@ static bool make_room(struct kept_samples *self, struct kept_client *client, uin
         sample_drop(self, (struct kept_sample *)client->first);
     while (self->list.bytes + bytes > self->budget) {
         struct kept_sample *oldest = (struct kept_sample *)self->list.oldest;
-        if (oldest->info.holds)
+        if (oldest->info.holds && !is_lease(oldest))
             log_full(self, &oldest->info, oldest->picks.n);
         sample_drop(self, oldest);
     }
@@ -313,6 +319,12 @@ void kept_samples_unreserve(struct waiter *waiter)
     waiter->reserved = NULL;
 }
 
+/* True if the picks are a small part of what may be held: of larger ones a client that reads several replies would lose some. */
+static bool may_lease(const struct kept_samples *self, const struct picks *picks)
+{
+    return held_bytes(picks) <= self->budget / 4;
+}
+
 struct picks *kept_samples_keep(struct waiter *waiter, bool answered)
 {
     struct kept_samples *self = &waiter->samples->kept;
@@ -330,14 +342,18 @@ struct picks *kept_samples_keep(struct waiter *waiter, bool answered)
     struct kept_sample *sample = NULL;
     struct kept_info info = kept_samples_info(waiter);
     info.answered = answered;
-    info.holds = waiter->table->one_by_one || !answered;
+    if (!client || id <= client->settled || !may_lease(self, &waiter->picks))
+        waiter->shared = false;
+    info.holds = waiter->table->one_by_one || !answered || waiter->shared;
     if (client && id > client->settled) {
         if (info.holds)
             picks_own(&waiter->picks, waiter->samples);
         sample = keep(self, client, &info, &waiter->picks, &waiter->reserved);
+        client->shared |= waiter->shared;
     }
     if (sample)
         return info.holds ? &sample->picks : &waiter->picks;
+    waiter->shared = false;
     if (!answered)
         kept_samples_lose(waiter);
     else if (client_id)
@@ -429,6 +445,14 @@ enum kept_found kept_samples_load(struct waiter *waiter)
     return answered ? KEPT_ANSWERED : KEPT_UNANSWERED;
 }
 
+uint32_t kept_samples_readers(const struct kept_samples *self)
+{
+    uint32_t n = 0;
+    for (const struct kept_client *client = self->list.first_client; client; client = client->next)
+        n += client->shared;
+    return n;
+}
+
 /* ---- forgetting ---- */
 
 void kept_samples_settle(struct samples *samples, uint64_t client_id, uint64_t id)
@@ -475,15 +499,19 @@ void kept_samples_sweep(struct samples *samples)
 /* Stands in for arrays that are not kept. Never written to. */
 static const uint64_t zeros[SAMPLE_MAX_ITEMS];
 
-static struct picks block_picks(const struct kept_sample *sample)
+/* Returns what is known of a sample that holds nothing; a lease ends with the broker. */
+static struct picks bare_picks(const struct kept_sample *sample)
 {
     uint64_t *wide = (uint64_t *)(uintptr_t)zeros;
     uint32_t *narrow = (uint32_t *)(uintptr_t)zeros;
-    return (struct picks){.n = sample->n < SAMPLE_MAX_ITEMS ? sample->n : SAMPLE_MAX_ITEMS,
-                          .key = (uint64_t *)(void *)sample->block,
-                          .priority = kept_priority(sample),
-                          .probability = kept_probability(sample),
-                          .times_sampled = kept_times_sampled(sample),
+    bool leased = sample->info.holds;
+    const struct picks *picks = &sample->picks;
+    uint32_t n = leased ? picks->n : sample->n;
+    return (struct picks){.n = n < SAMPLE_MAX_ITEMS ? n : SAMPLE_MAX_ITEMS,
+                          .key = leased ? picks->key : (uint64_t *)(void *)sample->block,
+                          .priority = leased ? picks->priority : kept_priority(sample),
+                          .probability = leased ? picks->probability : kept_probability(sample),
+                          .times_sampled = leased ? picks->times_sampled : kept_times_sampled(sample),
                           .age_ns = wide,
                           .policy = wide,
                           .step = wide,
@@ -492,14 +520,17 @@ static struct picks block_picks(const struct kept_sample *sample)
                           .offset = narrow,
                           .length = narrow,
                           .chunks = narrow,
-                          .table_size = sample->table_size};
+                          .table_size = leased ? picks->table_size : sample->table_size};
 }
 
 void kept_samples_each(const struct samples *samples, kept_image_fn *fn, void *ctx)
 {
     for (const struct kept *kept = samples->kept.list.oldest; kept; kept = kept->newer) {
         const struct kept_sample *at = (const struct kept_sample *)kept;
-        struct kept_image image = {at->info, at->info.holds ? at->picks : block_picks(at)};
+        struct kept_image image = {at->info, at->picks};
+        image.info.holds = at->info.holds && !is_lease(at);
+        if (!image.info.holds)
+            image.picks = bare_picks(at);
         fn(ctx, &image);
     }
 }

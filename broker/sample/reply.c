@@ -1,5 +1,5 @@
 /* From picks to frames. What travels of a chunk is a piece of it: the rows that the items of the reply need, or all of it if a
- * block that is needed is compressed. Small pieces are packed into one frame, large ones are frames of their own, without a copy
+ * block that is needed is compressed. To a client that reads shared memory, data there does not travel: its place is told. Small pieces are packed into one frame, large ones are frames of their own, without a copy
  * where they are whole chunks. */
 #include "broker/sample/reply.h"
 
@@ -55,16 +55,17 @@ static inline bool piece_is_whole(const struct piece *self)
 /* What goes into the reply to a sample: the layouts of its items, pieces of its chunks, each row once, and the blocks of them
  * that the layouts need. Kept between replies as working memory. */
 struct reply_build {
-    struct piece *piece;                   /* in the order of the reply: n_small of them, then the large ones */
+    struct piece *piece;                   /* in the order of the reply: small, then large, then shared ones */
     uint32_t *chunk_length, *chunk_blocks; /* steps and blocks of each */
     uint32_t *chunk_index;                 /* of each reference of the picks */
+    uint64_t *place, *stamp;               /* of each shared one */
     uint32_t chunk_capacity;
     uint32_t *block_size;
     uint8_t *block_column, *block_codec;
     uint32_t block_capacity;
     struct reply_place *places; /* hash map by chunk */
     uint32_t place_mask, place_capacity;
-    uint32_t n_chunks, n_small, n_blocks;
+    uint32_t n_chunks, n_small, n_shared, n_blocks;
     uint32_t *layout_index; /* of each item */
     uint32_t *offset;       /* of each item in its first piece */
     uint64_t *age_ns;       /* of each item */
@@ -74,8 +75,9 @@ struct reply_build {
     uint32_t full;       /* all columns below this are needed: chunks without others are sent as they are */
     bool alike;          /* all chunks are such, with the same columns */
     bool cut, shifted;   /* some piece is not its whole chunk; some does not begin with it */
+    bool shared;         /* the client reads shared memory */
     size_t small_bytes;  /* of the needed blocks of small chunks */
-    uint32_t stamp;      /* marks the layouts that are in the reply */
+    uint32_t mark;       /* marks the layouts that are in the reply */
 };
 
 /* Prefetches the header of chunk i, if there is one. Picking has fetched it, but in a reply with more than HOT_HEADERS chunks it is
@@ -108,7 +110,8 @@ static bool reserve(struct reply_build *self, uint32_t refs, uint32_t items)
     if (refs > self->chunk_capacity) {
         uint32_t n = refs + refs / 2;
         if (!grow((void **)&self->piece, n, sizeof *self->piece) || !grow((void **)&self->chunk_length, n, 4) ||
-            !grow((void **)&self->chunk_blocks, n, 4) || !grow((void **)&self->chunk_index, n, 4))
+            !grow((void **)&self->chunk_blocks, n, 4) || !grow((void **)&self->chunk_index, n, 4) ||
+            !grow((void **)&self->place, n, 8) || !grow((void **)&self->stamp, n, 8))
             return false;
         self->chunk_capacity = n;
     }
@@ -147,8 +150,8 @@ static bool collect_layouts(struct reply_build *self, const struct layouts *layo
             continue;
         }
         struct layout *layout = layouts_at(layouts, picks->layout[i]);
-        if (layout->stamp != self->stamp) {
-            layout->stamp = self->stamp;
+        if (layout->stamp != self->mark) {
+            layout->stamp = self->mark;
             layout->index = n++;
             for (uint32_t b = 0; b < sizeof self->need; b++)
                 self->need[b] |= layout->need[b];
@@ -194,16 +197,22 @@ static bool places_reset(struct reply_build *self, uint32_t refs)
     return true;
 }
 
-/* Moves large pieces behind the small ones, each group in its order. */
-static bool partition_large(struct reply_build *self, uint32_t n_refs)
+static inline bool is_shared(const struct reply_build *self, const struct piece *piece)
+{
+    return self->shared && piece->chunk->where == CHUNK_SHARED;
+}
+
+/* Moves large pieces behind the small ones, and shared ones behind these, each group in its order. */
+static bool partition(struct reply_build *self, uint32_t n_refs)
 {
     uint32_t n = self->n_chunks, small = 0;
     struct piece *sorted = malloc(n * sizeof *sorted);
-    uint32_t *moved = malloc(n * sizeof *moved), large = self->n_small;
+    uint32_t *moved = malloc(n * sizeof *moved), large = self->n_small, shared = n - self->n_shared;
     bool ok = sorted && moved;
     for (uint32_t i = 0; ok && i < n; i++) {
-        moved[i] = self->piece[i].bytes > OWN_FRAME_BYTES ? large++ : small++;
-        sorted[moved[i]] = self->piece[i];
+        const struct piece *piece = &self->piece[i];
+        moved[i] = is_shared(self, piece) ? shared++ : piece->bytes > OWN_FRAME_BYTES ? large++ : small++;
+        sorted[moved[i]] = *piece;
     }
     for (uint32_t i = 0; ok && i < n_refs; i++)
         self->chunk_index[i] = moved[self->chunk_index[i]];
@@ -217,7 +226,7 @@ static bool partition_large(struct reply_build *self, uint32_t n_refs)
 /* True if rows are cut out of the chunk's blocks. */
 static bool can_cut(const struct reply_build *self, struct chunk *chunk)
 {
-    if (chunk->bytes < CUT_BYTES)
+    if (chunk->bytes < CUT_BYTES || (self->shared && chunk->where == CHUNK_SHARED))
         return false;
     const uint8_t *codecs = chunk_block_codecs(chunk);
     for (uint32_t c = 0; c < chunk->columns; c++)
@@ -336,10 +345,10 @@ static uint32_t add_needed_blocks(struct reply_build *self, const struct piece *
     return bytes;
 }
 
-/* Collects the blocks of all pieces, and counts the small ones. */
+/* Collects the blocks of all pieces, and counts the small and the shared ones. */
 static bool collect_blocks(struct reply_build *self)
 {
-    uint32_t n = self->n_chunks, n_small = 0, columns = n ? self->piece[0].chunk->columns : 0;
+    uint32_t n = self->n_chunks, n_small = 0, n_shared = 0, columns = n ? self->piece[0].chunk->columns : 0;
     size_t small_bytes = 0;
     bool alike = true;
     self->n_blocks = 0;
@@ -351,17 +360,21 @@ static bool collect_blocks(struct reply_build *self)
             return false;
         uint32_t first = self->n_blocks;
         bool full = chunk->columns <= self->full, whole = !self->cut || piece_is_whole(piece);
-        uint32_t bytes = full && whole ? add_all_blocks(self, chunk) : add_needed_blocks(self, piece);
+        bool shared = is_shared(self, piece);
+        uint32_t bytes = shared || (full && whole) ? add_all_blocks(self, chunk) : add_needed_blocks(self, piece);
         alike = alike && full && chunk->columns == columns;
         piece->bytes = bytes;
         self->chunk_length[i] = piece_rows(piece);
         self->chunk_blocks[i] = self->n_blocks - first;
-        if (bytes <= OWN_FRAME_BYTES) {
+        if (shared) {
+            n_shared++;
+        } else if (bytes <= OWN_FRAME_BYTES) {
             n_small++;
             small_bytes += bytes;
         }
     }
     self->n_small = n_small;
+    self->n_shared = n_shared;
     self->small_bytes = small_bytes;
     self->alike = alike;
     return true;
@@ -369,13 +382,14 @@ static bool collect_blocks(struct reply_build *self)
 
 static bool reply_build_collect(struct reply_build *self, const struct layouts *layouts, const struct picks *picks)
 {
-    if (++self->stamp == 0)
-        self->stamp = 1;
+    if (++self->mark == 0)
+        self->mark = 1;
     if (!reserve(self, picks->n_refs, picks->n) || !collect_layouts(self, layouts, picks) ||
         !collect_pieces(self, picks) || !collect_blocks(self))
         return false;
-    bool mixed = self->n_small > 0 && self->n_small < self->n_chunks;
-    if (mixed && !(partition_large(self, picks->n_refs) && collect_blocks(self)))
+    uint32_t large = self->n_chunks - self->n_small - self->n_shared;
+    bool mixed = (self->n_small > 0) + (large > 0) + (self->n_shared > 0) > 1;
+    if (mixed && !(partition(self, picks->n_refs) && collect_blocks(self)))
         return false;
     if (self->shifted)
         shift_offsets(self, picks);
@@ -401,7 +415,8 @@ void reply_build_destroy(struct reply_build **self)
         return;
     void *const arrays[] = {build->piece,      build->chunk_length, build->chunk_blocks, build->chunk_index,
                             build->block_size, build->block_column, build->block_codec,  build->layout_index,
-                            build->offset,     build->age_ns,       build->places};
+                            build->offset,     build->age_ns,       build->places,       build->place,
+                            build->stamp};
     for (uint32_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++)
         free(arrays[i]);
     text_fini(&build->layouts);
@@ -512,7 +527,7 @@ static bool make_payload(const struct reply_build *self, struct peer *peer, zmq_
             return false;
         *n = 1;
     }
-    for (uint32_t i = self->n_small; i < self->n_chunks; i++, (*n)++)
+    for (uint32_t i = self->n_small; i < self->n_chunks - self->n_shared; i++, (*n)++)
         if (!frame_large(self, peer, &self->piece[i], &payload[*n]))
             return false;
     return true;
@@ -564,7 +579,8 @@ static void write_header(const struct reply_build *self, const struct sample_rep
 {
     const struct picks *picks = reply->picks;
     bool same = reply_build_same_columns(self);
-    bool in_order = self->n_chunks == picks->n_refs && self->n_small == self->n_chunks;
+    bool in_order = self->n_chunks == picks->n_refs &&
+                    (self->n_small == self->n_chunks || (self->n_shared && self->n_shared == self->n_chunks));
     struct wire_sampled_out out = {
         .id = reply->id,
         .text = reply->text,
@@ -591,6 +607,9 @@ static void write_header(const struct reply_build *self, const struct sample_rep
         .block_column = self->block_column,
         .block_codec = self->block_codec,
         .n_block_columns = same && self->n_chunks ? self->chunk_blocks[0] : self->n_blocks,
+        .place = self->place,
+        .stamp = self->stamp,
+        .n_places = self->n_shared,
         .packed = self->n_small,
         .layouts = self->layouts.data,
         .layouts_size = self->layouts.size,
@@ -610,7 +629,7 @@ static void write_header(const struct reply_build *self, const struct sample_rep
 static bool send_built(const struct reply_build *self, struct peers *peers, struct peer *peer,
                        const struct sample_reply *reply, bool *sent)
 {
-    uint32_t most = 1 + self->n_chunks - self->n_small, n = 0;
+    uint32_t most = 1 + self->n_chunks - self->n_small - self->n_shared, n = 0;
     zmq_msg_t *payload = malloc(most * sizeof *payload);
     struct text header = {0};
     zmq_msg_t head;
@@ -636,6 +655,27 @@ static bool send_built(const struct reply_build *self, struct peers *peers, stru
     return ok;
 }
 
+/* Brings data that is worth it to shared memory: of the first samples that are read there. New chunks come there at once. */
+static void share_chunks(struct store *store, const struct picks *picks)
+{
+    store->sharing = true;
+    for (uint32_t i = 0; i < picks->n_refs; i++) {
+        struct chunk *chunk = picks->refs[i];
+        if (chunk->bytes >= STORE_OWN_BYTES && chunk->where != CHUNK_SHARED && !store_share(store, chunk))
+            return;
+    }
+}
+
+static void collect_places(struct reply_build *self, const struct store *store)
+{
+    const struct piece *first = self->piece + self->n_chunks - self->n_shared;
+    for (uint32_t i = 0; i < self->n_shared; i++) {
+        struct shm_place place = shm_place(store->shm, chunk_data(first[i].chunk));
+        self->place[i] = place.at;
+        self->stamp[i] = place.stamp;
+    }
+}
+
 bool reply_picks(struct samples *samples, const struct sample_reply *reply)
 {
     struct peer *peer = peer_find(samples->peers, reply->to);
@@ -643,8 +683,13 @@ bool reply_picks(struct samples *samples, const struct sample_reply *reply)
         samples->build = need_alloc(sizeof *samples->build);
     struct reply_build *build = samples->build;
     bool sent = false;
+    build->shared = reply->shared;
+    if (reply->shared)
+        share_chunks(samples->store, reply->picks);
     bool ok = reply_build_collect(build, samples->layouts, reply->picks);
     if (ok) {
+        collect_places(build, samples->store);
+        samples->shared_samples += build->n_shared ? reply->picks->n : 0;
         collect_ages(build, samples, reply);
         ok = send_built(build, samples->peers, peer, reply, &sent);
     }

@@ -15,6 +15,7 @@ struct sample_reply {
     const char *text;
     bool partial;
     bool paid;         /* with the table's mass and room */
+    bool shared;       /* the client reads shared memory, and the picks hold their chunks for it */
     int64_t waited_ns; /* since the request came; negative: the picks do not count in the table's statistics */
 };
 

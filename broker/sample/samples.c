@@ -378,6 +378,7 @@ void sample_answer(struct waiter *waiter, const char *text)
         .text = text ? text : explain_answer(waiter, picks->n, why, sizeof why),
         .partial = !waiter->fetch && picks->n < waiter->want,
         .paid = waiter->paid,
+        .shared = waiter->shared,
         .waited_ns = counts ? waiter->samples->loop->now_ns - waiter->wait.since_ns : -1,
     };
     bool sent =

@@ -67,6 +67,7 @@ struct samples {
     struct waiter *held, **held_end; /* samples of clients that have left too many replies unread, oldest first */
     struct timer held_timer;
     struct watchers watchers;
+    uint64_t shared_samples; /* items whose data clients read themselves */
 };
 
 /* The caller has set what is borrowed: loop to peers. */
@@ -109,6 +110,7 @@ struct waiter {
     bool again;                   /* it was answered before, and gets the same items */
     uint32_t gone;                /* items of the first answer that are no longer in the table */
     bool fetch;                   /* asked for by key: nothing is counted */
+    bool shared;                  /* its client reads shared memory */
     bool short_of_memory;         /* it could not take what the table had for it */
     struct kept_sample *reserved; /* memory to keep its picks in */
     struct park park;

@@ -48,6 +48,7 @@ static Replay__MemoryInfo *memory_info(struct arena *arena, const struct service
     const struct store *store = service->store;
     replay__memory_info__init(info);
     info->chunks = store_chunk_memory(store);
+    info->shared = store->shm ? shm_bytes(store->shm)->used : 0;
     info->slabs_free = slab_bytes(store->slabs)->reserved - slab_bytes(store->slabs)->used;
     info->session_chunks = service->sessions->kept_bytes;
     info->params = service->params->bytes;
@@ -128,6 +129,8 @@ static Replay__ServerInfo *server_info(struct arena *arena, const struct service
     add_commands(arena, service, info);
     add_failures(arena, peers, info);
     info->memory = memory_info(arena, service);
+    info->shared_clients = kept_samples_readers(&service->samples->kept);
+    info->shared_samples = service->samples->shared_samples;
     return info;
 }
 

@@ -62,6 +62,7 @@ static rp_status waiter_begin(struct service *service, const struct request *req
     waiter->whole = ask->whole;
     waiter->distinct = ask->distinct;
     waiter->paid = ask->paid;
+    waiter->shared = ask->shared && request->head.client && service->samples->store->shm;
     waiter->flags = flags_of(ask);
     if (ask->distinct && ++table->stamp == 0)
         table->stamp = 1;

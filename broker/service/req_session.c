@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "broker/journal/stream.h"
 #include "broker/service/service.h"
@@ -67,6 +68,15 @@ static void hello_reply(struct service *service, struct request *request, struct
         reply.n_shards = service->n_shards;
         reply.shards = service->shards;
         reply.settings = service->config->settings;
+    }
+    Replay__Arena shared = REPLAY__ARENA__INIT;
+    if (service->samples->store->shm && request->identity->roles & (KEY_LEARNER | KEY_ADMIN)) {
+        struct shm_file file = shm_file(service->samples->store->shm);
+        shared.pid = (uint32_t)getpid();
+        shared.fd = (uint32_t)file.fd;
+        shared.size = file.size;
+        shared.nonce = file.nonce;
+        reply.arena = &shared;
     }
     if (session) {
         reply.session = (ProtobufCBinaryData){WIRE_SESSION_BYTES, session->id};

@@ -32,6 +32,7 @@ void store_init(struct store *self, uint64_t memory_limit)
 void store_fini(struct store *self)
 {
     slab_heap_destroy(&self->slabs);
+    shm_destroy(&self->shm);
 }
 
 const uint8_t *chunk_data(struct chunk *chunk)
@@ -69,28 +70,40 @@ static size_t split_size(uint32_t columns)
     return sizeof(struct chunk) + table_bytes(columns) + 7 + sizeof(struct chunk_split);
 }
 
+/* True if neither slabs nor shared memory count the data. */
+static bool is_outside(enum chunk_where where)
+{
+    return where == CHUNK_IN_HEAP || where == CHUNK_IN_MESSAGE;
+}
+
 static void split_here(struct store *self, struct chunk *chunk, void *data, enum chunk_where where)
 {
     split(chunk)->data = data;
     chunk->where = (uint8_t)where & 7;
     chunk->hot = 1;
     self->split_bytes += chunk->bytes;
-    if (where != CHUNK_IN_SLAB)
+    if (is_outside(where))
         self->outside += chunk->bytes;
+}
+
+static void object_free(struct store *self, void *object, enum chunk_where where)
+{
+    if (where == CHUNK_IN_SLAB)
+        slab_free(self->slabs, object);
+    else if (where == CHUNK_SHARED)
+        shm_free(self->shm, object);
+    else
+        free(object);
 }
 
 /* Frees the object that has the data. */
 static void split_drop(struct store *self, struct chunk *chunk)
 {
-    void *data = split(chunk)->data;
-    if (chunk->where == CHUNK_IN_SLAB) {
-        slab_free(self->slabs, data);
-    } else {
-        if (chunk->where == CHUNK_IN_MESSAGE)
-            zmq_msg_close(data);
-        free(data);
+    if (chunk->where == CHUNK_IN_MESSAGE)
+        zmq_msg_close(split(chunk)->data);
+    object_free(self, split(chunk)->data, chunk->where);
+    if (is_outside(chunk->where))
         self->outside -= chunk->bytes;
-    }
     self->split_bytes -= chunk->bytes;
     split(chunk)->data = NULL;
     chunk->where = CHUNK_ON_DISK;
@@ -98,8 +111,10 @@ static void split_drop(struct store *self, struct chunk *chunk)
 
 static void *split_copy(struct store *self, const void *data, uint32_t bytes, enum chunk_where *where)
 {
-    *where = bytes <= SLAB_MAX_BYTES ? CHUNK_IN_SLAB : CHUNK_IN_HEAP;
-    void *copy = *where == CHUNK_IN_SLAB ? slab_alloc(self->slabs, bytes) : malloc(bytes);
+    void *copy = self->sharing && bytes >= STORE_OWN_BYTES ? shm_alloc(self->shm, bytes) : NULL;
+    *where = copy ? CHUNK_SHARED : bytes <= SLAB_MAX_BYTES ? CHUNK_IN_SLAB : CHUNK_IN_HEAP;
+    if (!copy)
+        copy = *where == CHUNK_IN_SLAB ? slab_alloc(self->slabs, bytes) : malloc(bytes);
     if (copy)
         memcpy(copy, data, bytes);
     return copy;
@@ -109,16 +124,13 @@ static struct chunk *split_add(struct store *self, uint32_t columns, const void 
                                uint64_t raw_bytes, zmq_msg_t *message)
 {
     enum chunk_where where = CHUNK_IN_MESSAGE;
-    bool keep = message && bytes >= STORE_KEEP_BYTES;
+    bool keep = message && bytes >= STORE_KEEP_BYTES && !self->sharing;
     zmq_msg_t *object = keep ? malloc(sizeof *object) : split_copy(self, data, bytes, &where);
     if (!object)
         return NULL;
     struct chunk *chunk = head_new(self, columns, bytes, raw_bytes, split_size(columns));
     if (!chunk) {
-        if (where == CHUNK_IN_SLAB)
-            slab_free(self->slabs, object);
-        else
-            free(object);
+        object_free(self, object, where);
         return NULL;
     }
     if (keep) {
@@ -155,11 +167,22 @@ static void free_block(void *data, void *hint)
     free(data);
 }
 
+bool store_share(struct store *self, struct chunk *chunk)
+{
+    void *copy = shm_alloc(self->shm, chunk->bytes);
+    if (!copy)
+        return false;
+    memcpy(copy, chunk_data(chunk), chunk->bytes);
+    split_drop(self, chunk);
+    split_here(self, chunk, copy, CHUNK_SHARED);
+    return true;
+}
+
 bool store_put_back(struct store *self, struct chunk *chunk, void *data)
 {
     enum chunk_where where = CHUNK_IN_HEAP;
     void *object = data;
-    if (chunk->bytes <= SLAB_MAX_BYTES) {
+    if (chunk->bytes <= SLAB_MAX_BYTES || self->sharing) {
         object = split_copy(self, data, chunk->bytes, &where);
         free(data);
     } else if (chunk->bytes >= STORE_KEEP_BYTES) {

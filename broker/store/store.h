@@ -4,7 +4,8 @@
  * wire format, and knows nothing of tables, sessions or files: whoever puts chunks on disk sets `freed`.
  *
  * A small chunk is one object of the slab heap: header, block table, data. The data of a larger one is an object of its own, so that
- * it can be elsewhere: in the message in which it came, which is sent without a copy, or on disk. Chunks are held by the session that
+ * it can be elsewhere: in the message in which it came, which is sent without a copy, in memory that clients on the same host read
+ * (shm.h), or on disk. Chunks are held by the session that
  * sent them (until it says that no later item will refer to them), by items, by waiting items, and by picks of waiting samplers. */
 #ifndef BROKER_STORE_H
 #define BROKER_STORE_H
@@ -13,6 +14,7 @@
 #include <stdint.h>
 #include <zmq.h>
 
+#include "broker/store/shm.h"
 #include "broker/store/slab.h"
 #include "replay/error.h"
 
@@ -28,7 +30,7 @@
 #define STORE_FREE_BYTES (4u << 20)
 
 /* Where the data of a chunk is: with its head, or (the chunk is split) in an object of its own, or on disk only. */
-enum chunk_where { CHUNK_WITH_HEAD, CHUNK_ON_DISK, CHUNK_IN_SLAB, CHUNK_IN_HEAP, CHUNK_IN_MESSAGE };
+enum chunk_where { CHUNK_WITH_HEAD, CHUNK_ON_DISK, CHUNK_IN_SLAB, CHUNK_IN_HEAP, CHUNK_IN_MESSAGE, CHUNK_SHARED };
 
 /* Items of a second, third ... table that use the chunk. */
 struct chunk_share {
@@ -63,6 +65,8 @@ struct store {
     void (*freed)(void *ctx, const struct chunk *chunk);
     void *freed_ctx;
     struct slab_heap *slabs;
+    struct shm *shm; /* NULL: none */
+    bool sharing;    /* some client reads it: data of at least STORE_OWN_BYTES goes there */
     uint64_t chunks;
     uint64_t bytes;       /* stored data */
     uint64_t raw_bytes;   /* the same, uncompressed */
@@ -111,6 +115,8 @@ struct chunk *store_add(struct store *self, uint32_t columns, const void *data, 
 struct chunk *store_add_absent(struct store *self, uint32_t columns, uint32_t bytes, uint64_t raw_bytes, uint64_t at);
 /* Frees the data of a split chunk: it is at its place on disk. */
 void store_let_go(struct store *self, struct chunk *chunk);
+/* Moves the data of a split chunk that is here to shared memory. False: there is no room. */
+bool store_share(struct store *self, struct chunk *chunk);
 /* Puts data back that was read: chunk->bytes of it, malloc'ed and taken. False: no memory; the data is freed. */
 bool store_put_back(struct store *self, struct chunk *chunk, void *data);
 static inline void chunk_hold(struct chunk *chunk)
@@ -135,15 +141,20 @@ static inline uint64_t store_block_bytes(uint64_t bytes)
 /* Memory that chunks take. Evicting an item lowers it, if the item is the last that uses its chunks. */
 static inline uint64_t store_chunk_memory(const struct store *self)
 {
-    return slab_bytes(self->slabs)->used + self->outside;
+    return slab_bytes(self->slabs)->used + self->outside + (self->shm ? shm_bytes(self->shm)->used : 0);
 }
-/* Free places in slabs that count as memory. The next chunk of their size gets a free place; but where sizes change, slabs stay
- * until their last old chunk goes. So more than an eighth counts. */
+/* Free places in slabs and shared memory that count as memory. The next chunk of their size gets a free place; but where sizes change,
+ * slabs stay until their last old chunk goes. So more than an eighth counts. */
+static inline uint64_t store_waste_of(uint64_t used, uint64_t reserved)
+{
+    uint64_t most = used + reserved / 8 + STORE_FREE_BYTES;
+    return reserved > most ? reserved - most : 0;
+}
 static inline uint64_t store_waste(const struct store *self)
 {
     const struct slab_bytes *slabs = slab_bytes(self->slabs);
-    uint64_t most = slabs->used + slabs->reserved / 8 + STORE_FREE_BYTES;
-    return slabs->reserved > most ? slabs->reserved - most : 0;
+    uint64_t waste = store_waste_of(slabs->used, slabs->reserved);
+    return waste + (self->shm ? store_waste_of(shm_bytes(self->shm)->used, shm_bytes(self->shm)->reserved) : 0);
 }
 /* All memory that is accounted for: memory_limit bounds it. */
 static inline uint64_t store_memory(const struct store *self)

@@ -36,6 +36,9 @@ static const struct figure server_rows[] = {
     GAUGE("session_count", SUM, "replay_sessions", "Open sessions, one per writer."),
     GAUGE("expired_count", SUM, "replay_sessions_expired", "Sessions that ended and can still be resumed."),
     GAUGE("peer_count", SUM, "replay_peers", "Routes of clients that the broker has sent replies to."),
+    GAUGE("shared_clients", SUM, "replay_shared_memory_clients",
+          "Samplers on the same host that read the broker's memory themselves."),
+    COUNTER("shared_samples", "replay_shared_memory_samples", "Items that they have read there."),
     GAUGE("waiter_count", SUM, "replay_waiting_requests", "Requests that wait for their answer."),
     COUNTER("messages_in", "replay_messages_received", "Messages from clients, requests and ingest."),
     COUNTER("messages_bad", "replay_messages_bad", "Messages that could not be read."),
@@ -84,6 +87,8 @@ static const struct figure memory_rows[] = {
     SHARE("journal", MEMORY, "owner=\"journal\"", MEMORY_HELP),
     GAUGE("session_chunks", SUM, "replay_session_chunk_bytes",
           "Part of owner=\"chunks\" that open sessions hold for later items."),
+    GAUGE("shared", SUM, "replay_shared_memory_bytes",
+          "Part of owner=\"chunks\" that is in memory which clients on the same host may read."),
     END,
 };
 

@@ -18,7 +18,7 @@
 #define TESTPEER_COLUMNS 8u
 #define NO_TIMEOUT (-1)
 
-enum testpeer_flags { DISTINCT = 1, FLEXIBLE = 2, WHOLE = 4, PAID = 8 };
+enum testpeer_flags { DISTINCT = 1, FLEXIBLE = 2, WHOLE = 4, PAID = 8, SHARED = 16 };
 
 struct testpeer_column {
     const char *name, *dtype;
@@ -189,6 +189,9 @@ void testpeer_insert_large(struct testpeer *self, const char *table, uint64_t ke
 void testpeer_resend(struct testpeer *self, uint64_t received);
 
 /* ---- reading a sample reply */
+/* Maps the shared memory of the broker, from which the rows of samples with SHARED are read; of one broker at a time. */
+const uint8_t *testpeer_map(struct testpeer *self);
+void testpeer_unmap(void);
 uint32_t sampled_u32(const uint32_t *values, size_t n, uint32_t i);
 /* Returns the rows of a field of item i, in malloc'ed memory. Raw blocks only. */
 uint8_t *sampled_rows(const struct testpeer_answer *answer, uint32_t item, uint32_t field, uint32_t *rows,

@@ -13,6 +13,7 @@ uint64_t testpeer_sample(struct testpeer *self, const char *table, uint32_t coun
     sample.flexible = (flags & FLEXIBLE) != 0;
     sample.whole = (flags & WHOLE) != 0;
     sample.paid = (flags & PAID) != 0;
+    sample.shared = (flags & SHARED) != 0;
     if (timeout_ms >= 0) {
         sample.has_timeout_ms_case = REPLAY__SAMPLE__HAS_TIMEOUT_MS_TIMEOUT_MS;
         sample.timeout_ms = (uint64_t)timeout_ms;

@@ -2,12 +2,61 @@
 #include "tests/support/test.h"
 #include "tests/support/testpeer.h"
 
+#include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 uint32_t sampled_u32(const uint32_t *values, size_t n, uint32_t i)
 {
     return n == 0 ? 0 : n == 1 ? values[0] : values[i];
+}
+
+static struct {
+    uint8_t *memory;
+    size_t size;
+} shared;
+
+const uint8_t *testpeer_map(struct testpeer *self)
+{
+    Replay__Hello hello = REPLAY__HELLO__INIT;
+    TESTPEER_REQUEST(request, HELLO, hello, &hello);
+    const Replay__Arena *arena = testpeer_call(self, &request)->reply->hello->arena;
+    assert_non_null(arena);
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%u/fd/%u", arena->pid, arena->fd);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    assert_true(fd >= 0 && fcntl(fd, F_GET_SEALS) & F_SEAL_SHRINK);
+    testpeer_unmap();
+    shared.size = (size_t)arena->size;
+    shared.memory = mmap(NULL, shared.size, PROT_READ, MAP_SHARED, fd, 0);
+    assert_true(shared.memory != MAP_FAILED);
+    assert_true(mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) == MAP_FAILED);
+    assert_memory_equal(shared.memory, &arena->nonce, 8);
+    close(fd);
+    return shared.memory;
+}
+
+void testpeer_unmap(void)
+{
+    if (shared.memory)
+        munmap(shared.memory, shared.size);
+    shared.memory = NULL;
+}
+
+/* Finds the data of a chunk that is in shared memory. NULL: it is in a frame. */
+static const uint8_t *find_shared(const Replay__SampleReply *reply, uint32_t chunk, uint32_t n_chunks)
+{
+    uint32_t first = n_chunks - (uint32_t)reply->n_place;
+    assert_int_equal(reply->n_place, reply->n_stamp);
+    if (chunk < first)
+        return NULL;
+    uint64_t place = reply->place[chunk - first];
+    assert_true(shared.memory && place % 64 == 0 && place >= 64 && place < shared.size);
+    assert_memory_equal(shared.memory + place - 64, &reply->stamp[chunk - first], 8);
+    return shared.memory + place;
 }
 
 /* Finds the block of a column in a chunk of the reply. */
@@ -30,13 +79,16 @@ static const uint8_t *find_block(const struct testpeer_answer *answer, uint32_t 
             uint32_t bytes = sampled_u32(reply->block_size, reply->n_block_size, block);
             uint32_t of = reply->block_column.data[reply->block_column.len == n_blocks ? block : b];
             if (i == chunk && of == column) {
+                const uint8_t *data = find_shared(reply, chunk, n_chunks);
+                *size = bytes;
+                if (data)
+                    return data + at;
                 uint32_t frame = i < reply->packed ? 0 : i - reply->packed + (reply->packed ? 1 : 0);
                 assert_true(frame < answer->n_payload);
                 zmq_msg_t *message = &answer->payload[frame];
                 assert_true(at + bytes <= zmq_msg_size(message));
                 uint8_t codec = reply->block_codec.data[reply->block_codec.len == 1 ? 0 : block];
                 assert_int_equal(codec, RP_CODEC_RAW);
-                *size = bytes;
                 return (const uint8_t *)zmq_msg_data(message) + at;
             }
             at += bytes;

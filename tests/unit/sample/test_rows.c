@@ -34,6 +34,7 @@ static int begin(void **state)
 static int end(void **state)
 {
     (void)state;
+    testpeer_unmap();
     embed_stop(&embed);
     return 0;
 }
@@ -101,7 +102,7 @@ static uint32_t below(struct rng *rng, uint32_t n)
 }
 
 /* Random chunks, and items that overlap, lie apart in a chunk, or run over several. */
-TEST(rows_of_random_items, begin, end)
+static void sample_random_items(int flags)
 {
     struct rng rng;
     rng_seed(&rng, 26);
@@ -128,11 +129,29 @@ TEST(rows_of_random_items, begin, end)
         }
         testpeer_push(peer);
         embed_settle(&embed);
-        struct testpeer_answer *answer = testpeer_sampled(peer, "t", 1 + below(&rng, 30));
+        uint32_t n = 1 + below(&rng, 30);
+        struct testpeer_answer *answer = testpeer_await(peer, testpeer_sample(peer, "t", n, 0, flags));
         assert_int_equal(answer->status, RP_OK);
-        assert_in_range(rows_sent(answer), 1, check_items(answer, first, length));
+        uint32_t shared = (uint32_t)answer->reply->sample->n_place;
+        uint64_t steps = check_items(answer, first, length);
+        assert_in_range(rows_sent(answer), shared ? 0 : 1, steps);
+        assert_true(round < 4 || round % 2 == 0 || (shared > 0) == (flags == SHARED));
+        if (round % 3 == 0)
+            testpeer_settled(peer, 0);
         testpeer_forget(peer);
     }
+}
+
+TEST(rows_of_random_items, begin, end)
+{
+    sample_random_items(0);
+}
+
+/* The same, and what is not small is read out of shared memory. Those who read it and those who do not take turns. */
+TEST(rows_in_shared_memory, begin, end)
+{
+    testpeer_map(peer);
+    sample_random_items(SHARED);
 }
 
 /* A large chunk of which little is needed is not sent whole, and items that share rows share them in the reply. */
@@ -150,4 +169,68 @@ TEST(few_rows_of_a_large_chunk, begin, end)
     assert_int_equal(answer->status, RP_OK);
     assert_int_equal(check_items(answer, first, length), 15);
     assert_int_equal(rows_sent(answer), 12); /* 4 to 10 once, and 400 to 404 */
+}
+
+/* Inserts so many items, each over a chunk of its own of 10 steps, that nothing of before is left in the table. */
+static void replace_all(uint32_t *key)
+{
+    for (uint32_t i = 0; i < 100; i++) {
+        uint64_t step = peer->step;
+        peer->oldest_chunk = add_chunk(&step, 10, false);
+        testpeer_item(peer, layout, peer->key_base + (*key)++, 1, peer->oldest_chunk, 0, 10);
+        testpeer_push(peer);
+    }
+    embed_settle(&embed);
+}
+
+/* What a reply says about shared memory, after the reply is gone. */
+struct lease {
+    uint64_t key[10], place[10], stamp[10];
+    size_t n;
+};
+
+static uint32_t valid_stamps(const uint8_t *memory, const struct lease *lease)
+{
+    uint32_t n = 0;
+    for (size_t i = 0; i < lease->n; i++)
+        n += memcmp(memory + lease->place[i] - 64, &lease->stamp[i], 8) == 0;
+    return n;
+}
+
+static struct lease take_lease(const struct testpeer_answer *answer)
+{
+    const Replay__SampleReply *reply = answer->reply->sample;
+    struct lease lease = {.n = reply->n_place};
+    assert_int_equal(rows_sent(answer), 0);
+    assert_int_equal(reply->n_key, 10);
+    assert_in_range(lease.n, 1, 10);
+    memcpy(lease.key, reply->key, sizeof lease.key);
+    memcpy(lease.place, reply->place, lease.n * 8);
+    memcpy(lease.stamp, reply->stamp, lease.n * 8);
+    testpeer_forget(peer);
+    return lease;
+}
+
+/* What a client reads stays until the client says that it has read it, though the items are gone; a retry gets the same as bytes. */
+TEST(a_lease, begin, end)
+{
+    const uint8_t *memory = testpeer_map(peer);
+    uint32_t key = 0;
+    replace_all(&key);
+    uint64_t id = testpeer_sample(peer, "t", 10, 0, SHARED);
+    struct lease lease = take_lease(testpeer_await(peer, id));
+    replace_all(&key);
+    assert_int_equal(valid_stamps(memory, &lease), lease.n);
+    Replay__Sample again = REPLAY__SAMPLE__INIT;
+    again.table = testpeer_text("t");
+    again.count = 10;
+    again.has_timeout_ms_case = REPLAY__SAMPLE__HAS_TIMEOUT_MS_TIMEOUT_MS;
+    TESTPEER_REQUEST(request, SAMPLE, sample, &again);
+    testpeer_ask_with(peer, &request, id, NULL, 0);
+    const struct testpeer_answer *bytes = testpeer_await(peer, id);
+    assert_int_equal(bytes->reply->sample->n_place, 0);
+    assert_int_equal(bytes->reply->sample->n_key, 10);
+    assert_memory_equal(bytes->reply->sample->key, lease.key, sizeof lease.key);
+    testpeer_settled(peer, 0);
+    assert_int_equal(valid_stamps(memory, &lease), 0);
 }

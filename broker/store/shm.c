@@ -1,0 +1,291 @@
+#include "broker/store/shm.h"
+
+#include <fcntl.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "broker/store/reserve.h"
+#include "proto/base/need.h"
+#include "proto/base/rng.h"
+
+#define LINE_BYTES 64u
+#define PAGE_BYTES 4096u
+#define UNIT_BYTES (4u << 20)
+#define SMALL_MOST (512u << 10)
+/* Classes from 1 KiB to 512 KiB, eight for each power of two. */
+#define FIRST_LOG 10u
+#define CLASSES ((19u - FIRST_LOG) * 8)
+/* A large object of 513 KiB takes a whole unit of the file, though not of the memory. */
+#define FILE_FACTOR 8u
+/* Pages without objects that are kept for the next ones, besides an eighth. */
+#define SPARE_BYTES (UINT64_C(64) << 20)
+
+enum unit_kind {
+    UNIT_FREE,
+    UNIT_SMALL,
+    UNIT_LARGE,
+    UNIT_REST
+}; /* UNIT_REST: of the large object in a unit before it */
+
+struct unit {
+    enum unit_kind kind;
+    uint32_t class;      /* of its small objects; of a large one: its units */
+    uint32_t used;       /* objects; of a large one: its pages */
+    uint32_t fresh;      /* objects from this one on were never used */
+    uint32_t free;       /* the first free object, plus 1; 0: none */
+    uint32_t next, prev; /* units of the class that have room; 0: none */
+    uint64_t present;    /* bytes, from its start, whose pages may be there */
+};
+
+/* Before each object, in the file. */
+struct line {
+    _Atomic uint64_t stamp;
+    uint32_t next; /* of a free object: the next one, plus 1 */
+};
+
+struct shm {
+    struct shm_bytes bytes; /* first */
+    uint8_t *memory;
+    struct unit *units; /* unit 0 has the nonce */
+    uint32_t n_units;
+    uint32_t lowest; /* no unit below is free */
+    uint32_t top;    /* no unit from here on was ever used */
+    uint32_t room[CLASSES];
+    uint64_t stamp; /* the newest */
+    struct shm_file file;
+};
+
+static uint32_t class_of_object(size_t size)
+{
+    uint32_t log = 63u - (uint32_t)__builtin_clzll((unsigned long long)(size - 1));
+    if (log < FIRST_LOG)
+        return 0;
+    return (log - FIRST_LOG) * 8 + ((uint32_t)((size - 1) >> (log - 3)) & 7u);
+}
+
+static uint32_t object_bytes(uint32_t class)
+{
+    return (8 + class % 8 + 1) << (class / 8 + FIRST_LOG - 3);
+}
+
+/* ---- the file ---- */
+
+static bool open_file(struct shm_file *file, uint8_t **memory)
+{
+    file->fd = memfd_create("replay", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (file->fd < 0)
+        return false;
+    *memory = ftruncate(file->fd, (off_t)file->size) == 0
+                  ? mmap(NULL, file->size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file->fd, 0)
+                  : MAP_FAILED;
+    if (*memory != MAP_FAILED && fchmod(file->fd, S_IRUSR) == 0 &&
+        fcntl(file->fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0)
+        return true;
+    if (*memory != MAP_FAILED)
+        munmap(*memory, file->size);
+    close(file->fd);
+    return false;
+}
+
+struct shm *shm_new(uint64_t bytes)
+{
+    uint64_t units = bytes / UNIT_BYTES * FILE_FACTOR + 64;
+    uint8_t *memory;
+    struct shm_file file = {.size = units * UNIT_BYTES};
+    if (units > UINT32_MAX / 2 || !open_file(&file, &memory))
+        return NULL;
+    struct shm *self = need_alloc(sizeof *self);
+    *self = (struct shm){.memory = memory, .n_units = (uint32_t)units, .lowest = 1, .file = file};
+    self->units = reserve_map(units * sizeof *self->units);
+    rng_system(&self->file.nonce, sizeof self->file.nonce);
+    rng_system(&self->stamp, sizeof self->stamp); /* a reader who comes too late must not find it in the data */
+    memcpy(memory, &self->file.nonce, sizeof self->file.nonce);
+    return self;
+}
+
+void shm_destroy(struct shm **self)
+{
+    struct shm *shm = *self;
+    *self = NULL;
+    if (!shm)
+        return;
+    munmap(shm->memory, shm->file.size);
+    close(shm->file.fd);
+    reserve_unmap(shm->units, shm->n_units * sizeof *shm->units);
+    free(shm);
+}
+
+struct shm_file shm_file(const struct shm *self)
+{
+    return self->file;
+}
+
+/* ---- units ---- */
+
+/* Returns the first of n free units in a row. 0: there are none. */
+static uint32_t units_take(struct shm *self, uint32_t n, enum unit_kind kind)
+{
+    uint32_t run = 0, at = self->lowest;
+    for (; at < self->n_units && run < n; at++)
+        run = self->units[at].kind == UNIT_FREE ? run + 1 : 0;
+    if (run < n)
+        return 0;
+    uint32_t first = at - n;
+    if (first == self->lowest)
+        self->lowest = at;
+    if (at > self->top)
+        self->top = at;
+    for (uint32_t i = first; i < at; i++)
+        self->units[i].kind = i == first ? kind : UNIT_REST;
+    return first;
+}
+
+/* Counts pages of a unit as there, or as there no more. */
+static void set_present(struct shm *self, struct unit *unit, uint64_t bytes)
+{
+    self->bytes.reserved += bytes - unit->present;
+    unit->present = bytes;
+}
+
+static void units_give_back(struct shm *self, uint32_t first, uint32_t n)
+{
+    for (uint32_t i = first; i < first + n; i++)
+        self->units[i] = (struct unit){.kind = UNIT_FREE, .present = self->units[i].present};
+    if (first < self->lowest)
+        self->lowest = first;
+    uint64_t most = self->bytes.used + self->bytes.used / 8 + SPARE_BYTES;
+    for (uint32_t i = self->top; --i > 0 && self->bytes.reserved > most;)
+        if (self->units[i].kind == UNIT_FREE && self->units[i].present) {
+            /* Should it fail, the pages are there longer than they are counted. */
+            (void)fallocate(self->file.fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)i * UNIT_BYTES,
+                            UNIT_BYTES);
+            set_present(self, &self->units[i], 0);
+        }
+}
+
+static void room_push(struct shm *self, uint32_t at)
+{
+    struct unit *unit = &self->units[at];
+    uint32_t *first = &self->room[unit->class];
+    unit->prev = 0;
+    unit->next = *first;
+    if (*first)
+        self->units[*first].prev = at;
+    *first = at;
+}
+
+static void room_drop(struct shm *self, uint32_t at)
+{
+    struct unit *unit = &self->units[at];
+    if (unit->prev)
+        self->units[unit->prev].next = unit->next;
+    else
+        self->room[unit->class] = unit->next;
+    if (unit->next)
+        self->units[unit->next].prev = unit->prev;
+}
+
+/* ---- objects ---- */
+
+static struct line *line_of(const struct shm *self, uint32_t unit, uint32_t object)
+{
+    uint64_t size = self->units[unit].kind == UNIT_SMALL ? object_bytes(self->units[unit].class) : 0;
+    return (struct line *)(void *)(self->memory + (uint64_t)unit * UNIT_BYTES + object * size);
+}
+
+/* Stamps an object. The stamp is seen before what is written into the object after it. */
+static void *stamp(struct shm *self, struct line *line)
+{
+    atomic_store_explicit(&line->stamp, ++self->stamp, memory_order_relaxed);
+    atomic_thread_fence(memory_order_release);
+    return (uint8_t *)line + LINE_BYTES;
+}
+
+static bool is_full(const struct unit *unit)
+{
+    return !unit->free && unit->fresh == UNIT_BYTES / object_bytes(unit->class);
+}
+
+static void *alloc_small(struct shm *self, size_t size)
+{
+    uint32_t class = class_of_object(size), bytes = object_bytes(class), at = self->room[class];
+    if (!at) {
+        if (!(at = units_take(self, 1, UNIT_SMALL)))
+            return NULL;
+        self->units[at].class = class;
+        room_push(self, at);
+    }
+    struct unit *unit = &self->units[at];
+    struct line *line = line_of(self, at, unit->free ? unit->free - 1 : unit->fresh);
+    if (unit->free)
+        unit->free = line->next;
+    else if ((uint64_t)++unit->fresh * bytes > unit->present)
+        set_present(self, unit, (uint64_t)unit->fresh * bytes);
+    unit->used++;
+    self->bytes.used += bytes;
+    if (is_full(unit))
+        room_drop(self, at);
+    return stamp(self, line);
+}
+
+static void *alloc_large(struct shm *self, size_t size)
+{
+    uint32_t n = (uint32_t)((size + UNIT_BYTES - 1) / UNIT_BYTES), at = units_take(self, n, UNIT_LARGE);
+    if (!at)
+        return NULL;
+    struct unit *unit = &self->units[at];
+    unit->class = n;
+    unit->used = (uint32_t)((size + PAGE_BYTES - 1) / PAGE_BYTES);
+    uint64_t left = (uint64_t)unit->used * PAGE_BYTES;
+    self->bytes.used += left;
+    for (; left; unit++) {
+        uint64_t bytes = left < UNIT_BYTES ? left : UNIT_BYTES;
+        if (bytes > unit->present)
+            set_present(self, unit, bytes);
+        left -= bytes;
+    }
+    return stamp(self, line_of(self, at, 0));
+}
+
+void *shm_alloc(struct shm *self, size_t bytes)
+{
+    size_t size = bytes + LINE_BYTES;
+    return size <= SMALL_MOST ? alloc_small(self, size) : size < self->file.size ? alloc_large(self, size) : NULL;
+}
+
+void shm_free(struct shm *self, void *object)
+{
+    uint64_t offset = (uint64_t)((uint8_t *)object - self->memory) - LINE_BYTES;
+    uint32_t at = (uint32_t)(offset / UNIT_BYTES);
+    struct unit *unit = &self->units[at];
+    struct line *line = (struct line *)(void *)(self->memory + offset);
+    atomic_store_explicit(&line->stamp, 0, memory_order_relaxed);
+    if (unit->kind == UNIT_LARGE) {
+        self->bytes.used -= (uint64_t)unit->used * PAGE_BYTES;
+        units_give_back(self, at, unit->class);
+        return;
+    }
+    uint32_t bytes = object_bytes(unit->class);
+    bool was_full = is_full(unit);
+    line->next = unit->free;
+    unit->free = (uint32_t)(offset % UNIT_BYTES / bytes) + 1;
+    self->bytes.used -= bytes;
+    if (was_full)
+        room_push(self, at);
+    if (--unit->used == 0) {
+        room_drop(self, at);
+        units_give_back(self, at, 1);
+    }
+}
+
+struct shm_place shm_place(const struct shm *self, const void *object)
+{
+    const struct line *line = (const struct line *)(const void *)((const uint8_t *)object - LINE_BYTES);
+    return (struct shm_place){.at = (uint64_t)((const uint8_t *)object - self->memory),
+                              .stamp = atomic_load_explicit(&line->stamp, memory_order_relaxed)};
+}
