@@ -23,9 +23,11 @@
 enum work { WORK_INSERT, WORK_SAMPLE, WORK_UPDATE, WORK_BOTH };
 
 struct options {
-    bool json, quick, all, library, ipc, help;
+    bool json, quick, strict, library, ipc, help;
+    bool table;    /* one line for each row */
     bool lend;     /* senders lend their frames instead of copying them */
     bool lend_set; /* --frames was given */
+    enum work work;
     uint32_t repeats;
     double seconds, warm_seconds;
     uint64_t size;    /* bytes of an item */
@@ -50,9 +52,8 @@ struct options {
 
 /* The commands. Each prints its figures; false: an error was printed. */
 typedef bool bench_command(struct options *options);
-bench_command command_insert, command_sample, command_update, command_mixed, command_clients,
-    command_curve; /* compare.c */
-bench_command command_journal, command_checkpoint, command_shards, command_agent, command_tree;
+bench_command command_all, command_one; /* compare.c: all rows; options.work, against libzmq or another table */
+bench_command command_checkpoint, command_shards, command_agent, command_tree;
 
 /* ---- what processes report, in shared memory: each writes its own lane ---- */
 
@@ -129,8 +130,6 @@ void files_remove(const char *folder);
 /* Makes the keys in the folder of the run. False: an error was printed. */
 bool curve_init(void);
 void curve_fini(void);
-/* Returns the folder of the broker's keys; NULL: nothing is encrypted. */
-const char *curve_folder(void);
 
 /* ---- plain libzmq: frames of the same number and sizes, which are received and discarded (raw.c, short on purpose: check it) ---- */
 
@@ -166,10 +165,10 @@ void curve_connect(void *socket);
 /* Returns the next frame of a walk through the store. */
 void raw_frame(zmq_msg_t *frame, struct raw_store *store, size_t size);
 
-/* Each runs until its process is ended. */
-void raw_server(struct raw_job *job);
+/* Each gets a struct raw_job and runs until its process is ended. */
+void raw_server(void *job);
 /* PUSH if the job has an ingest message, DEALER otherwise. */
-void raw_client(struct raw_job *job);
+void raw_client(void *job);
 
 /* ---- load generators: each function is the life of a process that runs until it is ended, or leaves a sentence in its lane.
  * "Thin" ones encode their frames before the measurement, patch numbers and keys into them, respect the
@@ -239,6 +238,8 @@ struct figures {
     double thread_ns[MOST_REPEATS];                            /* CPU time of the server's first thread for one item */
 };
 
+/* True if --only asks for a row of this name, or was not given. */
+bool options_want(const struct options *self, const char *name);
 /* Fills in values that follow from the size of the items and were not given. */
 void options_settle(struct options *self);
 /* The memory that senders walk. NULL: an error was printed. */
@@ -281,12 +282,17 @@ struct spread spread_ratio(const double *ours, const double *theirs, uint32_t n)
 bool report_pair(bool started, const struct options *options, struct row row, const struct phase phases[2],
                  bool askers);
 
+/* Prints the row of two measurements: what writers did, or what askers did. */
+void report_figures(const struct options *options, struct row row, const struct figures *ours,
+                    const struct figures *theirs, bool askers);
+
 /* client: "" for measurements inside this process. */
 void report_begin(const struct options *options, const char *command, const char *client);
 /* Prints a further figure of the command, with its goal (0: none). */
 void report_value(const struct options *options, const char *name, double value, double goal, const char *unit);
 /* The same for a figure where less is better: the goal is an upper bound. */
 void report_cost(const struct options *options, const char *name, double value, double goal, const char *unit);
-void report_end(const struct options *options);
+/* Returns the number of goals that were missed. */
+uint32_t report_end(const struct options *options);
 
 #endif

@@ -132,11 +132,6 @@ static const struct comparison rows[] = {
     {"sample, one learner", WORK_SAMPLE, true, true},
 };
 
-static bool wanted(const struct options *options, const char *what)
-{
-    return !options->only || strstr(what, options->only);
-}
-
 /* Measures `clients` clients at each shard against as many at one broker. */
 static bool compare(const struct options *options, const struct comparison *row)
 {
@@ -338,9 +333,9 @@ bool command_shards(struct options *options)
     options->processes = processes;
     bool ok = true;
     for (uint32_t i = 0; i < sizeof rows / sizeof rows[0] && ok; i++)
-        ok = !wanted(options, rows[i].what) || compare(options, &rows[i]);
+        ok = !options_want(options, rows[i].what) || compare(options, &rows[i]);
     for (uint32_t i = 0; i < sizeof skews / sizeof skews[0] && ok; i++)
-        ok = !wanted(options, skews[i].what) || compare_skewed(options, &skews[i]);
-    ok = ok && (!wanted(options, "draws") || check_draws(options));
+        ok = !options_want(options, skews[i].what) || compare_skewed(options, &skews[i]);
+    ok = ok && (!options_want(options, "draws") || check_draws(options));
     return ok;
 }

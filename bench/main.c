@@ -67,7 +67,7 @@ static int take_frames(const struct cli *cli, const struct cli_option *option, c
 }
 
 /* Who has an option: every command that starts a broker (1), those inside one process, or only some. */
-enum { WHO_RUN = 1, WHO_SHARDS = 2 };
+enum { WHO_RUN = 1, WHO_SHARDS = 2, WHO_ALL = 4 };
 
 #define AT(field) CLI_AT(struct options, field)
 #define REAL(field, from, to) CLI_TAKE, AT(field), from, to, .take = take_real
@@ -77,7 +77,7 @@ static const struct cli_option rows[] = {
     {"json", 0, NULL, "print one JSON object", ~0u, CLI_SWITCH, AT(json)},
     {"repeat", 0, "N", "measure each side N times, in turn (default 5); medians are shown", ~0u,
      WHOLE(repeats, 1, MOST_REPEATS)},
-    {"seconds", 0, "S", "length of one measurement (default 1)", WHO_RUN, REAL(seconds, 0.05, 600)},
+    {"seconds", 0, "S", "length of one measurement (default 1; all: 0.4)", WHO_RUN, REAL(seconds, 0.05, 600)},
     {"size", 0, "BYTES", "of an item (default 400)", 1, WHOLE(size, 4, 16e6)},
     {"items", 0, "N", "in the table, which is filled first (default 1M, or as many as make 1 GB)", WHO_RUN,
      WHOLE(items, 1000, 1e8)},
@@ -88,8 +88,9 @@ static const struct cli_option rows[] = {
     {"processes", 0, "N", "that they are spread over (default: up to 4)", 1, WHOLE(processes, 1, 32)},
     {"io-threads", 0, "N", "of the broker and of the raw server (default 1)", 1, WHOLE(io_threads, 1, 16)},
     {"shards", 0, "N", "brokers that are one (default 4)", WHO_SHARDS, WHOLE(shards, 2, 32)},
-    {"only", 0, "TEXT", "rows whose name contains TEXT", WHO_SHARDS, CLI_TEXT, AT(only)},
-    {"rate", 0, "N", "items/s that writers offer (default: as many as they can; journal: 500k)", 1, REAL(rate, 1, 1e9)},
+    {"only", 0, "TEXT", "rows whose name contains TEXT", WHO_SHARDS | WHO_ALL, CLI_TEXT, AT(only)},
+    {"strict", 0, NULL, "the exit status is 3 if a goal is missed", WHO_ALL, CLI_SWITCH, AT(strict)},
+    {"rate", 0, "N", "items/s that writers offer (default: as many as they can)", 1, REAL(rate, 1, 1e9)},
     {"dir", 0, "FOLDER", "where checkpoint and journal write (default: $TMPDIR or /tmp)", 1, CLI_TEXT, AT(dir)},
     {"transport", 0, "NAME", "tcp (loopback, default) or ipc", 1, CHOICE(ipc, "tcp ipc")},
     {"client", 0, "NAME", "thin (frames encoded before, nothing decoded; default) or library (libreplay)", 1,
@@ -100,7 +101,6 @@ static const struct cli_option rows[] = {
      1, CLI_TAKE, AT(lend), .prefix = "copy lend", .take = take_frames},
     {"against", 0, "N", "no raw side: compare with a second broker whose table has N items", 1,
      WHOLE(against, 1000, 1e8)},
-    {"all", 0, NULL, "every row of this command that has a goal", 1, CLI_SWITCH, AT(all)},
     {"quick", 0, NULL, "a smoke run of a few seconds; its figures mean little", ~0u, CLI_SWITCH, AT(quick)},
     {"help", 'h', NULL, NULL, ~0u, CLI_SWITCH, AT(help)},
 };
@@ -110,6 +110,7 @@ static const struct cli_option rows[] = {
 struct command {
     const char *name;
     bench_command *run;
+    enum work work;     /* of command_one */
     uint32_t who;       /* WHO bits: its options */
     const char *client; /* that it measures with, if that is no option; "": none */
     const char *summary;
@@ -117,29 +118,28 @@ struct command {
 };
 
 static const struct command commands[] = {
-    {"insert", command_insert, WHO_RUN, NULL, "inserts/s against PUSH -> PULL",
+    {"all", command_all, 0, WHO_RUN | WHO_ALL, "thin or library",
+     "every row with its reference and its goal, as one table",
+     "Inserts, samples and updates through libreplay and by thin clients, over tcp and on the same host, of 400 B to\n"
+     "400 kB, with many connections, with CURVE and with a journal; under five minutes on two cores. --only finds\n"
+     "more rows of CURVE, of the journal and of mixed loads. The options that count are --json, --repeat, --seconds,\n"
+     "--items, --only, --strict, --transport, --io-threads, --dir and --quick.\n"},
+    {"insert", command_one, WORK_INSERT, WHO_RUN, NULL, "inserts/s against PUSH -> PULL",
      "Writers push items into a full table. An item counts when the broker says that it is in the table.\n"},
-    {"sample", command_sample, WHO_RUN, NULL, "prioritized samples/s against ROUTER <-> DEALER",
+    {"sample", command_one, WORK_SAMPLE, WHO_RUN, NULL, "prioritized samples/s against ROUTER <-> DEALER",
      "Samplers ask for batches from a full table (prioritized, exponent 0.6). Items in replies count.\n"},
-    {"update", command_update, WHO_RUN, NULL, "priority updates/s against ROUTER <-> DEALER",
+    {"update", command_one, WORK_UPDATE, WHO_RUN, NULL, "priority updates/s against ROUTER <-> DEALER",
      "Requests with random keys of a full table and new priorities. Updates that were answered count.\n"},
-    {"mixed", command_mixed, WHO_RUN, NULL, "a writer and a sampler with updates, alone and together",
+    {"mixed", command_one, WORK_BOTH, WHO_RUN, NULL, "a writer and a sampler with updates, alone and together",
      "The sampler sends new priorities for each batch that it gets. 16 requests in flight unless told otherwise.\n"},
-    {"clients", command_clients, WHO_RUN, NULL, "inserts and samples with 64 and 200 connections",
-     "--clients N takes one number instead.\n"},
-    {"curve", command_curve, WHO_RUN, NULL, "inserts and samples with CURVE against libzmq with CURVE",
-     "Items of 400 B, 20 kB and 400 kB. The broker checks the key of each message; libzmq alone lets every key in.\n"},
-    {"checkpoint", command_checkpoint, WHO_RUN, NULL,
+    {"checkpoint", command_checkpoint, 0, WHO_RUN, NULL,
      "checkpoints against plain files: stall, write, second one, load; longest stretch",
      "Of 1M items of 400 B: how fast a checkpoint is written next to a file of the same size with the same fsync, how\n"
      "long a sampler waits meanwhile, how large the next one is after 1% has changed. Of 1M items of 1000 B: how fast\n"
      "they are loaded next to plain reading of the files, both from the disk (page cache dropped) and from memory. "
      "Then\n"
      "the longest stretch of the core thread with 10M items. Counts: --repeat, --items, --size, --dir, --quick.\n"},
-    {"journal", command_journal, WHO_RUN, NULL,
-     "inserts/s with the journal against without, at 500k items/s offered and at most",
-     "Counts: --rate, --repeat, --seconds, --items, --size, --dir, --quick.\n"},
-    {"shards", command_shards, WHO_RUN | WHO_SHARDS, NULL,
+    {"shards", command_shards, 0, WHO_RUN | WHO_SHARDS, NULL,
      "several brokers that are one against one broker, and what must hold over them",
      "Inserts, samples and updates of --shards brokers against one, by thin clients (as many as shards, each at one of "
      "them) and\n"
@@ -148,11 +148,11 @@ static const struct command commands[] = {
      "3:1:1:1 against their probabilities, ten times. Counts: --shards, --processes (for each shard), --repeat, "
      "--seconds,\n"
      "--items, --size, --quick.\n"},
-    {"agent", command_agent, WHO_RUN, "library",
+    {"agent", command_agent, 0, WHO_RUN, "library",
      "steps/s of an actor on CartPole-v1, and a DQN learner's step against bare CBLAS",
      "The actor alone, with its network, and with the adder that writes into a broker. The options that count are\n"
      "--json, --repeat, --seconds, --items, --transport, --io-threads and --quick.\n"},
-    {"tree", command_tree, WHO_RUN, "", "the broker's tree of priorities next to textbook trees of other fan-outs",
+    {"tree", command_tree, 0, WHO_RUN, "", "the broker's tree of priorities next to textbook trees of other fan-outs",
      "CPU time of one thread for a change and for a pick, in batches of 256, of 10k leaves up to --items (10M). "
      "Counts:\n"
      "--json, --repeat, --seconds, --items, --quick.\n"},
@@ -161,10 +161,14 @@ static const struct command commands[] = {
 static bool options_read(struct options *self, const struct command *command, int argc, char **argv)
 {
     static char program[64];
+    bool all = command->run == command_all;
     snprintf(program, sizeof program, "replay-bench %s", argv[0]);
     const struct cli cli = {
         .program = program, .options = rows, .n = sizeof rows / sizeof rows[0], .who = command->who};
-    *self = (struct options){.repeats = 5, .seconds = 1, .warm_seconds = 0.3, .size = 400, .io_threads = 1};
+    *self = (struct options){
+        .repeats = 5, .seconds = all ? 0.4 : 1, .warm_seconds = all ? 0.2 : 0.3, .size = 400, .io_threads = 1};
+    self->table = all;
+    self->work = command->work;
     argv[0] = program; /* getopt begins its messages with argv[0] */
     if (cli_read(&cli, self, argc, argv) != CLI_GO_ON)
         return false;
@@ -195,7 +199,8 @@ static int help(FILE *out)
         fprintf(out, "  %-10s %s\n", commands[i].name, commands[i].summary);
     fputs("\n"
           "'replay-bench COMMAND --help' has the options. bench/README.md says what the figures mean.\n"
-          "Exit status: 0 measured (also when a goal was missed), 1 could not measure, 2 wrong command line.\n",
+          "Exit status: 0 measured (also when a goal was missed), 1 could not measure, 2 wrong command line, 3 a goal\n"
+          "was missed, with --strict.\n",
           out);
     return out == stdout ? 0 : 2;
 }
@@ -212,14 +217,15 @@ static int run(const struct command *command, int argc, char **argv)
         puts("Numbers may end in k or M. The broker is $RP_BROKER, or replay-broker beside this program.");
         return 0;
     }
+    uint32_t missed = 0;
     bool ok = children_init();
     if (ok) {
         report_begin(&options, command->name, command->client ? command->client : options.library ? "library" : "thin");
         ok = command->run(&options);
-        report_end(&options);
+        missed = report_end(&options);
     }
     children_fini();
-    return ok ? 0 : 1;
+    return !ok ? 1 : options.strict && missed ? 3 : 0;
 }
 
 int main(int argc, char **argv)

@@ -79,8 +79,9 @@ static bool answer(struct raw_job *job, void *router, int flags)
     return true;
 }
 
-void raw_server(struct raw_job *job)
+void raw_server(void *ctx)
 {
+    struct raw_job *job = ctx;
     void *context = zmq_ctx_new();
     zmq_ctx_set(context, ZMQ_IO_THREADS, job->io_threads);
     void *sockets[2] = {job->ingest.n ? zmq_socket(context, ZMQ_PULL) : NULL,
@@ -104,8 +105,9 @@ void raw_server(struct raw_job *job)
     }
 }
 
-void raw_client(struct raw_job *job)
+void raw_client(void *ctx)
 {
+    struct raw_job *job = ctx;
     bool push = job->ingest.n > 0;
     void *socket = zmq_socket(zmq_ctx_new(), push ? ZMQ_PUSH : ZMQ_DEALER);
     int hwm = 1000 / (int)job->connections + 1; /* libzmq's own bound, for all connections together */

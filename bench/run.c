@@ -132,11 +132,6 @@ void curve_fini(void)
     keys.folder[0] = '\0';
 }
 
-const char *curve_folder(void)
-{
-    return keys.folder[0] ? keys.folder : NULL;
-}
-
 /* ---- processes ---- */
 
 bool children_init(void)
@@ -227,8 +222,8 @@ static bool write_config(const struct options *options, uint64_t items, const ch
         else
             fprintf(file, "%s: tcp://127.0.0.1:0\n", names[i]);
     }
-    if (curve_folder())
-        fprintf(file, "security: {mode: curve, keys: %s}\n", curve_folder());
+    if (keys.folder[0])
+        fprintf(file, "security: {mode: curve, keys: %s}\n", keys.folder);
     /* Sessions outlive the pauses between measurements. */
     fprintf(file,
             "io_threads: %u\n"
@@ -406,6 +401,11 @@ static uint64_t child_resident(pid_t pid)
 #define MORE_SECONDS 10
 #define TABLE_BYTES 1000000000u
 
+bool options_want(const struct options *self, const char *name)
+{
+    return !self->only || strstr(name, self->only);
+}
+
 void options_settle(struct options *self)
 {
     bool large = self->size >= LARGE_BYTES;
@@ -423,7 +423,7 @@ void options_settle(struct options *self)
     if (!self->lend_set)
         self->lend = large;
     if (!self->in_flight)
-        self->in_flight = 8;
+        self->in_flight = self->work == WORK_BOTH ? 16 : 8;
     if (!self->processes || self->processes > self->clients)
         self->processes = self->clients < 4 ? self->clients : 4;
 }
@@ -552,15 +552,6 @@ bool run_add_load(const struct options *options, struct party *party, enum work 
     return true;
 }
 
-static void run_raw_server(void *ctx)
-{
-    raw_server(ctx);
-}
-static void run_raw_client(void *ctx)
-{
-    raw_client(ctx);
-}
-
 bool run_raw(const struct options *options, const struct party *like, struct party *out)
 {
     static char bind[2][160];
@@ -577,7 +568,7 @@ bool run_raw(const struct options *options, const struct party *like, struct par
     job.bind[1] = bind[1];
     job.lane = job.server = out->lane = children_lane();
     job.items = options->per_message;
-    out->server = child_start(run_raw_server, &job);
+    out->server = child_start(raw_server, &job);
     if (out->server < 0 || !children_await(out->lane, LANE_READY, 10))
         return false;
     for (uint32_t i = 0; i < like->n_members; i++) {
@@ -589,7 +580,7 @@ bool run_raw(const struct options *options, const struct party *like, struct par
         client.connections = share_of(options, i % options->processes);
         if (member->groups == GROUP_ASK)
             client.ingest.n = 0;
-        member->pid = child_start(run_raw_client, &client);
+        member->pid = child_start(raw_client, &client);
         if (member->pid < 0 || !children_await(member->lane, LANE_READY, 10))
             return false;
     }
@@ -719,11 +710,11 @@ struct spread spread_ratio(const double *ours, const double *theirs, uint32_t n)
     return spread_of(ratios, n);
 }
 
-static uint32_t n_rows;
+static uint32_t n_rows, n_missed;
 
 void report_begin(const struct options *options, const char *command, const char *client)
 {
-    n_rows = 0;
+    n_rows = n_missed = 0;
     if (options->json)
         printf("{\"command\": \"%s\", \"transport\": \"%s\", \"io_threads\": %u, \"client\": \"%s\", \"repeats\": %u, "
                "\"seconds\": %g, \"quick\": %s, \"rows\": [",
@@ -735,6 +726,9 @@ void report_begin(const struct options *options, const char *command, const char
                options->seconds);
     else
         printf("%s, CPU time of one thread; medians of %u\n", command, options->repeats);
+    if (options->table && !options->json)
+        printf("\n%-37s %14s %14s  %-11s %6s  %-14s %6s\n", "", "items/s", "reference", "", "ratio", "from, to",
+               "goal");
     fflush(stdout);
 }
 
@@ -800,41 +794,52 @@ static void row_text(const struct options *options, const struct row *row)
         printf("   goal >= %.2f: %s", row->goal, row->ratio.median >= row->goal ? "met" : "missed");
     printf("\n");
     if (!isnan(row->memory_per_item))
-        printf("  memory   %11.0f B for each item beyond its payload%s\n", row->memory_per_item,
-               options->size == 400 && options->items >= 100000 ? "   goal <= 160" : "");
+        printf("  memory   %11.0f B for each item beyond its payload\n", row->memory_per_item);
+}
+
+static void row_line(const struct row *row)
+{
+    printf("%-37s %14.0f %14.0f  %-11s %6.2f  %5.2f, %-5.2f", row->what, row->ours.median, row->theirs.median,
+           row->other, row->ratio.median, row->ratio.least, row->ratio.most);
+    if (row->goal > 0)
+        printf("   >= %4.2f  %s", row->goal, row->ratio.median >= row->goal ? "met" : "missed");
+    printf("\n");
 }
 
 static void report_row(const struct options *options, const struct row *row)
 {
+    n_missed += row->goal > 0 && row->ratio.median < row->goal;
     if (options->json)
         row_json(options, row);
+    else if (options->table)
+        row_line(row);
     else
         row_text(options, row);
     n_rows++;
     fflush(stdout);
 }
 
-static void row_fill(struct row *row, const struct figures *figures, bool group)
+void report_figures(const struct options *options, struct row row, const struct figures *ours,
+                    const struct figures *theirs, bool askers)
 {
-    const struct figures *ours = &figures[0], *theirs = &figures[1];
-    row->ours = spread_of(ours->rate[group], ours->n);
-    row->theirs = spread_of(theirs->rate[group], theirs->n);
-    row->ratio = spread_ratio(ours->rate[group], theirs->rate[group], ours->n);
+    const struct figures *const sides[] = {ours, theirs};
+    row.ours = spread_of(ours->rate[askers], ours->n);
+    row.theirs = spread_of(theirs->rate[askers], theirs->n);
+    row.ratio = spread_ratio(ours->rate[askers], theirs->rate[askers], ours->n);
     for (int i = 0; i < 2; i++) {
-        row->server_cpu[i] = spread_of(figures[i].server_cpu, figures[i].n).median;
-        row->thread_ns[i] = spread_of(figures[i].thread_ns, figures[i].n).median;
-        row->client_cpu[i] = spread_of(figures[i].client_cpu, figures[i].n).median;
+        row.server_cpu[i] = spread_of(sides[i]->server_cpu, sides[i]->n).median;
+        row.thread_ns[i] = spread_of(sides[i]->thread_ns, sides[i]->n).median;
+        row.client_cpu[i] = spread_of(sides[i]->client_cpu, sides[i]->n).median;
     }
+    report_row(options, &row);
 }
 
 bool report_pair(bool started, const struct options *options, struct row row, const struct phase phases[2], bool askers)
 {
     static struct figures figures[2];
     bool ok = started && run_phases(options, phases, 2, figures);
-    if (ok) {
-        row_fill(&row, figures, askers);
-        report_row(options, &row);
-    }
+    if (ok)
+        report_figures(options, row, &figures[0], &figures[1], askers);
     run_end(phases[0].party);
     if (phases[1].party != phases[0].party)
         run_end(phases[1].party);
@@ -845,6 +850,7 @@ static void print_value(const struct options *options, const char *name, double 
                         const char *unit)
 {
     bool met = at_most ? value <= goal : value >= goal;
+    n_missed += goal > 0 && !met;
     if (options->json) {
         /* Names may be indented for readers of the text. */
         printf("%s\n  {\"what\": \"%s\", \"%s\": %.6g", n_rows++ ? "," : "", name + strspn(name, " "),
@@ -854,7 +860,7 @@ static void print_value(const struct options *options, const char *name, double 
         printf(", \"unit\": \"%s\"}", unit);
         return;
     }
-    printf("  %-44s %12.6g %s", name, value, unit);
+    printf("%s%-37s %14.6g %s", options->table ? "" : "  ", name, value, unit);
     if (goal > 0)
         printf("   goal %s %.3g: %s", at_most ? "<=" : ">=", goal, met ? "met" : "missed");
     printf("\n");
@@ -870,8 +876,9 @@ void report_cost(const struct options *options, const char *name, double value, 
     print_value(options, name, value, goal, true, unit);
 }
 
-void report_end(const struct options *options)
+uint32_t report_end(const struct options *options)
 {
     if (options->json)
-        printf("\n]}\n");
+        printf("\n], \"missed\": %u}\n", n_missed);
+    return n_missed;
 }
