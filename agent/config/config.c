@@ -39,8 +39,8 @@ static const struct schema_row own_rows[] = {
 
     {"environment.name", SCHEMA_STRING, ROOT(environment.name), "", 0, 0, NULL, 0,
      "a built-in environment (docs/GUIDE.md) or one of the plug-in; python:MODULE:CALLABLE, such as python:my_env:make "
-     "for "
-     "make() in my_env.py beside the file; or gym:ID for what gymnasium.make or gym.make makes; empty: CartPole-v1"},
+     "for make() in my_env.py beside the file; or gym:ID for what gymnasium.make or gym.make makes; empty: "
+     "CartPole-v1"},
     {"environment.plugin", SCHEMA_PATH, ROOT(environment.plugin), "", 0, 0, NULL, 0,
      "a shared object with environments (include/replay/env.h); relative to the file, if it exists there"},
     {"environment.interpreter", SCHEMA_STRING, ROOT(environment.interpreter), "python3", 1, 400, NULL, 0,
@@ -87,10 +87,8 @@ static const struct schema_row own_rows[] = {
     {"agent.options", SCHEMA_OPTIONS, ROOT(agent_options), NULL, 0, 8, NULL, 0,
      "options of the algorithm. dqn: double (true: the online network chooses the action that the target network "
      "evaluates), dueling (false; true: separate streams for the value and the advantages). td3: policy_delay (2 "
-     "learner "
-     "steps per policy step). sac: alpha (the temperature; 0: learned), target_entropy (of a learned temperature; 0: "
-     "minus "
-     "the size of an action). impala: entropy_cost, value_cost (weights in the loss; -1: none)"},
+     "learner steps per policy step). sac: alpha (the temperature; 0: learned), target_entropy (of a learned "
+     "temperature; 0: minus the size of an action). impala: entropy_cost, value_cost (weights in the loss; -1: none)"},
 
     {"adder.kind", SCHEMA_ENUM, ROOT(adder.kind), "transition", 0, 0, adder_kinds, 0,
      "what an item is: transition (n-step), sequence or episode"},
@@ -209,8 +207,7 @@ static const struct schema_row own_rows[] = {
      "path there"},
     {"launch.slurm.core", SCHEMA_OPTIONS, ROOT(launch.slurm.core), NULL, 0, 64, NULL, 0,
      "options of sbatch for the core job (broker, learners, evaluator and launcher): {partition: main, cpus-per-task: "
-     "8, "
-     "mem: 16G, time: 12:00:00}; before its time is over the run saves itself, is queued again and goes on"},
+     "8, mem: 16G, time: 12:00:00}; before its time is over the run saves itself, is queued again and goes on"},
     {"launch.slurm.actors", SCHEMA_OPTIONS, ROOT(launch.slurm.actors), NULL, 0, 64, NULL, 0,
      "options of sbatch for the actor array, which may be preempted"},
     {"launch.slurm.count", SCHEMA_STRING, ROOT(launch.slurm.count), "", 0, 32, NULL, 0,
@@ -224,8 +221,7 @@ static const struct schema_row own_rows[] = {
      "machines that run actors and learners beside this one (docs/LAUNCH.md)"},
     {"hosts[].name", SCHEMA_STRING, HOST(name), "", 0, 400, NULL, 0,
      "destination as ssh takes it; cpu[1-4] stands for four hosts; local: this machine with its roles, which in any "
-     "case "
-     "runs the broker, the evaluator and the roles that no host has"},
+     "case runs the broker, the evaluator and the roles that no host has"},
     {"hosts[].command", SCHEMA_STRINGS, HOST(command), NULL, 0, 64, NULL, 0,
      "instead of ssh: a command to which a line for the shell there is added, such as [docker, exec, -i, box, sh, -c]; "
      "without a name, the host is host1, host2, ... by its place in the list"},

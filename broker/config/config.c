@@ -60,8 +60,7 @@ static const struct schema_row rows[] = {
      "largest message, and therefore the largest item with its chunks"},
     {"peer_backlog_bytes", SCHEMA_BYTES, ROOT(peer_backlog_bytes), "256MiB", 1024 * KIB, 9e18, NULL, 0,
      "replies that a client may leave unread: beyond them its samples wait until it reads. A reply of any size goes "
-     "out to a "
-     "client that has read all others"},
+     "out to a client that has read all others"},
     {"session.expiry", SCHEMA_TIME, ROOT(expiry_ns), "30s", 30e6, 8.64e13, NULL, 0,
      "silence after which a session ends and its waiting items are dropped; its writer can resume it for twenty times "
      "as long"},
@@ -97,8 +96,7 @@ static const struct schema_row rows[] = {
      "folder of the broker's key and of the list of keys that are let in (replay-ctl key)"},
     {"security.quota", SCHEMA_OPTIONS, ROOT(quota_options), NULL, 0, 2, NULL, 0,
      "with keys, limits of each key that has none of its own: sessions, its open writers (1000; replay-launch writes "
-     "what "
-     "its run needs), and inserts, the items per second of its writers (0: no limit)"},
+     "what its run needs), and inserts, the items per second of its writers (0: no limit)"},
     {"plugins", SCHEMA_PATHS, ROOT(plugins), NULL, 0, 64, NULL, 0,
      "shared objects with further selectors and extensions; relative to the file, if they exist there"},
     {"tables", SCHEMA_LIST, ROOT(tables), NULL, 1, 1000, NULL, sizeof(struct table_config), "the replay tables"},

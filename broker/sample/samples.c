@@ -49,28 +49,36 @@ void waiter_release(struct waiter *self)
     samples->spare_waiters = self;
 }
 
-void waiter_enqueue(struct waiter *self)
+void waiter_append(struct waiter *self, struct waiter_list *list)
 {
-    struct table *table = self->table;
+    self->list = list;
     self->next = NULL;
-    self->prev = table->waiters_end;
-    *table->waiters_end = self;
-    table->waiters_end = &self->next;
-    table->n_waiters++;
-    self->queued = true;
+    self->prev = list->end;
+    *list->end = self;
+    list->end = &self->next;
+    list->n++;
 }
 
-void waiter_unqueue(struct waiter *self)
+void waiter_remove(struct waiter *self)
 {
-    if (!self->queued)
+    struct waiter_list *list = self->list;
+    if (!list)
         return;
     *self->prev = self->next;
     if (self->next)
         self->next->prev = self->prev;
     else
-        self->table->waiters_end = self->prev;
-    self->table->n_waiters--;
-    self->queued = false;
+        list->end = self->prev;
+    list->n--;
+    self->list = NULL;
+}
+
+void waiter_set_aside(struct waiter *self, struct waiter_list *list)
+{
+    waiter_remove(self);
+    waiter_append(self, list);
+    picks_own(&self->picks, self->samples);
+    table_mark(self->table);
 }
 
 /* ---- clients that do not read: their samples wait, and no reply is made that would only lie in memory ---- */
@@ -84,22 +92,20 @@ static bool is_held_up(const struct waiter *self)
     return peer_is_full(peers, peer_find(peers, &self->wait.to));
 }
 
+static bool is_held(const struct waiter *self)
+{
+    return self->list == &self->samples->held;
+}
+
 bool waiter_hold(struct waiter *self)
 {
     struct samples *samples = self->samples;
     struct loop *loop = samples->loop;
     uint32_t not_logged;
-    if (self->held || !is_held_up(self))
-        return self->held;
-    waiter_unqueue(self);
-    self->next = NULL;
-    self->prev = samples->held_end;
-    *samples->held_end = self;
-    samples->held_end = &self->next;
-    self->held = true;
-    picks_own(&self->picks, samples);
-    table_mark(self->table); /* its picks may have made room, and the next of the queue may be served */
-    if (samples->held == self)
+    if (is_held(self) || !is_held_up(self))
+        return is_held(self);
+    waiter_set_aside(self, &samples->held);
+    if (samples->held.first == self)
         timer_set(&loop->timers, &samples->held_timer, loop->now_ns + HELD_NS);
     if (log_allow(&samples->peers->service_log, 5, loop->now_ns, &not_logged))
         log_line(LEVEL_WARN, "B0302", "samples wait: their client does not read its replies",
@@ -107,37 +113,24 @@ bool waiter_hold(struct waiter *self)
     return true;
 }
 
-static void waiter_unhold(struct waiter *self)
-{
-    struct samples *samples = self->samples;
-    if (!self->held)
-        return;
-    *self->prev = self->next;
-    if (self->next)
-        self->next->prev = self->prev;
-    else
-        samples->held_end = self->prev;
-    self->held = false;
-}
-
 /* Goes on with samples whose clients have read, the oldest first. */
 static void look_at_held(struct timer *timer, void *ctx)
 {
     struct samples *samples = ctx;
     bool progress = false;
-    for (struct waiter *waiter = samples->held, *next; waiter; waiter = next) {
+    for (struct waiter *waiter = samples->held.first, *next; waiter; waiter = next) {
         next = waiter->next;
         if (is_held_up(waiter))
             continue;
-        waiter_unhold(waiter);
+        waiter_remove(waiter);
         if (waiter->complete) {
-            sample_answer(waiter, waiter->held_text);
+            sample_answer(waiter, NULL);
         } else if (!waiter->serve(waiter, &progress)) {
-            waiter_enqueue(waiter);
+            waiter_append(waiter, &waiter->table->waiters);
             table_mark(waiter->table);
         }
     }
-    if (samples->held)
+    if (samples->held.first)
         timer_set(&samples->loop->timers, timer, samples->loop->now_ns + HELD_NS);
 }
 
@@ -296,10 +289,9 @@ static void unpark(struct waiter *self)
 
 static void waiter_end(struct waiter *self)
 {
-    waiter_unqueue(self);
-    waiter_unhold(self);
-    free(self->held_text);
     unpark(self);
+    waiter_remove(self);
+    free(self->text);
     wait_end(&self->wait);
     kept_samples_unreserve(self);
     /* The picks may have made room for inserts, and the next waiter of the queue may be served now. */
@@ -324,31 +316,14 @@ static const char *explain_answer(const struct waiter *waiter, uint32_t n, char 
     return out;
 }
 
-/* Parks a waiter some of whose chunks are on disk. Its table has done its part: others may be served. False: all chunks are
- * in memory. */
-static bool parks(struct waiter *waiter, const char *text)
+/* Lets a waiter that is to be answered wait for data from disk, or for its client to read. False: for neither. */
+static bool must_wait(struct waiter *waiter)
 {
     const struct sample_parking *parking = &waiter->samples->parking;
-    if (!parking->ctx || !parking->park(parking->ctx, waiter, text))
-        return false;
-    if (waiter->queued) {
-        waiter_unqueue(waiter);
-        table_mark(waiter->table);
-    }
-    return true;
-}
-
-/* Holds a waiter that is to be answered. False: its client reads. */
-static bool holds(struct waiter *waiter, const char *text)
-{
-    if (!is_held_up(waiter))
-        return false;
-    if (text != waiter->held_text) {
-        free(waiter->held_text);
-        waiter->held_text = text ? need_text(text) : NULL;
-    }
-    waiter->complete = true;
-    return waiter_hold(waiter);
+    if (parking->ctx && parking->park(parking->ctx, waiter))
+        return true;
+    waiter->complete = waiter_hold(waiter);
+    return waiter->complete;
 }
 
 static __attribute__((noinline)) bool reply_traced(const struct waiter *waiter, const struct sample_reply *reply)
@@ -365,7 +340,11 @@ static __attribute__((noinline)) bool reply_traced(const struct waiter *waiter, 
 
 void sample_answer(struct waiter *waiter, const char *text)
 {
-    if (parks(waiter, text) || holds(waiter, text))
+    if (text) {
+        free(waiter->text);
+        waiter->text = need_text(text);
+    }
+    if (must_wait(waiter))
         return;
     char why[200];
     struct picks *picks = waiter->fetch ? &waiter->picks : kept_samples_keep(waiter, true);
@@ -375,7 +354,7 @@ void sample_answer(struct waiter *waiter, const char *text)
         .id = waiter->wait.id,
         .table = waiter->table,
         .picks = picks,
-        .text = text ? text : explain_answer(waiter, picks->n, why, sizeof why),
+        .text = waiter->text ? waiter->text : explain_answer(waiter, picks->n, why, sizeof why),
         .partial = !waiter->fetch && picks->n < waiter->want,
         .paid = waiter->paid,
         .shared = waiter->shared,
@@ -408,7 +387,7 @@ static void sample_explain(const void *ctx, const struct wait *wait, struct wait
     strncpy(out->table, self->table->name, sizeof out->table - 1);
     out->count = self->want;
     out->got = self->picks.n;
-    if (self->held)
+    if (is_held(self))
         snprintf(out->text, sizeof out->text,
                  "table '%s': %u of %u items picked; waits until its client has read earlier replies: more than %lld "
                  "bytes of them are unread (peer_backlog_bytes, or the limit of its key)",
@@ -477,7 +456,7 @@ bool sample_serve(struct waiter *self, bool *progress)
 {
     if (!self->picks.n && waiter_hold(self)) /* one with picks stays first: others would mark its items as theirs */
         return true;
-    if (!self->queued && self->table->waiters)
+    if (!self->list && self->table->waiters.first)
         return false; /* others came first */
     uint32_t before = self->picks.n;
     waiter_fill(self);
@@ -625,7 +604,7 @@ static void permit_expire(void *ctx, struct wait *wait)
 {
     struct waiter *self = (struct waiter *)wait;
     const struct table *table = self->table;
-    bool first = !table->waiters || table->waiters == self; /* those before it in the queue get what there is */
+    bool first = !table->waiters.first || table->waiters.first == self; /* those before it in the queue get what there is */
     uint64_t n = first ? table_sampleable(table, self->want) : 0;
     if (n > 0) {
         permit_grant(self, (uint32_t)n);
@@ -719,7 +698,7 @@ void watcher_explain(const struct watcher *self, char *text, size_t size)
 void samples_init(struct samples *self)
 {
     kept_samples_init(&self->kept, self);
-    self->held_end = &self->held;
+    self->held.end = &self->held.first;
     self->held_timer = (struct timer){.fire = look_at_held, .ctx = self};
 }
 

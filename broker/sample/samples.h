@@ -43,9 +43,9 @@ struct watchers {
 /* The disk as a second tier for chunks (spill/). ctx NULL: all chunks are in memory. */
 struct sample_parking {
     void *ctx;
-    /* Parks a waiter some of whose chunks are on disk; when they are read, sample_answer is called again with the text.
-     * False: all chunks are in memory. */
-    bool (*park)(void *ctx, struct waiter *waiter, const char *text);
+    /* Parks a waiter some of whose chunks are on disk; when they are read, sample_answer is called again. False: all chunks are
+     * in memory. */
+    bool (*park)(void *ctx, struct waiter *waiter);
     /* The waiter ends, parked or not. */
     void (*unpark)(void *ctx, struct waiter *waiter);
     /* Writes what a parked waiter waits for. */
@@ -62,9 +62,9 @@ struct samples {
     struct sample_parking parking;
     struct waiter *spare_waiters;
     uint32_t n_spare_waiters;
-    struct reply_build *build;       /* working memory of replies */
-    struct kept_samples kept;        /* samples that may be asked for again */
-    struct waiter *held, **held_end; /* samples of clients that have left too many replies unread, oldest first */
+    struct reply_build *build; /* working memory of replies */
+    struct kept_samples kept;  /* samples that may be asked for again */
+    struct waiter_list held;   /* samples of clients that have left too many replies unread */
     struct timer held_timer;
     struct watchers watchers;
     uint64_t shared_samples; /* items whose data clients read themselves */
@@ -83,18 +83,17 @@ void samples_each(const struct samples *samples, kept_image_fn *fn, void *ctx);
 enum park_state { PARK_NOT, PARK_WAITS, PARK_ADMITTED, PARK_READY };
 struct park {
     enum park_state state;
-    struct waiter *next, **prev;
     uint32_t pinned; /* references that are pinned, from the first on */
     uint32_t at;     /* references before it are in memory, or cannot be read */
     bool damaged;    /* some references cannot be read */
     bool broken;     /* no memory to wait */
-    char *text;      /* for the answer, or NULL */
 };
 
 struct waiter {
     struct wait wait;
     struct samples *samples;
-    struct waiter *next, **prev; /* in the table's queue if `queued`, among the held ones if `held` */
+    struct waiter_list *list; /* the queue of its table, the held or the parked ones; NULL: none of them */
+    struct waiter *next, **prev;
     struct table *table;
     /* Goes on with a waiter of the queue; sets *progress if it got something. True: it was answered and is gone, or it
      * is held. */
@@ -102,9 +101,9 @@ struct waiter {
     uint32_t want;
     uint32_t stamp; /* distinct: marks the items picked */
     uint32_t flags; /* PICK_... of disk/record.h */
-    bool distinct, flexible, whole, queued, held;
-    bool complete;                /* held with all that it will get: it is answered with held_text */
-    char *held_text;              /* or NULL */
+    bool distinct, flexible, whole;
+    bool complete;                /* held with all that it will get */
+    char *text;                   /* of the answer, why there are fewer than asked for; or NULL */
     bool paid;                    /* the limiter is not asked; it was charged before, if it takes permits */
     bool full;                    /* its reply has as many chunks as a reply may have */
     bool again;                   /* it was answered before, and gets the same items */
@@ -121,9 +120,11 @@ struct waiter {
 struct waiter *waiter_new(struct samples *samples, struct table *table);
 /* Releases its picks; the waiter becomes a spare one. It is in no queue and waits no more. */
 void waiter_release(struct waiter *self);
-/* Appends it to the queue of its table, and takes it out. */
-void waiter_enqueue(struct waiter *self);
-void waiter_unqueue(struct waiter *self);
+/* Appends it, which is in no list, to one; and takes it out of its list, if it is in one. */
+void waiter_append(struct waiter *self, struct waiter_list *list);
+void waiter_remove(struct waiter *self);
+/* Moves it to a list outside its table, where it holds its picks. The next of the table's queue may be served. */
+void waiter_set_aside(struct waiter *self, struct waiter_list *list);
 /* Picks what the limiter allows, one by one or in batches, up to `want`. A paid waiter does not ask the limiter, which is charged if
  * nobody can have paid before. */
 void waiter_fill(struct waiter *self);
@@ -148,7 +149,7 @@ bool sample_serve(struct waiter *self, bool *progress);
 /* Lets a fetch, which has its picks, wait on behalf of a request. */
 rp_status fetch_begin(struct waiter *waiter, const struct request *request, rp_error *err);
 
-/* Answers with the picks. text: why there are fewer than asked for, or NULL. If data has to be read from disk first, the
+/* Answers with the picks. text: why there are fewer than asked for; NULL: what was said before, if anything. If data has to be read from disk first, the
  * waiter is parked and answered later; if its client does not read, it is held. */
 void sample_answer(struct waiter *waiter, const char *text);
 /* Answers with an error. The picks count as lost. */

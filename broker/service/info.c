@@ -315,7 +315,7 @@ static Replay__TableInfo *info_table(struct arena *arena, const struct table *ta
     info->sample_rate = table_rate(table, 1);
     info->update_rate = table_rate(table, 2);
     info->waiting_inserts = table->n_waiting_items;
-    info->waiting_samplers = table->n_waiters;
+    info->waiting_samplers = table->waiters.n;
     info->deleted_episodes = table_deleted_episodes(table);
     info->total_priority = table->sampler_ops->total ? table->sampler_ops->total(table->in.sampler) : 0;
     COPY_HISTOGRAM(arena, info, ages, &table->sampled_age);

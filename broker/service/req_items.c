@@ -78,7 +78,7 @@ static bool waiter_start(struct waiter *waiter, enum kept_found found)
         sample_refuse(waiter, RP_NO_MEMORY, "no memory for the sample");
         return false;
     }
-    if (found == KEPT_ANSWERED || table->waiters || waiter_is_done(waiter))
+    if (found == KEPT_ANSWERED || table->waiters.first || waiter_is_done(waiter))
         return true;
     /* If the batch fills at once, nothing can leave the table before the reply is made. */
     waiter->picks.borrowed = !table->one_by_one && found == KEPT_NOTHING;
@@ -156,7 +156,7 @@ rp_status req_sample(struct service *service, struct request *request, rp_error 
     if (ask.has_timeout && ask.timeout_ms == 0)
         wait_expire(&waiter->wait);
     else if (!held)
-        waiter_enqueue(waiter);
+        waiter_append(waiter, &table->waiters);
     return RP_OK;
 }
 
@@ -247,12 +247,12 @@ rp_status req_permit(struct service *service, struct request *request, rp_error 
     waiter->flexible = ask->flexible;
     RP_TRY(permit_begin(waiter, request, timed ? ask->timeout_ms : WAIT_FOREVER, err));
     request->answered = true;
-    if (!table->waiters && permit_serve(waiter, &progress))
+    if (!table->waiters.first && permit_serve(waiter, &progress))
         return RP_OK;
     if (timed && ask->timeout_ms == 0)
         wait_expire(&waiter->wait);
     else
-        waiter_enqueue(waiter);
+        waiter_append(waiter, &table->waiters);
     return RP_OK;
 }
 

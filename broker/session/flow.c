@@ -623,8 +623,8 @@ static bool pump_inserts(struct table *table)
 static bool pump_samples(struct table *table)
 {
     bool progress = false;
-    while (table->waiters && table_sampleable(table, 1)) {
-        if (!table->waiters->serve(table->waiters, &progress))
+    while (table->waiters.first && table_sampleable(table, 1)) {
+        if (!table->waiters.first->serve(table->waiters.first, &progress))
             break;
     }
     return progress;
@@ -637,7 +637,7 @@ static bool pump_table(struct table *table)
     int64_t end = table->loop->now_ns + PUMP_BUDGET_NS;
     bool more = true;
     while (more) {
-        bool sampled = table->waiters && pump_samples(table);
+        bool sampled = table->waiters.first && pump_samples(table);
         bool inserted = table->blocked && pump_inserts(table);
         more = sampled || inserted;
         if (more && clock_now(clock) >= end)
@@ -654,7 +654,7 @@ bool pump_run(struct tables *tables)
         struct table *table = dirty;
         dirty = table->next_dirty;
         table->dirty = false;
-        if ((table->waiters || table->blocked) && pump_table(table))
+        if ((table->waiters.first || table->blocked) && pump_table(table))
             table_mark(table);
     }
     return tables->dirty != NULL;

@@ -196,8 +196,8 @@ static void pin(struct spill *self, struct waiter *waiter)
 static void admit(struct spill *self)
 {
     struct waiter *waiter;
-    while ((waiter = self->not_admitted) && (self->pinned_bytes < self->memory / 2 || waiter == self->parked)) {
-        self->not_admitted = waiter->park.next;
+    while ((waiter = self->not_admitted) && (self->pinned_bytes < self->memory / 2 || waiter == self->parked.first)) {
+        self->not_admitted = waiter->next;
         waiter->park.state = PARK_ADMITTED;
         pin(self, waiter);
         self->arrived = true; /* all its chunks may be in memory already */
@@ -208,16 +208,11 @@ static void admit(struct spill *self)
 static void unlink_waiter(struct spill *self, struct waiter *waiter)
 {
     if (self->not_admitted == waiter)
-        self->not_admitted = waiter->park.next;
-    *waiter->park.prev = waiter->park.next;
-    if (waiter->park.next)
-        waiter->park.next->park.prev = waiter->park.prev;
-    else
-        self->parked_end = waiter->park.prev;
-    self->n_parked--;
+        self->not_admitted = waiter->next;
+    waiter_remove(waiter);
 }
 
-static bool spill_park(void *ctx, struct waiter *waiter, const char *text)
+static bool spill_park(void *ctx, struct waiter *waiter)
 {
     struct spill *self = ctx;
     struct park *park = &waiter->park;
@@ -233,19 +228,10 @@ static bool spill_park(void *ctx, struct waiter *waiter, const char *text)
     if (park->state == PARK_NOT) {
         if (picks_are_here(&waiter->picks))
             return false;
-        picks_own(&waiter->picks, waiter->samples);
         park->state = PARK_WAITS;
-        park->next = NULL;
-        park->prev = self->parked_end;
-        *self->parked_end = waiter;
-        self->parked_end = &park->next;
-        self->n_parked++;
+        waiter_set_aside(waiter, &self->parked);
         if (!self->not_admitted)
             self->not_admitted = waiter;
-    }
-    if (text != park->text) {
-        free(park->text);
-        park->text = text ? strdup(text) : NULL;
     }
     admit(self);
     return true;
@@ -255,15 +241,12 @@ static void spill_unpark(void *ctx, struct waiter *waiter)
 {
     struct spill *self = ctx;
     struct park *park = &waiter->park;
-    if (park->state == PARK_NOT && !park->text)
+    if (park->state == PARK_NOT)
         return;
-    if (park->state == PARK_WAITS || park->state == PARK_ADMITTED)
+    if (park->state != PARK_READY)
         unlink_waiter(self, waiter);
-    if (park->state != PARK_NOT) {
-        unpin(self, waiter);
-        admit(self);
-    }
-    free(park->text);
+    unpin(self, waiter);
+    admit(self);
     *park = (struct park){0};
 }
 
@@ -351,7 +334,7 @@ static void finish(struct spill *self, struct waiter *waiter)
     unlink_waiter(self, waiter);
     waiter->park.state = PARK_READY;
     if (status == RP_OK)
-        sample_answer(waiter, waiter->park.text);
+        sample_answer(waiter, NULL);
     else if (waiter->park.broken) /* the picks are kept for a retry */
         wait_cancel(&waiter->wait, status, text);
     else if (waiter->picks.n && !waiter->whole)
@@ -392,8 +375,8 @@ static bool take_reads(struct spill *self)
         return more;
     self->arrived = false;
     struct waiter *next;
-    for (struct waiter *waiter = self->parked; waiter && waiter->park.state == PARK_ADMITTED; waiter = next) {
-        next = waiter->park.next;
+    for (struct waiter *waiter = self->parked.first; waiter && waiter->park.state == PARK_ADMITTED; waiter = next) {
+        next = waiter->next;
         if (!is_complete(self, waiter))
             continue;
         finish(self, waiter);
@@ -696,7 +679,7 @@ uint64_t spill_reads(const struct spill *self)
 bool spill_is_quiet(const struct spill *self)
 {
     const struct stream *stream = self->stream;
-    bool works = self->hand_runs || self->parked || self->needs.count || fetcher_under_way(self->fetcher);
+    bool works = self->hand_runs || self->parked.first || self->needs.count || fetcher_under_way(self->fetcher);
     return !works && (self->state.store->split_bytes <= high_mark(self) || self->stalled) && !self->moving &&
            stream->durable + 1 >= stream->number;
 }
@@ -719,7 +702,7 @@ rp_status spill_open(struct spill **out, const struct durable_state *state, stru
     self->hand.step = hand_step;
     self->memory = (uint64_t)config->storage_memory;
     self->disk = (uint64_t)config->storage_disk;
-    self->parked_end = &self->parked;
+    self->parked.end = &self->parked.first;
     self->reads_end = &self->reads;
     self->swept_ns = state->loop->now_ns;
     state->store->split = true;

@@ -28,9 +28,8 @@ struct spill {
     uint64_t memory; /* storage.memory: most bytes of data in memory */
     uint64_t disk;   /* storage.disk: most bytes of chunks in segments; 0: no limit */
     /* parked waiters, oldest first. Those before not_admitted have all their chunks pinned or being read */
-    struct waiter *parked, **parked_end;
+    struct waiter_list parked;
     struct waiter *not_admitted;
-    uint64_t n_parked;
     struct idmap needs; /* chunks that are pinned or being read */
     struct need *reads, **reads_end;
     uint64_t pinned_bytes;

@@ -62,6 +62,12 @@ struct table_history {
     uint32_t at, n;
 };
 
+/* Samples that wait, oldest first: sample/samples.h appends and removes them. */
+struct waiter_list {
+    struct waiter *first, **end;
+    uint64_t n;
+};
+
 struct table {
     struct tables *tables;
     struct loop *loop; /* this and the next two: those of tables */
@@ -98,9 +104,9 @@ struct table {
     struct histogram sampled_staleness; /* versions of the policy that were put since the item was made */
     bool sampled_lately;                /* in the last second or two */
     /* used by the rooms above */
-    struct flow *blocked;                  /* ring of flows with items that wait */
-    struct waiter *waiters, **waiters_end; /* samples that wait, oldest first */
-    uint64_t n_waiters, n_waiting_items;
+    struct flow *blocked; /* ring of flows with items that wait */
+    struct waiter_list waiters;
+    uint64_t n_waiting_items;
     bool dirty; /* in tables.dirty: table_mark */
     struct table *next_dirty;
 };

@@ -215,7 +215,7 @@ EMBED_TEST(a_waiting_sample_follows_its_retry_to_a_new_route, FREE_TABLE, NULL)
     peer->next_id--;
     assert_int_equal(testpeer_sample(peer, "t", 2, NO_TIMEOUT, 0), id);
     assert_null(testpeer_poll(peer, id));
-    assert_int_equal(embed_table(embed, "t")->n_waiters, 1);
+    assert_int_equal(embed_table(embed, "t")->waiters.n, 1);
     testpeer_insert(writer, "t", 1, 1, 1);
     struct testpeer_answer *answer = testpeer_await(peer, id);
     assert_int_equal(answer->status, RP_OK);

@@ -98,7 +98,7 @@ EMBED_TEST(a_permit_waits_for_all_or_for_some, RATIO, NULL)
     uint64_t sample = testpeer_sample(peer, "t", 1, NO_TIMEOUT, 0);
     embed_settle(embed);
     assert_int_equal(limiter()->samples, 15); /* nothing is charged for those that wait */
-    assert_int_equal(embed_table(embed, "t")->n_waiters, 3);
+    assert_int_equal(embed_table(embed, "t")->waiters.n, 3);
     insert("t", 11, 3);
     assert_null(testpeer_poll(peer, whole));
     insert("t", 14, 2);
@@ -157,11 +157,11 @@ EMBED_TEST(who_gives_up_or_is_gone_was_charged_nothing, RATIO,
     ask(0, 30, NO_TIMEOUT, 0);
     embed_settle(embed);
     testpeer_reconnect(peer); /* over tcp the broker sees the end of the connection */
-    for (uint32_t i = 0; i < 5000 && embed_table(embed, "t")->n_waiters; i++) {
+    for (uint32_t i = 0; i < 5000 && embed_table(embed, "t")->waiters.n; i++) {
         zmq_poll(NULL, 0, 1);
         embed_advance(embed, 1);
     }
-    assert_int_equal(embed_table(embed, "t")->n_waiters, 0);
+    assert_int_equal(embed_table(embed, "t")->waiters.n, 0);
     assert_int_equal(limiter()->samples, 0);
     granted(ask(0, 20, 0, 0), 20);
 }
@@ -176,7 +176,7 @@ EMBED_TEST(a_retry_takes_a_waiting_permit_over, RATIO, NULL)
     second->client = peer->client;
     testpeer_permit(second, id, "t", 30, NO_TIMEOUT, 0);
     embed_settle(embed);
-    assert_int_equal(embed_table(embed, "t")->n_waiters, 1);
+    assert_int_equal(embed_table(embed, "t")->waiters.n, 1);
     insert("t", 11, 5);
     assert_int_equal(testpeer_await(second, id)->reply->permit->granted, 30);
     assert_null(testpeer_poll(peer, id));
@@ -316,7 +316,7 @@ EMBED_TEST(a_storm_of_retries_is_charged_once, RATIO, NULL)
     for (uint32_t i = 0; i < PEERS * TIMES; i++)
         testpeer_permit(peers[i % PEERS], 5, "t", 30, NO_TIMEOUT, 0);
     embed_settle(embed);
-    assert_int_equal(embed_table(embed, "t")->n_waiters, 1);
+    assert_int_equal(embed_table(embed, "t")->waiters.n, 1);
     assert_int_equal(limiter()->samples, 0);
     insert("t", 11, 5);
     for (uint32_t i = 0; i < PEERS * TIMES; i++)
@@ -324,7 +324,7 @@ EMBED_TEST(a_storm_of_retries_is_charged_once, RATIO, NULL)
     for (uint32_t i = 0; i < PEERS; i++)
         assert_int_equal(testpeer_await(peers[i], 5)->reply->permit->granted, 30);
     assert_int_equal(limiter()->samples, 30);
-    assert_int_equal(embed_table(embed, "t")->n_waiters, 0);
+    assert_int_equal(embed_table(embed, "t")->waiters.n, 0);
 }
 
 /* A waiting permit follows the limiter's new bounds: it is served as soon as they allow it. */

@@ -82,7 +82,7 @@ TEST(the_deadline_gives_a_partial_batch_or_an_error, NULL, end)
     answer = testpeer_await(peer, id);
     assert_int_equal(answer->status, RP_DEADLINE_EXCEEDED);
     assert_non_null(strstr(answer->text, "needs 2 more inserts"));
-    assert_int_equal(table()->n_waiters, 0);
+    assert_int_equal(table()->waiters.n, 0);
 }
 
 TEST(waiters_are_served_in_order, NULL, end)
@@ -240,7 +240,7 @@ TEST(a_cancelled_request_is_answered_with_what_it_has, NULL, end)
     assert_int_equal(answer->reply->sample->n_key, 2);
     assert_non_null(strstr(answer->text, "cancelled"));
     assert_int_equal(table()->stats.orphaned_picks, 0);
-    assert_int_equal(table()->n_waiters, 0);
+    assert_int_equal(table()->waiters.n, 0);
 }
 
 TEST(picks_of_a_cancelled_request_are_counted_if_they_are_still_there, NULL, end)
@@ -257,7 +257,7 @@ TEST(picks_of_a_cancelled_request_are_counted_if_they_are_still_there, NULL, end
     assert_int_equal(testpeer_await(peer, id)->status, RP_CANCELLED);
     assert_int_equal(table()->stats.orphaned_picks, 2);
     assert_int_equal(testpeer_table_info(peer, "t")->orphaned_picks, 2);
-    assert_int_equal(table()->n_waiters, 0);
+    assert_int_equal(table()->waiters.n, 0);
 }
 
 /* Until the ROUTER has heard that the peer behind a waiting request is gone. */

@@ -369,10 +369,10 @@ static void spill_all(void)
 static const struct wait *await_parked(uint64_t n)
 {
     struct broker *broker = embed.broker;
-    for (uint32_t ms = 0; ms < 5000 && broker->spill->n_parked < n; ms++)
+    for (uint32_t ms = 0; ms < 5000 && broker->spill->parked.n < n; ms++)
         if (!service_receive(&broker->service))
             zmq_poll(NULL, 0, 1);
-    assert_int_equal(broker->spill->n_parked, n);
+    assert_int_equal(broker->spill->parked.n, n);
     return broker->peers.waits.first;
 }
 
@@ -408,7 +408,7 @@ TEST(a_parked_sample_is_cancelled_and_lost_like_any_other, make_folder, drop_fol
     uint64_t fetch_id = testpeer_ask(peer, &request);
     await_parked(2);
     waits_cancel_all(&embed.broker->peers.waits, RP_CANCELLED, "enough");
-    assert_null(embed.broker->spill->parked);
+    assert_null(embed.broker->spill->parked.first);
     assert_int_equal(testpeer_await(peer, id)->status, RP_CANCELLED);
     assert_int_equal(testpeer_await(peer, fetch_id)->status, RP_CANCELLED);
     assert_int_equal(embed.broker->spill->pinned_bytes, 0);
@@ -426,7 +426,7 @@ TEST(many_samplers_share_memory_and_reads, make_folder, drop_folder)
         ids[i] = testpeer_sample(peer, "t", 16, NO_TIMEOUT, 0);
     await_parked(60);
     uint64_t most = 0;
-    while (embed.broker->spill->parked) {
+    while (embed.broker->spill->parked.first) {
         broker_turn(embed.broker, 1);
         if (embed.broker->store.split_bytes > most)
             most = embed.broker->store.split_bytes;
@@ -447,9 +447,9 @@ TEST(data_goes_while_its_client_does_not_read, make_folder, drop_folder)
     struct broker *broker = embed.broker;
     struct peer *to = peer_find(&broker->peers, &wait->to);
     atomic_fetch_add(&to->pending_bytes, 1LL << 40);
-    for (uint32_t ms = 0; ms < 2000 && !broker->samples.held; ms++)
+    for (uint32_t ms = 0; ms < WAIT && !broker->samples.held.first; ms++)
         broker_turn(broker, 1);
-    assert_non_null(broker->samples.held);
+    assert_non_null(broker->samples.held.first);
     spill_all();
     atomic_fetch_sub(&to->pending_bytes, 1LL << 40);
     embed_advance(&embed, 5);
