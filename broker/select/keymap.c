@@ -260,31 +260,29 @@ uint32_t keymap_get(const struct keymap *self, uint64_t key)
     return entry_slot(probe(directory_of(self, hash), hash, key), key);
 }
 
-/* Always inlined: gcc considers a function that only prefetches to have no effect, and drops calls to it. */
-static inline __attribute__((always_inline)) void prefetch_cell(const struct keymap *self, uint64_t key)
-{
-    uint64_t hash = hash_block(self, key);
-    const struct directory *dir = directory_of(self, hash);
-    __builtin_prefetch(&dir->cells[hash & dir->mask]);
-}
+/* Distances of the steps of keymap_get_many, in keys: far enough for a line to come from memory meanwhile. */
+enum { KEYS_AHEAD = 16, KEYS_RING = 2 * KEYS_AHEAD };
 
 void keymap_get_many(const struct keymap *self, uint32_t n, const uint64_t *keys, uint32_t *slots)
 {
-    enum { BLOCK = 64 };
-    const struct entry *entry[BLOCK];
-    for (uint32_t done = 0; done < n; done += BLOCK) {
-        uint32_t block = n - done < BLOCK ? n - done : BLOCK;
-        for (uint32_t i = 0; i < block; i++)
-            prefetch_cell(self, keys[done + i]);
-        for (uint32_t i = 0; i < block; i++) {
-            uint64_t key = keys[done + i];
-            uint64_t hash = hash_block(self, key);
-            entry[i] = probe(directory_of(self, hash), hash, key);
-            if (!is_single(entry[i]))
-                __builtin_prefetch(line_of(entry[i]));
+    const struct directory *dir[KEYS_RING];
+    uint64_t hash[KEYS_RING];
+    const struct entry *entry[KEYS_RING];
+    /* Three steps, each KEYS_AHEAD keys behind the one before it: the cell, the line of slots, the slot. */
+    for (uint32_t i = 0; i < n + KEYS_RING; i++) {
+        uint32_t at = i % KEYS_RING, behind = (i + KEYS_AHEAD) % KEYS_RING;
+        if (i >= KEYS_RING)
+            slots[i - KEYS_RING] = entry_slot(entry[at], keys[i - KEYS_RING]);
+        if (i < n) {
+            hash[at] = hash_block(self, keys[i]);
+            dir[at] = directory_of(self, hash[at]);
+            __builtin_prefetch(&dir[at]->cells[hash[at] & dir[at]->mask]);
         }
-        for (uint32_t i = 0; i < block; i++)
-            slots[done + i] = entry_slot(entry[i], keys[done + i]);
+        if (i >= KEYS_AHEAD && i - KEYS_AHEAD < n) {
+            entry[behind] = probe(dir[behind], hash[behind], keys[i - KEYS_AHEAD]);
+            if (!is_single(entry[behind]))
+                __builtin_prefetch(line_of(entry[behind]));
+        }
     }
 }
 
@@ -345,7 +343,9 @@ uint32_t keymap_remove(struct keymap *self, uint64_t key)
 
 void keymap_prefetch(const struct keymap *self, uint64_t key)
 {
-    prefetch_cell(self, key);
+    uint64_t hash = hash_block(self, key);
+    const struct directory *dir = directory_of(self, hash);
+    __builtin_prefetch(&dir->cells[hash & dir->mask]);
 }
 
 size_t keymap_bytes(const struct keymap *self)

@@ -258,8 +258,10 @@ rp_status req_permit(struct service *service, struct request *request, rp_error 
 
 /* ---- changes ---- */
 
-/* Keys that are looked up at a time, so that their cache misses overlap. */
-#define AT_ONCE 64u
+/* Keys that are looked up at a time, so that their cache misses overlap; and how many items ahead of the one that changes the
+ * next lines are fetched. */
+#define AT_ONCE 256u
+#define ITEMS_AHEAD 12u
 
 /* Looks up the keys of the request from number `first` on, at most AT_ONCE. Returns how many. */
 static uint32_t look_up(const struct table *table, const struct wire_keys *ask, uint32_t first, uint64_t *keys,
@@ -269,22 +271,26 @@ static uint32_t look_up(const struct table *table, const struct wire_keys *ask, 
     for (uint32_t i = 0; i < n; i++)
         keys[i] = pb_u64(&ask->key, first + i);
     keymap_get_many(table->in.keys, n, keys, slots);
-    for (uint32_t i = 0; i < n; i++)
-        if (slots[i] != KEYMAP_NONE) {
-            __builtin_prefetch(&table->in.items[slots[i]], 1);
-            if (table->sampler_ops->prefetch)
-                table->sampler_ops->prefetch(table->in.sampler, slots[i]);
-        }
     return n;
 }
 
-/* Prefetches what a removal touches besides the item. Inlined always: see prefetch_picks. */
-static inline __attribute__((always_inline)) void prefetch_chunks(const struct table *table, const uint32_t *slots,
-                                                                  uint32_t n)
+/* Prefetches what a change of item i touches, if there is one. Inlined always: see prefetch_picks. */
+static inline __attribute__((always_inline)) void prefetch_item(const struct table *table, const uint32_t *slots,
+                                                                uint32_t i, uint32_t n)
 {
-    for (uint32_t i = 0; i < n; i++)
-        if (slots[i] != KEYMAP_NONE)
-            __builtin_prefetch(span_chunks(&table->in.items[slots[i]].span)[0], 1);
+    if (i >= n || slots[i] == KEYMAP_NONE)
+        return;
+    __builtin_prefetch(&table->in.items[slots[i]], 1);
+    if (table->sampler_ops->prefetch)
+        table->sampler_ops->prefetch(table->in.sampler, slots[i]);
+}
+
+/* Prefetches the chunk of item i, whose line has come, as a removal touches it. */
+static inline __attribute__((always_inline)) void prefetch_chunk(const struct table *table, const uint32_t *slots,
+                                                                 uint32_t i, uint32_t n)
+{
+    if (i < n && slots[i] != KEYMAP_NONE && table->in.items[slots[i]].span.n)
+        __builtin_prefetch(span_chunks(&table->in.items[slots[i]].span)[0], 1);
 }
 
 static rp_status read_keys(struct service *service, const struct request *request, bool priorities,
@@ -318,7 +324,10 @@ rp_status req_update(struct service *service, struct request *request, rp_error 
     /* A key may occur several times in a batch: values are applied in order, so the last one wins. */
     for (uint32_t first = 0, n; first < ask.key.n; first += n) {
         n = look_up(table, &ask, first, keys, slots);
+        for (uint32_t i = 0; i < ITEMS_AHEAD; i++)
+            prefetch_item(table, slots, i, n);
         for (uint32_t i = 0; i < n; i++) {
+            prefetch_item(table, slots, i + ITEMS_AHEAD, n);
             double priority = pb_f64(&ask.priority, first + i);
             rp_error why; /* filled if it is needed: clearing it for each key would cost more than the update */
             /* Before the key: whether a priority is allowed does not depend on what was evicted meanwhile. */
@@ -348,8 +357,11 @@ rp_status req_delete(struct service *service, struct request *request, rp_error 
     uint32_t slots[AT_ONCE], n;
     for (uint32_t first = 0; first < ask.key.n; first += n) {
         n = look_up(table, &ask, first, keys, slots);
-        prefetch_chunks(table, slots, n);
+        for (uint32_t i = 0; i < 2 * ITEMS_AHEAD; i++)
+            prefetch_item(table, slots, i, n);
         for (uint32_t i = 0; i < n; i++) {
+            prefetch_item(table, slots, i + 2 * ITEMS_AHEAD, n);
+            prefetch_chunk(table, slots, i + ITEMS_AHEAD, n);
             /* The second occurrence of a key finds no item. */
             if (slots[i] == KEYMAP_NONE || table_find(table, keys[i]) != slots[i]) {
                 reply.missing++;

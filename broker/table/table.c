@@ -261,7 +261,7 @@ uint32_t table_find(const struct table *self, uint64_t key)
     return keymap_get(self->in.keys, key);
 }
 
-static void table_set_priority(struct table *self, uint32_t slot, double priority)
+static inline void table_set_priority(struct table *self, uint32_t slot, double priority)
 {
     touch(self, slot);
     self->in.items[slot].priority = priority;
@@ -273,9 +273,9 @@ static void table_set_priority(struct table *self, uint32_t slot, double priorit
 void table_update(struct table *self, uint32_t slot, double priority)
 {
     double old = self->in.items[slot].priority;
-    table_set_priority(self, slot, priority);
     self->stats.updates++;
-    if (self->hook_update)
+    table_set_priority(self, slot, priority);
+    if (__builtin_expect(self->hook_update, 0))
         RUN_HOOKS(self, on_update, slot, COMMA old);
 }
 

@@ -199,13 +199,14 @@ RP_API rp_status rp_priorities_update(rp_client *client, const char *table, cons
 RP_API rp_status rp_items_delete(rp_client *client, const char *table, const uint64_t *keys, uint64_t n,
                                  int64_t timeout_ms, rp_change *change, rp_error *err);
 
-/* Collects updates of one table and sends them in batches without waiting for the answers. With shards: a batch for each shard,
- * and in_flight counts the requests at shards that answer. Updates for a shard that has not answered for a second are ignored, and
+/* Collects updates of one table and sends them in batches without waiting for the answers; while more than half of the batches
+ * that may be without an answer are, several go in one request. With shards: a batch for each shard,
+ * and in_flight counts the batches at shards that answer. Updates for a shard that has not answered for a second are ignored, and
  * counted as missing. */
 typedef struct rp_updater_options {
     uint32_t struct_size;
-    uint32_t batch;     /* updates in a request; 0: 256 */
-    uint32_t in_flight; /* largest number of requests without an answer; 0: 16 */
+    uint32_t batch;     /* updates that are collected before any are sent; 0: 256 */
+    uint32_t in_flight; /* largest number of batches without an answer; 0: 16 */
     uint32_t reserved;
 } rp_updater_options;
 
@@ -214,7 +215,7 @@ RP_API rp_updater *rp_updater_new(rp_client *client, const char *table, const rp
                                   rp_error *err);
 /* Flushes for at most timeout_ms, then drops updates that were not sent. Nulls *updater. */
 RP_API rp_status rp_updater_destroy(rp_updater **updater, int64_t timeout_ms, rp_error *err);
-/* Takes n updates. Waits only while in_flight requests are without an answer. After RP_DEADLINE_EXCEEDED, *taken (may be
+/* Takes n updates. Waits only while in_flight batches are without an answer. After RP_DEADLINE_EXCEEDED, *taken (may be
  * NULL) is the number of updates taken. The next add or flush returns the error of an earlier request, once. */
 RP_API rp_status rp_updater_add(rp_updater *updater, const uint64_t *keys, const double *priorities, uint32_t n,
                                 int64_t timeout_ms, uint32_t *taken, rp_error *err);

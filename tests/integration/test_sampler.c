@@ -727,42 +727,55 @@ CASE(large_updates_are_split)
     free(priorities);
 }
 
+/* One update at a time, some, all; without gathering, and with several batches in a request: all arrive, in order. */
 CASE(updater)
 {
     rp_error err = {0};
-    enum { N = 300 };
-    uint64_t keys[N];
+    enum { N = 300, ROUNDS = 50 };
+    static const rp_updater_options limits[] = {{.batch = 64, .in_flight = 2},
+                                                {.batch = 1, .in_flight = 1},
+                                                {.batch = 16, .in_flight = 32},
+                                                {.batch = 7, .in_flight = 5}};
+    uint64_t keys[N], applied = 0;
     double priorities[N];
     insert(f->client, "prioritized", 0, N, keys);
-    rp_updater_options with = {.struct_size = sizeof with, .batch = 64, .in_flight = 2};
-    rp_updater *updater = rp_updater_new(f->client, "prioritized", &with, &err);
-    assert_non_null(updater);
-    for (uint32_t round = 0; round < 50; round++) {
-        for (uint32_t i = 0; i < N; i++)
-            priorities[i] = round + i;
-        uint32_t taken = 0;
-        ok(rp_updater_add(updater, keys, priorities, N, WAIT, &taken, &err), &err);
-        assert_int_equal(taken, N);
+    for (uint32_t which = 0; which < 4; which++) {
+        rp_updater_options with = limits[which];
+        with.struct_size = sizeof with;
+        rp_updater *updater = rp_updater_new(f->client, "prioritized", &with, &err);
+        assert_non_null(updater);
+        for (uint32_t round = 0; round < ROUNDS; round++) {
+            for (uint32_t i = 0; i < N; i++)
+                priorities[i] = which + round + i;
+            uint32_t taken = 0, step = round % 3 == 0 ? N : round % 3 == 1 ? 1 : 37;
+            for (uint32_t i = 0, n; i < N; i += n) {
+                n = N - i < step ? N - i : step;
+                ok(rp_updater_add(updater, keys + i, priorities + i, n, WAIT, &taken, &err), &err);
+                assert_int_equal(taken, n);
+            }
+        }
+        rp_change change = {0};
+        ok(rp_updater_flush(updater, WAIT, &change, &err), &err);
+        assert_int_equal(change.applied, ROUNDS * N);
+        assert_int_equal(change.missing, 0);
+        rp_info *list = NULL;
+        ok(rp_admin_list(f->client, "prioritized", 0, N, WAIT, &list, &err), &err);
+        for (uint32_t i = 0; i < rp_info_count(list, "items"); i++, applied++) {
+            const rp_info *item = rp_info_at(list, "items", i);
+            double of_key = (double)(rp_info_u64(item, "key") - keys[0]);
+            assert_true(rp_info_real(item, "priority") == which + ROUNDS - 1 + of_key);
+        }
+        rp_info_free(&list);
+        /* An error is told once, by the call after it. */
+        priorities[0] = INFINITY;
+        ok(rp_updater_add(updater, keys, priorities, 1, WAIT, NULL, &err), &err);
+        assert_int_equal(rp_updater_flush(updater, WAIT, &change, &err), RP_INVALID_ARGUMENT);
+        assert_int_equal(change.refused, 1);
+        ok(rp_updater_flush(updater, WAIT, &change, &err), &err);
+        ok(rp_updater_destroy(&updater, WAIT, &err), &err);
+        assert_null(updater);
     }
-    rp_change change = {0};
-    ok(rp_updater_flush(updater, WAIT, &change, &err), &err);
-    assert_int_equal(change.applied, 50 * N);
-    assert_int_equal(change.missing, 0);
-    /* An error is told once, by the call after it. */
-    priorities[0] = INFINITY;
-    ok(rp_updater_add(updater, keys, priorities, 1, WAIT, NULL, &err), &err);
-    assert_int_equal(rp_updater_flush(updater, WAIT, &change, &err), RP_INVALID_ARGUMENT);
-    assert_int_equal(change.refused, 1);
-    ok(rp_updater_flush(updater, WAIT, &change, &err), &err);
-    ok(rp_updater_destroy(&updater, WAIT, &err), &err);
-    assert_null(updater);
-    rp_info *list = NULL;
-    ok(rp_admin_list(f->client, "prioritized", 0, N, WAIT, &list, &err), &err);
-    for (uint32_t i = 0; i < rp_info_count(list, "items"); i++) {
-        const rp_info *item = rp_info_at(list, "items", i);
-        assert_true(rp_info_real(item, "priority") == 49.0 + (double)(rp_info_u64(item, "key") - keys[0]));
-    }
-    rp_info_free(&list);
+    assert_int_equal(applied, 4 * N);
 }
 
 /* ---- restarts ---- */

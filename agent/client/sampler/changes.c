@@ -1,6 +1,9 @@
 /* Changes of items by key. An updater collects updates for each shard and sends them in batches without waiting for the answers; the
  * calls that wait are an updater for one call, of updates or of deletes.
  *
+ * While more than half of the updates that may be without an answer are, further ones gather, and several batches go in one
+ * request as soon as enough answers have come: a request costs four threads a wake-up, whatever its size.
+ *
  * A key goes to the shard that owns it. Requests at a shard that is away wait there until it is back; they do not count as in
  * flight, so that the other shards get their changes all the same. */
 #include <pthread.h>
@@ -18,31 +21,39 @@
 #define DEFAULT_BATCH 256u
 /* Time after which updates for a shard that is away are ignored. */
 #define PATIENCE_NS NS_PER_S
-/* Requests without an answer, unless the caller says otherwise. */
+/* Batches without an answer, unless the caller says otherwise. */
 #define DEFAULT_IN_FLIGHT 16u
 
-/* The requests at one shard. */
+/* The requests at one shard. The updater's lock guards all but the first two. */
 struct change_shard {
     rp_updater *updater;
     struct conn *conn;
-    uint32_t open; /* lock: requests without an answer */
-    uint32_t n;    /* keys that were not sent yet */
+    uint64_t open; /* keys without an answer */
+    uint32_t n;    /* keys that were not sent yet, at most updater->most */
     uint64_t *keys;
     double *priorities;
+};
+
+/* A request without an answer. */
+struct change_request {
+    struct change_shard *shard;
+    uint32_t n; /* keys */
 };
 
 struct rp_updater {
     uint32_t refs; /* atomic: the caller and every request */
     rp_client *client;
     char *table;
-    uint32_t batch, in_flight;
+    uint32_t batch;    /* keys that make a request worth while */
+    uint32_t most;     /* keys of a request */
+    uint64_t window;   /* keys without an answer */
     bool deletes;      /* instead of updates */
     bool patient;      /* waits for shards that are away, and does not ignore their changes */
     int64_t expire_ns; /* when requests time out; INT64_MAX: never */
 
     pthread_mutex_t lock; /* guards what follows */
     pthread_cond_t done;
-    uint32_t open; /* requests without an answer, of all shards */
+    uint64_t open; /* keys without an answer, of all shards */
     rp_change change;
     rp_status status; /* the first status that was not RP_OK */
     rp_error error;
@@ -66,8 +77,19 @@ static void updater_unref(rp_updater *self)
     free(self);
 }
 
-/* batch: keys in a request; 0: a few. */
-static rp_updater *updater_make(rp_client *client, const char *table, uint32_t batch, rp_error *err)
+/* The caller is done: what was not sent is dropped, and the last answer frees the rest. */
+static void updater_close(rp_updater *self)
+{
+    pthread_mutex_lock(&self->lock);
+    for (uint32_t i = 0; i < self->n_shards; i++)
+        self->shards[i].n = 0;
+    pthread_mutex_unlock(&self->lock);
+    updater_unref(self);
+}
+
+/* in_flight: batches without an answer. max: keys that a request may have. */
+static rp_updater *updater_make(rp_client *client, const char *table, uint32_t batch, uint32_t in_flight, uint32_t max,
+                                rp_error *err)
 {
     uint32_t n = client_shards(client);
     rp_updater *self = calloc(1, sizeof *self + n * sizeof self->shards[0]);
@@ -76,8 +98,10 @@ static rp_updater *updater_make(rp_client *client, const char *table, uint32_t b
         self->refs = 1;
         self->client = client;
         self->table = strdup(table);
-        self->batch = batch;
-        self->in_flight = DEFAULT_IN_FLIGHT;
+        self->batch = self->most = batch;
+        self->window = (uint64_t)batch * in_flight;
+        if (self->window / 2 > batch)
+            self->most = self->window / 2 < max ? (uint32_t)(self->window / 2) : max;
         self->expire_ns = INT64_MAX;
         pthread_mutex_init(&self->lock, NULL);
         conn_cond_init(&self->done);
@@ -88,8 +112,8 @@ static rp_updater *updater_make(rp_client *client, const char *table, uint32_t b
         struct change_shard *shard = &self->shards[i];
         shard->updater = self;
         shard->conn = client_shard(client, i);
-        shard->keys = malloc(batch * sizeof *shard->keys);
-        shard->priorities = malloc(batch * sizeof *shard->priorities);
+        shard->keys = malloc(self->most * sizeof *shard->keys);
+        shard->priorities = malloc(self->most * sizeof *shard->priorities);
         ok = shard->keys && shard->priorities;
     }
     if (ok)
@@ -110,6 +134,138 @@ static rp_status check(rp_client *client, const char *table, uint32_t *max, rp_e
     rp_status status = conn_hello_table(hello, table, NULL, err);
     conn_hello_unref(&hello);
     return status;
+}
+
+/* ---- requests; with the lock held ---- */
+
+static void on_change(void *ctx, struct conn_reply *reply);
+
+/* Sends what a shard has collected. RP_NO_MEMORY: nothing was sent. */
+static rp_status transmit(struct change_shard *shard, rp_error *err)
+{
+    rp_updater *self = shard->updater;
+    struct text body = {0};
+    struct change_request *request = malloc(sizeof *request);
+    uint64_t id = 0;
+    pb_put_bytes(&body, 1, self->table, strlen(self->table));
+    uint8_t *at = pb_put_packed(&body, 2, shard->n, 8);
+    if (at)
+        memcpy(at, shard->keys, shard->n * sizeof *shard->keys);
+    if (!self->deletes)
+        pb_put_bytes(&body, 3, shard->priorities,
+                     pb_all_equal(shard->priorities, shard->n, 8) ? 8 : (size_t)shard->n * 8);
+    if (!body.failed && request) {
+        *request = (struct change_request){shard, shard->n};
+        struct conn_message message = {.field =
+                                           self->deletes ? REPLAY__REQUEST__BODY_DELETE : REPLAY__REQUEST__BODY_UPDATE,
+                                       .bytes = body.data,
+                                       .size = body.size,
+                                       .timeout_ms = conn_left_ms(self->expire_ns)};
+        id = conn_try_send(shard->conn, &message, on_change, request);
+    }
+    text_fini(&body);
+    if (!id)
+        free(request);
+    if (!id)
+        return err_set(err, RP_NO_MEMORY, "no memory to send %u keys", shard->n);
+    __atomic_add_fetch(&self->refs, 1, __ATOMIC_RELAXED); /* its answer waits for the lock */
+    shard->open += shard->n;
+    self->open += shard->n;
+    shard->n = 0;
+    return RP_OK;
+}
+
+/* True if a request may be sent: half of the keys that may be without an answer at shards that are there have one. */
+static bool has_room(const rp_updater *self)
+{
+    uint64_t open = self->n_shards == 1 ? self->open : 0;
+    for (uint32_t i = 0; i < self->n_shards && self->n_shards > 1; i++)
+        if (self->shards[i].open && conn_away_ns(self->shards[i].conn) == 0)
+            open += self->shards[i].open;
+    return 2 * open <= self->window;
+}
+
+/* Drops what a shard has collected that has been away for long. True: it has nothing to send. */
+static bool is_idle(struct change_shard *shard)
+{
+    rp_updater *self = shard->updater;
+    if (shard->n && !self->patient && self->n_shards > 1 && conn_away_ns(shard->conn) >= PATIENCE_NS) {
+        self->change.missing += shard->n;
+        shard->n = 0;
+    }
+    return shard->n == 0;
+}
+
+/* Sends what a shard has collected as soon as there is room. RP_DEADLINE_EXCEEDED: there was none before the deadline, or the
+ * caller has ended the wait. */
+static rp_status send_collected(struct change_shard *shard, int64_t deadline_ns, rp_error *err)
+{
+    rp_updater *self = shard->updater;
+    uint32_t n = shard->n; /* fewer: the answer to an earlier request has sent them */
+    for (bool going = true; !is_idle(shard) && shard->n == n && !has_room(self);) {
+        int64_t look = self->n_shards > 1 ? conn_now() + LOOK_NS : INT64_MAX;
+        int64_t until = look < deadline_ns ? look : deadline_ns;
+        if (!going)
+            return RP_DEADLINE_EXCEEDED;
+        going = conn_wait(self->shards[0].conn, &self->done, &self->lock, until) ||
+                (until != deadline_ns && !conn_is_stopped());
+    }
+    return shard->n == n && n ? transmit(shard, err) : RP_OK;
+}
+
+/* Sends whole batches that have gathered, if there is room. Without memory they are sent later. */
+static void send_gathered(rp_updater *self)
+{
+    for (uint32_t i = 0; i < self->n_shards; i++)
+        if (self->shards[i].n >= self->batch && has_room(self))
+            transmit(&self->shards[i], NULL);
+}
+
+static rp_status send_all(rp_updater *self, int64_t deadline_ns, rp_error *err)
+{
+    rp_status status = RP_OK;
+    pthread_mutex_lock(&self->lock);
+    for (uint32_t i = 0; i < self->n_shards && status == RP_OK; i++)
+        status = send_collected(&self->shards[i], deadline_ns, err);
+    pthread_mutex_unlock(&self->lock);
+    return status;
+}
+
+/* Takes keys, with priorities unless they are deletes, and sends full batches. *taken: how many. Without the lock. */
+static rp_status collect(rp_updater *self, const uint64_t *keys, const double *priorities, uint64_t n,
+                         int64_t deadline_ns, uint64_t *taken, rp_error *err)
+{
+    rp_status status = RP_OK;
+    pthread_mutex_lock(&self->lock);
+    for (*taken = 0; *taken < n && status == RP_OK;) {
+        uint32_t shard = client_shard_of(self->client, keys[*taken]);
+        uint64_t run = self->n_shards == 1 ? n - *taken : 1; /* keys that belong to the same shard */
+        while (*taken + run < n && client_shard_of(self->client, keys[*taken + run]) == shard)
+            run++;
+        struct change_shard *to = &self->shards[shard];
+        uint32_t room = self->most - to->n, part = run < room ? (uint32_t)run : room;
+        memcpy(to->keys + to->n, keys + *taken, part * sizeof *keys);
+        if (priorities)
+            memcpy(to->priorities + to->n, priorities + *taken, part * sizeof *priorities);
+        to->n += part;
+        *taken += part;
+        if (to->n == self->most || (to->n >= self->batch && has_room(self)))
+            status = send_collected(to, deadline_ns, err);
+    }
+    pthread_mutex_unlock(&self->lock);
+    return status;
+}
+
+/* Waits until all requests are answered, also at shards that are away. Without the lock. */
+static bool await_all(rp_updater *self, int64_t deadline_ns)
+{
+    bool going = true;
+    pthread_mutex_lock(&self->lock);
+    while (self->open > 0 && going)
+        going = conn_wait(self->shards[0].conn, &self->done, &self->lock, deadline_ns);
+    bool done = self->open == 0;
+    pthread_mutex_unlock(&self->lock);
+    return done;
 }
 
 /* ---- answers ---- */
@@ -134,15 +290,17 @@ static rp_status read_answer(const struct change_shard *shard, const struct conn
 
 static void on_change(void *ctx, struct conn_reply *reply)
 {
-    struct change_shard *shard = ctx;
+    struct change_request request = *(struct change_request *)ctx;
+    struct change_shard *shard = request.shard;
     rp_updater *self = shard->updater;
     rp_change change;
     rp_error error = {0};
     rp_status status = read_answer(shard, reply, &change, &error);
     conn_reply_destroy(&reply);
+    free(ctx);
     pthread_mutex_lock(&self->lock);
-    self->open--;
-    shard->open--;
+    self->open -= request.n;
+    shard->open -= request.n;
     self->change.applied += change.applied;
     self->change.missing += change.missing;
     self->change.refused += change.refused;
@@ -150,140 +308,10 @@ static void on_change(void *ctx, struct conn_reply *reply)
         self->status = status;
         self->error = error;
     }
+    send_gathered(self);
     pthread_cond_broadcast(&self->done);
     pthread_mutex_unlock(&self->lock);
     updater_unref(self);
-}
-
-/* ---- requests ---- */
-
-static void count_open(struct change_shard *shard, int change)
-{
-    pthread_mutex_lock(&shard->updater->lock);
-    shard->open += (uint32_t)change;
-    shard->updater->open += (uint32_t)change;
-    pthread_mutex_unlock(&shard->updater->lock);
-}
-
-/* Sends what a shard has collected. RP_NO_MEMORY: nothing was sent. */
-static rp_status transmit(struct change_shard *shard, rp_error *err)
-{
-    rp_updater *self = shard->updater;
-    struct text body = {0};
-    uint64_t id = 0;
-    pb_put_bytes(&body, 1, self->table, strlen(self->table));
-    uint8_t *at = pb_put_packed(&body, 2, shard->n, 8);
-    if (at)
-        memcpy(at, shard->keys, shard->n * sizeof *shard->keys);
-    if (!self->deletes)
-        pb_put_bytes(&body, 3, shard->priorities,
-                     pb_all_equal(shard->priorities, shard->n, 8) ? 8 : (size_t)shard->n * 8);
-    if (!body.failed) {
-        struct conn_message message = {.field =
-                                           self->deletes ? REPLAY__REQUEST__BODY_DELETE : REPLAY__REQUEST__BODY_UPDATE,
-                                       .bytes = body.data,
-                                       .size = body.size,
-                                       .timeout_ms = conn_left_ms(self->expire_ns)};
-        count_open(shard, 1);
-        __atomic_add_fetch(&self->refs, 1, __ATOMIC_RELAXED);
-        id = conn_try_send(shard->conn, &message, on_change, shard);
-        if (!id) {
-            count_open(shard, -1);
-            __atomic_sub_fetch(&self->refs, 1, __ATOMIC_RELAXED); /* the caller's reference is left */
-        }
-    }
-    text_fini(&body);
-    if (!id)
-        return err_set(err, RP_NO_MEMORY, "no memory to send %u keys", shard->n);
-    shard->n = 0;
-    return RP_OK;
-}
-
-/* Returns the number of requests without an answer at shards that are there. Lock held. */
-static uint32_t in_flight(const rp_updater *self)
-{
-    uint32_t n = 0;
-    if (self->n_shards == 1)
-        return self->open;
-    for (uint32_t i = 0; i < self->n_shards; i++)
-        if (self->shards[i].open && conn_away_ns(self->shards[i].conn) == 0)
-            n += self->shards[i].open;
-    return n;
-}
-
-/* Waits until another request may be sent. False: the deadline has passed, or the caller has ended the wait. */
-static bool await_room(rp_updater *self, int64_t deadline_ns)
-{
-    bool going = true;
-    pthread_mutex_lock(&self->lock);
-    while (in_flight(self) >= self->in_flight && going) {
-        int64_t look = self->n_shards > 1 ? conn_now() + LOOK_NS : INT64_MAX;
-        int64_t until = look < deadline_ns ? look : deadline_ns;
-        going = conn_wait(self->shards[0].conn, &self->done, &self->lock, until) ||
-                (until != deadline_ns && !conn_is_stopped());
-    }
-    bool room = in_flight(self) < self->in_flight;
-    pthread_mutex_unlock(&self->lock);
-    return room;
-}
-
-/* Waits until all requests are answered, also at shards that are away. */
-static bool await_all(rp_updater *self, int64_t deadline_ns)
-{
-    bool going = true;
-    pthread_mutex_lock(&self->lock);
-    while (self->open > 0 && going)
-        going = conn_wait(self->shards[0].conn, &self->done, &self->lock, deadline_ns);
-    bool done = self->open == 0;
-    pthread_mutex_unlock(&self->lock);
-    return done;
-}
-
-/* Sends what a shard has collected, and ignores it if the shard has been away for long. RP_DEADLINE_EXCEEDED: no request may be sent
- * before the deadline, or the caller has ended the wait. */
-static rp_status send_collected(struct change_shard *shard, int64_t deadline_ns, rp_error *err)
-{
-    rp_updater *self = shard->updater;
-    if (shard->n == 0)
-        return RP_OK;
-    if (!self->patient && self->n_shards > 1 && conn_away_ns(shard->conn) >= PATIENCE_NS) {
-        pthread_mutex_lock(&self->lock);
-        self->change.missing += shard->n;
-        pthread_mutex_unlock(&self->lock);
-        shard->n = 0;
-        return RP_OK;
-    }
-    return await_room(self, deadline_ns) ? transmit(shard, err) : RP_DEADLINE_EXCEEDED;
-}
-
-static rp_status send_all(rp_updater *self, int64_t deadline_ns, rp_error *err)
-{
-    for (uint32_t i = 0; i < self->n_shards; i++)
-        RP_TRY(send_collected(&self->shards[i], deadline_ns, err));
-    return RP_OK;
-}
-
-/* Takes keys, with priorities unless they are deletes, and sends full batches. *taken: how many. */
-static rp_status collect(rp_updater *self, const uint64_t *keys, const double *priorities, uint64_t n,
-                         int64_t deadline_ns, uint64_t *taken, rp_error *err)
-{
-    rp_status status = RP_OK;
-    for (*taken = 0; *taken < n && status == RP_OK;) {
-        uint32_t shard = client_shard_of(self->client, keys[*taken]);
-        uint64_t run = self->n_shards == 1 ? n - *taken : 1; /* keys that belong to the same shard */
-        while (*taken + run < n && client_shard_of(self->client, keys[*taken + run]) == shard)
-            run++;
-        struct change_shard *to = &self->shards[shard];
-        uint32_t room = self->batch - to->n, part = run < room ? (uint32_t)run : room;
-        memcpy(to->keys + to->n, keys + *taken, part * sizeof *keys);
-        if (priorities)
-            memcpy(to->priorities + to->n, priorities + *taken, part * sizeof *priorities);
-        to->n += part;
-        *taken += part;
-        if (to->n == self->batch)
-            status = send_collected(to, deadline_ns, err);
-    }
-    return status;
 }
 
 /* ---- calls that wait ---- */
@@ -297,7 +325,8 @@ static rp_status change_keys(rp_client *client, const char *table, const uint64_
     if (change)
         *change = (rp_change){0};
     RP_TRY(check(client, table, &max, err));
-    rp_updater *self = updater_make(client, table, n == 0 ? 1 : n < max ? (uint32_t)n : max, err);
+    uint32_t batch = n == 0 ? 1 : n < max ? (uint32_t)n : max;
+    rp_updater *self = updater_make(client, table, batch, DEFAULT_IN_FLIGHT, batch, err);
     if (!self)
         return RP_NO_MEMORY;
     self->deletes = !priorities;
@@ -320,7 +349,7 @@ static rp_status change_keys(rp_client *client, const char *table, const uint64_
         status = err_set(err, RP_DEADLINE_EXCEEDED, "not all of %llu keys were answered within %lld ms",
                          (unsigned long long)n, (long long)timeout_ms);
     pthread_mutex_unlock(&self->lock);
-    updater_unref(self);
+    updater_close(self);
     return status;
 }
 
@@ -355,10 +384,7 @@ rp_updater *rp_updater_new(rp_client *client, const char *table, const rp_update
         return NULL;
     }
     uint32_t batch = checked.batch ? checked.batch : max < DEFAULT_BATCH ? max : DEFAULT_BATCH;
-    rp_updater *self = updater_make(client, table, batch, err);
-    if (self && checked.in_flight)
-        self->in_flight = checked.in_flight;
-    return self;
+    return updater_make(client, table, batch, checked.in_flight ? checked.in_flight : DEFAULT_IN_FLIGHT, max, err);
 }
 
 /* Returns the error of an earlier request, once. */
@@ -427,6 +453,6 @@ rp_status rp_updater_destroy(rp_updater **updater, int64_t timeout_ms, rp_error 
         return RP_OK;
     }
     rp_status status = rp_updater_flush(self, timeout_ms, NULL, err);
-    updater_unref(self);
+    updater_close(self);
     return status;
 }

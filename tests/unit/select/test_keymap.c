@@ -71,6 +71,13 @@ static void fill_pool(uint64_t *pool, struct rng *rng)
 static void check_all(const struct keymap *map, const uint64_t *pool, const uint32_t *slots)
 {
     uint32_t found[POOL];
+    for (uint32_t n = 0; n < 80; n++) { /* shorter than what is fetched ahead, and longer */
+        found[n] = KEYMAP_NONE - 1;
+        keymap_get_many(map, n, pool, found);
+        assert_int_equal(found[n], KEYMAP_NONE - 1);
+        for (uint32_t i = 0; i < n; i++)
+            assert_int_equal(found[i], slots[i]);
+    }
     keymap_get_many(map, POOL, pool, found);
     for (uint32_t i = 0; i < POOL; i++) {
         assert_int_equal(keymap_get(map, pool[i]), slots[i]);
