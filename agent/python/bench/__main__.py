@@ -106,6 +106,8 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.repeat < 1:
         parser.error("--repeat: at least 1 round is needed")
+    if arguments.feed and not _torch():
+        parser.error(f"--feed: {NO_TORCH}")
     rounds = 1 if arguments.quick else arguments.repeat
     replaybus.log_level("off")
     if arguments.feed:

@@ -177,7 +177,7 @@ static uint64_t offset_of(const rp_batch_info *info, const void *data)
     return (uint64_t)((const char *)data - (const char *)info->memory);
 }
 
-/* (dtype, offset, shape, offset of the lengths or None) */
+/* (dtype, offset, bytes, shape, offset of the lengths or None) */
 static PyObject *field_place(PyObject *object, const rp_field_view *field)
 {
     rp_batch_info info = {.struct_size = sizeof info};
@@ -190,26 +190,32 @@ static PyObject *field_place(PyObject *object, const rp_field_view *field)
     }
     PyObject *lengths =
         field->lengths ? PyLong_FromUnsignedLongLong(offset_of(&info, field->lengths)) : Py_NewRef(Py_None);
-    return Py_BuildValue("(NKNN)", field_dtype(object, field), offset_of(&info, field->data), shape, lengths);
+    return Py_BuildValue("(NKKNN)", field_dtype(object, field), offset_of(&info, field->data), field->bytes, shape,
+                         lengths);
 }
 
-static PyObject *batch_layout(PyObject *object, PyObject *unused)
+static PyObject *batch_places(PyObject *object, PyObject *unused)
+{
+    (void)unused;
+    return of_fields(object, field_place);
+}
+
+/* The offsets of the arrays, in the order of the table; None: the batch has no such array. */
+static PyObject *batch_offsets(PyObject *object, PyObject *unused)
 {
     (void)unused;
     rp_batch_info info = {.struct_size = sizeof info};
     rp_batch_arrays all = {.struct_size = sizeof all};
     rp_batch_get_info(batch_of(object), &info);
     rp_batch_get_arrays(batch_of(object), &all);
-    PyObject *places = PyDict_New();
-    for (size_t i = 0; places && i < N_ARRAYS; i++) {
+    PyObject *out = PyTuple_New(N_ARRAYS);
+    for (size_t i = 0; out && i < N_ARRAYS; i++) {
         const void *data = *(const void *const *)((const char *)&all + arrays[i].offset);
-        PyObject *place = data ? Py_BuildValue("(sK)", column_dtype_name(arrays[i].dtype), offset_of(&info, data))
-                               : Py_NewRef(Py_None);
-        if (!place || PyDict_SetItemString(places, arrays[i].name, place) < 0)
-            Py_CLEAR(places);
-        Py_XDECREF(place);
+        PyObject *offset = data ? PyLong_FromUnsignedLongLong(offset_of(&info, data)) : Py_NewRef(Py_None);
+        if (!offset || PyTuple_SetItem(out, (Py_ssize_t)i, offset) < 0)
+            Py_CLEAR(out);
     }
-    return Py_BuildValue("(NN)", of_fields(object, field_place), places);
+    return out;
 }
 
 static PyObject *batch_block(PyObject *object, PyObject *unused)
@@ -268,9 +274,10 @@ static PyMethodDef methods[] = {
     {"field_lengths", batch_lengths, METH_NOARGS,
      "For each field, how many steps of each item are real; None: all, or it has no steps."},
     {"block", batch_block, METH_NOARGS, "The memory of all arrays and fields, as bytes."},
-    {"layout", batch_layout, METH_NOARGS,
-     "Where the block has what: for each field (dtype, offset, shape, offset of the lengths or None), and by name\n"
-     "(dtype, offset) of each array with a value per item, or None."},
+    {"places", batch_places, METH_NOARGS,
+     "For each field where the block has it: (dtype, offset, bytes, shape, offset of the lengths or None)."},
+    {"offsets", batch_offsets, METH_NOARGS,
+     "Where the block has the arrays of ARRAYS; None: the batch has no such array."},
     {"_info", batch_info, METH_NOARGS, "A dict: n, partial, table_size, waited_ns, text."},
     {NULL, NULL, 0, NULL},
 };
@@ -294,5 +301,12 @@ bool batch_register(PyObject *module)
                                     .is_base = true};
     for (size_t i = 0; i < N_ARRAYS; i++)
         getters[i] = (PyGetSetDef){arrays[i].name, batch_array, NULL, arrays[i].doc, (void *)(uintptr_t)&arrays[i]};
-    return core_add_type(module, &memory, &memory_type) && core_add_type(module, &batch, NULL);
+    PyObject *names = PyTuple_New(N_ARRAYS);
+    for (size_t i = 0; names && i < N_ARRAYS; i++)
+        if (PyTuple_SetItem(names, (Py_ssize_t)i,
+                            Py_BuildValue("(ss)", arrays[i].name, column_dtype_name(arrays[i].dtype))) < 0)
+            Py_CLEAR(names);
+    bool ok = names && PyModule_AddObjectRef(module, "ARRAYS", names) == 0;
+    Py_XDECREF(names);
+    return ok && core_add_type(module, &memory, &memory_type) && core_add_type(module, &batch, NULL);
 }

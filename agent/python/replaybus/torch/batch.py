@@ -4,9 +4,10 @@ from __future__ import annotations
 import math
 from typing import Any, Optional, Union
 
+import numpy as np
 import torch
 
-from .. import nest
+from .. import _core, nest
 from ..sampler import Batch as ArrayBatch
 from ..sampler import Lazy
 
@@ -18,16 +19,21 @@ _TYPES.update(uint16=torch.int16, uint32=torch.int32, uint64=torch.int64)
 _WIDER = {"uint16": (torch.int32, 0xFFFF), "uint32": (torch.int64, 0xFFFFFFFF)}
 
 
-def _view(block: torch.Tensor, dtype: str, offset: int, shape: tuple[int, ...]) -> torch.Tensor:
-    """The values at an offset of a block of bytes.
+_ARRAYS = {name: (i, dtype) for i, (name, dtype) in enumerate(_core.ARRAYS)}
+
+
+def _view(block: torch.Tensor, dtype: str, offset: int, size: int) -> torch.Tensor:
+    """The values in ``size`` bytes of a block.
 
     They share its memory, except that uint16 and uint32 are copied to int32 and int64. uint64 becomes int64 with the same bits.
     """
-    values = block[offset:].view(_TYPES[dtype])[:math.prod(shape)].view(shape)
+    values = block[offset:offset + size]
+    if dtype == "uint8":
+        return values
     if dtype in _WIDER:
         wider, bits = _WIDER[dtype]
-        return values.to(wider).bitwise_and_(bits)
-    return values
+        return values.view(_TYPES[dtype]).to(wider).bitwise_and_(bits)
+    return values.view(_TYPES[dtype])
 
 
 class _PerItem(Lazy):
@@ -38,8 +44,10 @@ class _PerItem(Lazy):
         self.__doc__, self._moves = doc, moves
 
     def _tensor(self, batch: "Batch") -> Optional[torch.Tensor]:
-        place = batch._arrays[self._name]
-        return None if place is None else _view(batch.block if self._moves else batch._host, *place, (batch._n,))
+        at, dtype = _ARRAYS[self._name]
+        offset, size = batch._offsets[at], 4 * batch._n if dtype in ("float32", "uint32") else 8 * batch._n
+        block = batch.block if self._moves else torch.from_numpy(batch._host)
+        return None if offset is None else _view(block, dtype, offset, size)
 
 
 class Batch:
@@ -54,9 +62,9 @@ class Batch:
 
     def __init__(self, batch: ArrayBatch) -> None:
         self._batch = batch
-        self._node, self._n = batch.structure(), len(batch)
-        self._fields, self._arrays = batch.layout()
-        self.block = self._host = torch.from_numpy(batch.block())
+        self._node, self._n, self._fields, self._offsets = batch.structure(), len(batch), batch.places(), batch.offsets()
+        self._host = batch.block()
+        self.block = torch.from_numpy(self._host)
 
     def __len__(self) -> int:
         return self._n
@@ -64,13 +72,14 @@ class Batch:
     @Lazy
     def data(self) -> Any:
         """The items' fields, in the structure in which they were written."""
-        return nest.pack(self._node, iter([_view(self.block, *field[:3]) for field in self._fields]))
+        return nest.pack(self._node, iter([_view(self.block, dtype, offset, size).view(shape)
+                                           for dtype, offset, size, shape, _ in self._fields]))
 
     @Lazy
     def lengths(self) -> Any:
         """The same structure with the number of real steps of each item; None for fields without steps."""
-        return nest.pack(self._node, iter([None if field[3] is None else _view(self.block, "uint32", field[3], (self._n,))
-                                           for field in self._fields]))
+        return nest.pack(self._node, iter([None if offset is None else _view(self.block, "uint32", offset, 4 * self._n)
+                                           for *_, offset in self._fields]))
 
     key = _PerItem("The items' keys as int64 with the bits of the uint64 keys; updaters take them.")
     priority = _PerItem("The items' priorities, float64.", moves=True)
@@ -95,10 +104,13 @@ class Batch:
 
     # ---- copies
 
+    def _head(self) -> np.ndarray:
+        """A copy of what the block has before the fields: the arrays."""
+        return self._host[:self._fields[0][1] if self._fields else None].copy()
+
     def on(self, block: torch.Tensor) -> "Batch":
         """The same items in a copy of the block. Does not keep the memory of this batch."""
-        first = self._fields[0][1] if self._fields else len(self.block)
-        return _restore((self._node, self._n, self._fields, self._arrays, block, self._host[:first].clone(), self.info))
+        return _restore((self._node, self._n, self._fields, self._offsets, block, self._head(), self.info))
 
     def to(self, device: Device, non_blocking: bool = False) -> "Batch":
         """A copy on a device. non_blocking: the copy from pinned memory runs while the program continues."""
@@ -110,13 +122,11 @@ class Batch:
 
     def __reduce__(self) -> tuple:
         # Named tuples of the structure may have classes that only this process knows: the names of the fields describe them.
-        return _restore, ((nest.names(self._node), self._n, self._fields, self._arrays, self.block,
-                           None if self._host is self.block else self._host, self.info),)
+        return _restore, ((nest.names(self._node), self._n, self._fields, self._offsets, self.block, self._head(), self.info),)
 
 
 def _restore(values: tuple) -> Batch:
     batch = Batch.__new__(Batch)
-    node, batch._n, batch._fields, batch._arrays, batch.block, host, batch.info = values
+    node, batch._n, batch._fields, batch._offsets, batch.block, batch._host, batch.info = values
     batch._node = node if isinstance(node, nest.Node) else nest.node_of_names(node)
-    batch._host = batch.block if host is None else host
     return batch

@@ -88,6 +88,9 @@ class _Done:
         pass
 
 
+DONE = _Done()
+
+
 class Other:
     """Copies to any other device, which are done at once."""
 
@@ -97,7 +100,7 @@ class Other:
         self.device = device
 
     def copy(self, block: torch.Tensor) -> Copy:
-        return Copy(block.to(self.device), _Done())
+        return Copy(block.to(self.device), DONE)
 
     def use(self, copy: Copy) -> None:
         pass
@@ -110,7 +113,7 @@ def to_host(tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
     """
     tensor = tensor.detach()
     if not tensor.is_cuda:
-        return tensor, _Done()
+        return tensor, DONE
     host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
     host.copy_(tensor, non_blocking=True)
     return host, torch.cuda.current_stream(tensor.device).record_event(torch.cuda.Event(blocking=True))
