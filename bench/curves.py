@@ -43,7 +43,7 @@ def ticks(low, high, most):
 def short(value):
     if abs(value) >= 1e6:
         return f"{value / 1e6:.4g}M"
-    return f"{value / 1e3:g}k" if abs(value) >= 1e4 else f"{value:g}"
+    return f"{value / 1e3:.4g}k" if abs(value) >= 1e4 else f"{value:.4g}"
 
 
 def text(x, y, words, anchor="middle", size=FONT, colour="#222"):
@@ -88,7 +88,8 @@ def panel(box, title, groups, steps, bar=None):
 
 
 def chart(box, title, lines, log=""):
-    """lines: [(colour, dashed, [(x, y)])]. log: "x", "y" or "xy" for axes that are logarithmic; only positive values then."""
+    """lines: [(colour, dashed, [(x, y)])]; points without a line between them where dashed is None. log: "x", "y" or "xy" for axes that are
+    logarithmic; only positive values then."""
     left, top, width, height = box
     xs, ys = (sorted({point[i] for _, _, points in lines for point in points}) for i in (0, 1))
     if not xs:
@@ -109,15 +110,17 @@ def chart(box, title, lines, log=""):
         out += [line(left, at(xs[0], y)[1], left + width, at(xs[0], y)[1], "#ddd"),
                 text(left - 5, at(xs[0], y)[1] + 4, short(y), "end")]
     taken = -math.inf
-    for x in xs if len(xs) <= 12 else [x for x in ticks(xs[0], xs[-1], width // 60) if xs[0] <= x <= xs[-1]]:
+    marks = [f * 10.0 ** i for i in range(19) for f in (1, 2, 5)] if "x" in log else ticks(xs[0], xs[-1], width // 60)
+    for x in xs if all(x == int(x) for x in xs) else [x for x in marks if xs[0] <= x <= xs[-1]]:
         place = at(x, levels[0])[0]
         if place - taken >= 28:
             out.append(text(place, top + height + 16, short(x)))
             taken = place
     for colour, dashed, points in lines:
         places = [at(x, y) for x, y in points]
-        out.append(f'<polyline points="{path(places)}" fill="none" stroke="{colour}" stroke-width="2"'
-                   + (' stroke-dasharray="5 4"/>' if dashed else "/>"))
+        if dashed is not None:
+            out.append(f'<polyline points="{path(places)}" fill="none" stroke="{colour}" stroke-width="2"'
+                       + (' stroke-dasharray="5 4"/>' if dashed else "/>"))
         out += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.5" fill="{colour}"/>' for x, y in places if not dashed]
     out.append(f'<path d="M{left},{top}V{top + height}H{left + width}" fill="none" stroke="#888"/>')
     return out
