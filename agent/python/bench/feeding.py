@@ -149,6 +149,7 @@ class _Learner:
 
     def _capture(self) -> None:
         torch = self.torch
+        torch.cuda.synchronize()
         with torch.cuda.stream(torch.cuda.Stream()):
             for _ in range(3):
                 self._update()

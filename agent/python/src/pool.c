@@ -21,8 +21,8 @@ struct block {
 
 struct pool {
     pthread_mutex_t lock;
-    uint32_t
-        refs; /* of the object, and of each block in use: the library may free one after the sampler was destroyed */
+    /* Of the object, and of each block in use: the library may free one after the sampler was destroyed. */
+    uint32_t refs;
     struct block *blocks; /* the newest first */
 };
 
@@ -127,12 +127,14 @@ static void pool_dealloc(PyObject *object)
     core_free(object);
 }
 
+/* Adds a buffer of the user. False with an exception set. */
 static bool add_buffer(struct pool *self, PyObject *buffer)
 {
     struct block *block = calloc(1, sizeof *block);
     if (!block || PyObject_GetBuffer(buffer, &block->view, PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE) < 0) {
+        if (!block)
+            PyErr_NoMemory();
         free(block);
-        PyErr_Occurred() ? NULL : PyErr_NoMemory();
         return false;
     }
     block->data = block->view.buf;
@@ -141,8 +143,7 @@ static bool add_buffer(struct pool *self, PyObject *buffer)
     self->blocks = block;
     if ((uintptr_t)block->data % 64 == 0)
         return true;
-    PyErr_Format(PyExc_ValueError,
-                 "a buffer of %zd bytes begins at address %p, which is no multiple of 64: give one that does",
+    PyErr_Format(PyExc_ValueError, "a buffer of %zd bytes begins at address %p, which is no multiple of 64: align it",
                  block->view.len, block->data);
     return false;
 }

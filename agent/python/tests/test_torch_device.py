@@ -1,5 +1,6 @@
 """Batches on a device before they are asked for, and priorities back, with a device that is late."""
 import collections
+import contextlib
 import gc
 import os
 import random
@@ -193,6 +194,45 @@ def test_batches_come_in_pinned_memory(client, monkeypatch):
         assert (batch.data["x"] == batch.data["n"][..., None]).all()
     assert runtime.pinned
     del batches, batch
+    gc.collect()
+    assert not runtime.pinned
+
+
+class Stream:
+    """A stream of a device that is this CPU: what it is given to do is done."""
+
+    def __init__(self, device=None):
+        self.recorded = []
+
+    def wait_stream(self, other):
+        assert other is not self
+
+    def wait_event(self, event):
+        assert event.query()
+
+    def record_event(self, event):
+        self.recorded.append(event)
+        return event
+
+
+def test_the_calls_of_cuda(client, monkeypatch):
+    """The sampler and the updater of a CUDA device, with torch's functions for it played by the CPU."""
+    fill(client, "replay")
+    runtime, consumer, empty = Runtime(), Stream(), torch.empty
+    for name, value in (("cudart", lambda: runtime), ("Stream", Stream), ("current_stream", lambda device: consumer),
+                        ("stream", lambda stream: contextlib.nullcontext()), ("Event", lambda blocking: devices.DONE)):
+        monkeypatch.setattr(torch.cuda, name, value)
+    monkeypatch.setattr(torch, "empty", lambda *shape, device=None, pin_memory=False, **options: empty(*shape, **options))
+    with rt.Sampler(client, "replay", 16, device="cuda:0") as sampler, rt.Updater(client, "replay") as updater:
+        for _ in range(20):
+            batch = sampler.next(WAIT)
+            assert torch.equal(batch.data["x"][:, 0, 0].long(), batch.data["n"][:, 0]) and runtime.pinned
+            updater.add(batch.key, batch.data["n"][:, 0] + 1)
+        assert updater.flush(WAIT).applied == 320 and "waiting" in repr(sampler)
+    rows = client.fetch("replay", batch.key)
+    assert (rows.priority == rows.data["n"][:, 0] + 1).all()
+    assert not sampler._feed._held and not sampler._feed._started
+    del sampler
     gc.collect()
     assert not runtime.pinned
 

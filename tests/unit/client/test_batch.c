@@ -518,6 +518,12 @@ static void check_field(const struct model *m, const struct rp_batch *batch, con
     assert_ptr_equal(rp_batch_find(batch, view->name), view);
 }
 
+static void check_in_block(const rp_batch_info *info, const void *data, uint64_t bytes)
+{
+    uint64_t at = (uint64_t)((const uint8_t *)data - (const uint8_t *)info->memory);
+    assert_true(at <= info->bytes && bytes <= info->bytes - at);
+}
+
 static void check_batch(const struct model *m, const struct rp_batch *batch)
 {
     rp_batch_info info = {.struct_size = sizeof info};
@@ -543,8 +549,16 @@ static void check_batch(const struct model *m, const struct rp_batch *batch)
         assert_int_equal(arrays.times_sampled[i], i % 3);
         assert_int_equal(arrays.session[i], 4);
     }
-    for (uint32_t f = 0; f < info.n_fields; f++)
-        check_field(m, batch, rp_batch_field(batch, f));
+    assert_int_equal((uintptr_t)info.memory % 64 + info.bytes % 64, 0);
+    check_in_block(&info, arrays.key, info.n * sizeof *arrays.key);
+    check_in_block(&info, arrays.weight, info.n * sizeof *arrays.weight);
+    for (uint32_t f = 0; f < info.n_fields; f++) {
+        const rp_field_view *view = rp_batch_field(batch, f);
+        check_field(m, batch, view);
+        check_in_block(&info, view->data, view->bytes);
+        if (view->lengths)
+            check_in_block(&info, view->lengths, info.n * sizeof *view->lengths);
+    }
     assert_null(rp_batch_field(batch, info.n_fields));
     assert_null(rp_batch_find(batch, "no such field"));
 }

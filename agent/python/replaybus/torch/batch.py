@@ -1,7 +1,6 @@
 """A batch of items as tensors."""
 from __future__ import annotations
 
-import math
 from typing import Any, Optional, Union
 
 import numpy as np
@@ -17,8 +16,6 @@ _TYPES = {name: getattr(torch, name) for name in ("bool", "int8", "int16", "int3
 _TYPES.update(uint16=torch.int16, uint32=torch.int32, uint64=torch.int64)
 # Element types that torch lacks. Larger signed types hold every value; this is a copy.
 _WIDER = {"uint16": (torch.int32, 0xFFFF), "uint32": (torch.int64, 0xFFFFFFFF)}
-
-
 _ARRAYS = {name: (i, dtype) for i, (name, dtype) in enumerate(_core.ARRAYS)}
 
 
