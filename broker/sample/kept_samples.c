@@ -11,6 +11,8 @@
 #include "proto/base/error.h"
 #include "proto/base/need.h"
 
+/* A client that reads is done long before. */
+#define LEASE_NS NS_PER_S
 #define DROPS_PER_SWEEP 256u
 #define CLIENTS_MOST 65536u
 #define MEMORY_SHARE 16 /* kept samples may take a sixteenth of memory_limit */
@@ -28,8 +30,9 @@ struct kept_sample {
     struct kept kept; /* first */
     struct kept_info info;
     struct kept_sample *next; /* of those that are dropped or spare */
-    uint64_t own_bytes;       /* of its bytes: other than of chunks */
-    struct picks picks;       /* if info.holds */
+    int64_t since_ns;
+    uint64_t own_bytes; /* of its bytes: other than of chunks */
+    struct picks picks; /* if info.holds */
     /* Otherwise: key[n], priority[n], probability[n], times_sampled[n]. */
     uint32_t n;
     uint64_t table_size;
@@ -53,9 +56,9 @@ static uint32_t *kept_times_sampled(const struct kept_sample *self)
 }
 
 /* True if the picks are held only because the client reads their data itself. */
-static bool is_lease(const struct kept_sample *self)
+static bool is_lease(const struct kept_info *self)
 {
-    return self->info.holds && self->info.answered && !self->info.table->one_by_one;
+    return self->holds && self->answered && !self->table->one_by_one;
 }
 
 static struct kept_sample *sample_find(const struct kept_client *client, uint64_t id)
@@ -213,13 +216,16 @@ static bool block_fill(struct kept_sample *self, const struct picks *picks)
     return true;
 }
 
-/* Returns the bytes of the chunks that picks keep from being freed. A chunk that neighbours share counts once. */
-static uint64_t held_bytes(const struct picks *picks)
+/* Returns the bytes of the chunks that picks keep from being freed. A chunk that neighbours share counts once. Of a lease each chunk
+ * counts in part, for it has other holders; should they all go, the lease is the first to give way. */
+static uint64_t held_bytes(const struct picks *picks, bool lease)
 {
     uint64_t bytes = 0;
-    for (uint32_t i = 0; i < picks->n_refs; i++)
-        if (i == 0 || picks->refs[i] != picks->refs[i - 1])
-            bytes += chunk_cost(picks->refs[i]);
+    for (uint32_t i = 0; i < picks->n_refs; i++) {
+        const struct chunk *chunk = picks->refs[i];
+        if (i == 0 || chunk != picks->refs[i - 1])
+            bytes += chunk_cost(chunk) / (lease ? chunk->refs : 1);
+    }
     return bytes;
 }
 
@@ -241,7 +247,7 @@ static bool make_room(struct kept_samples *self, struct kept_client *client, uin
         sample_drop(self, (struct kept_sample *)client->first);
     while (self->list.bytes + bytes > self->budget) {
         struct kept_sample *oldest = (struct kept_sample *)self->list.oldest;
-        if (oldest->info.holds && !is_lease(oldest))
+        if (oldest->info.holds && !is_lease(&oldest->info))
             log_full(self, &oldest->info, oldest->picks.n);
         sample_drop(self, oldest);
     }
@@ -256,7 +262,7 @@ static struct kept_sample *keep(struct kept_samples *self, struct kept_client *c
     uint64_t own = info->holds ? (uint64_t)picks->capacity * 72 + (uint64_t)picks->refs_capacity * 8
                                : (uint64_t)picks->n * KEPT_ITEM_BYTES;
     own += sizeof(struct kept_sample);
-    uint64_t bytes = own + (info->holds ? held_bytes(picks) : 0);
+    uint64_t bytes = own + (info->holds ? held_bytes(picks, is_lease(info)) : 0);
     if (!make_room(self, client, bytes)) {
         log_full(self, info, picks->n);
         return NULL;
@@ -277,6 +283,7 @@ static struct kept_sample *keep(struct kept_samples *self, struct kept_client *c
     sample->kept.id = info->id;
     sample->kept.bytes = bytes;
     sample->own_bytes = own;
+    sample->since_ns = self->samples->loop->now_ns;
     kept_list_add(&self->list, client, &sample->kept);
     self->samples->store->overhead += own;
     return sample;
@@ -319,12 +326,6 @@ void kept_samples_unreserve(struct waiter *waiter)
     waiter->reserved = NULL;
 }
 
-/* True if the picks are a small part of what may be held: of larger ones a client that reads several replies would lose some. */
-static bool may_lease(const struct kept_samples *self, const struct picks *picks)
-{
-    return held_bytes(picks) <= self->budget / 4;
-}
-
 struct picks *kept_samples_keep(struct waiter *waiter, bool answered)
 {
     struct kept_samples *self = &waiter->samples->kept;
@@ -342,8 +343,7 @@ struct picks *kept_samples_keep(struct waiter *waiter, bool answered)
     struct kept_sample *sample = NULL;
     struct kept_info info = kept_samples_info(waiter);
     info.answered = answered;
-    if (!client || id <= client->settled || !may_lease(self, &waiter->picks))
-        waiter->shared = false;
+    waiter->shared = waiter->shared && client && id > client->settled;
     info.holds = waiter->table->one_by_one || !answered || waiter->shared;
     if (client && id > client->settled) {
         if (info.holds)
@@ -445,6 +445,16 @@ enum kept_found kept_samples_load(struct waiter *waiter)
     return answered ? KEPT_ANSWERED : KEPT_UNANSWERED;
 }
 
+bool kept_samples_relieve(void *samples)
+{
+    struct kept_samples *self = &((struct samples *)samples)->kept;
+    struct kept_sample *oldest = (struct kept_sample *)self->list.oldest;
+    if (!oldest || !is_lease(&oldest->info) || self->samples->loop->now_ns - oldest->since_ns < LEASE_NS)
+        return false;
+    sample_drop(self, oldest);
+    return true;
+}
+
 uint32_t kept_samples_readers(const struct kept_samples *self)
 {
     uint32_t n = 0;
@@ -528,7 +538,7 @@ void kept_samples_each(const struct samples *samples, kept_image_fn *fn, void *c
     for (const struct kept *kept = samples->kept.list.oldest; kept; kept = kept->newer) {
         const struct kept_sample *at = (const struct kept_sample *)kept;
         struct kept_image image = {at->info, at->picks};
-        image.info.holds = at->info.holds && !is_lease(at);
+        image.info.holds = at->info.holds && !is_lease(&at->info);
         if (!image.info.holds)
             image.picks = bare_picks(at);
         fn(ctx, &image);

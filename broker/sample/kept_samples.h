@@ -4,7 +4,7 @@
  * For each client the last KEPT_PER_CLIENT samples are kept (KEPT_SETTLING of a client that says what it has read, in
  * Request.settled), all of them together within a sixteenth of memory_limit. Picks of a table whose items leave when they
  * are sampled hold their chunks; of other tables the keys are kept, and the items are looked up again. A client that reads shared
- * memory has a lease: its picks hold their chunks, too, until it says that it has read them, or until there are too many. If the connection
+ * memory has a lease: its picks hold their chunks, too, until it says that it has read them; after a second, until memory is short. If the connection
  * of a client ends or the broker stops while a sample is being filled, the unanswered sample is kept, and a retry
  * continues from its picks. Client 0 is anonymous and cannot retry: its samples are not kept. */
 #ifndef BROKER_KEPT_SAMPLES_H
@@ -72,6 +72,8 @@ enum kept_found {
 /* Loads the picks of the kept sample that the waiter asks for again. The waiter waits, and has its want and flags set. */
 enum kept_found kept_samples_load(struct waiter *waiter);
 
+/* Memory is short: ends the oldest lease, if its client has had time to read. False: there is none. */
+bool kept_samples_relieve(void *samples);
 /* Returns the number of clients that have read shared memory and are still known. */
 uint32_t kept_samples_readers(const struct kept_samples *self);
 

@@ -697,6 +697,8 @@ void watcher_explain(const struct watcher *self, char *text, size_t size)
 
 void samples_init(struct samples *self)
 {
+    self->store->relieve = kept_samples_relieve;
+    self->store->relieve_ctx = self;
     kept_samples_init(&self->kept, self);
     self->held.end = &self->held.first;
     self->held_timer = (struct timer){.fire = look_at_held, .ctx = self};

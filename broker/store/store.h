@@ -64,6 +64,10 @@ struct store {
     /* Called before a chunk that has a place in a segment is freed; NULL: no chunk is on disk. */
     void (*freed)(void *ctx, const struct chunk *chunk);
     void *freed_ctx;
+    /* Called before an item is evicted because memory is short: releases chunks that are held for somebody's convenience. False: there
+     * are none. NULL: the same. */
+    bool (*relieve)(void *ctx);
+    void *relieve_ctx;
     struct slab_heap *slabs;
     struct shm *shm; /* NULL: none */
     bool sharing;    /* some client reads it: data of at least STORE_OWN_BYTES goes there */

@@ -508,7 +508,10 @@ static bool loses_memory(const struct table *self)
 rp_status room_make(struct table *self, rp_error *err)
 {
     const struct tables *tables = self->tables;
+    const struct store *store = self->store;
     uint32_t evicted = 0;
+    while (wants_room(self) && store->relieve && store->relieve(store->relieve_ctx)) {
+    }
     if (!room_is_kept(self)) {
         /* One pick of a remover that picks at random would free no slab before nearly all old items are gone. */
         bool (*evict_one)(struct table *) = store_waste(self->store) > 0 ? table_evict_sparse : table_evict;

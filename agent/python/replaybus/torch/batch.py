@@ -103,7 +103,7 @@ class Batch:
 
     def _head(self) -> np.ndarray:
         """A copy of what the block has before the fields: the arrays."""
-        return self._host[:self._fields[0][1] if self._fields else None].copy()
+        return self._host[:min((field[1] for field in self._fields), default=None)].copy()
 
     def on(self, block: torch.Tensor) -> "Batch":
         """The same items in a copy of the block. Does not keep the memory of this batch."""
