@@ -235,10 +235,10 @@ class _Case:
 
         return Sampler(self.client, "replay", self.arguments.batch, beta=0.4, device=name)
 
-    def fed(self, name: Optional[str]) -> float:
-        """Batches a second."""
+    def fed(self, name: Optional[str]) -> tuple[float, dict]:
+        """Batches a second, and the sampler's counts."""
         with self.sampler(name) as sampler:
-            return self.device.rate(lambda: next(sampler).data["frame"], self.arguments.seconds)
+            return self.device.rate(lambda: next(sampler).data["frame"], self.arguments.seconds), sampler.stats()
 
     def learn(self, learner: _Learner) -> tuple[float, float]:
         """Updates a second with data from the broker, and the share of time that the learner waited for it."""
@@ -259,9 +259,11 @@ class _Case:
         device, arguments = self.device, self.arguments
         goal = 700 if device.cuda and arguments.batch == 512 and arguments.shards == 1 else None
         if device.cuda:
-            yield Row(f"{name}: feed to the CPU", "batch/s", [self.fed(None)])
-        rate = self.fed(device.name)
-        yield Row(f"{name}: feed to {device.name}", "batch/s", [rate], goal)
+            yield Row(f"{name}: feed to the CPU", "batch/s", [self.fed(None)[0]])
+        rate, stats = self.fed(device.name)
+        way = "shared memory" if stats["shared_bytes"] else "socket"
+        yield Row(f"{name}: feed to {device.name} by {way}", "batch/s", [rate], goal)
+        yield Row(f"{name}: decoding a batch", "ms", [stats["decode_ns"] / stats["batches"] / 1e6])
         yield Row(f"{name}: of the reference", "ratio", [rate / best], 0.55)
         rate, waited = self.learn(learner)
         yield Row(f"{name}: with the learner", "batch/s", [rate])

@@ -152,12 +152,6 @@ static PyObject *batch_names(PyObject *object, PyObject *unused)
     return of_fields(object, field_name);
 }
 
-static PyObject *batch_dtypes(PyObject *object, PyObject *unused)
-{
-    (void)unused;
-    return of_fields(object, field_dtype);
-}
-
 static PyObject *batch_fields(PyObject *object, PyObject *unused)
 {
     (void)unused;
@@ -269,7 +263,6 @@ static Py_ssize_t batch_length(PyObject *object)
 
 static PyMethodDef methods[] = {
     {"names", batch_names, METH_NOARGS, "The names of the fields."},
-    {"dtypes", batch_dtypes, METH_NOARGS, "The names of the fields' element types."},
     {"fields", batch_fields, METH_NOARGS, "The memory of each field."},
     {"field_lengths", batch_lengths, METH_NOARGS,
      "For each field, how many steps of each item are real; None: all, or it has no steps."},

@@ -33,6 +33,6 @@ def test_bench():
 def test_feeding():
     pytest.importorskip("torch", reason="torch is missing: ./dev install gets python3-torch")
     found = {row["what"]: row for row in bench("--feed", "--quick", "--device", "cpu", "--chunks", "3")["rows"]}
-    assert len([what for what in found if what.startswith("chunks of 3: ")]) == 5 and found["the learner alone"]["value"] > 0
+    assert len([what for what in found if what.startswith("chunks of 3: ")]) == 6 and found["the learner alone"]["value"] > 0
     waits = found["chunks of 3: the learner waits"]
     assert 0 <= waits["value"] <= 1 and waits["goal"] == 0.05 and found["interpreter's work for a batch"]["value"] > 0
