@@ -69,7 +69,7 @@ bool picks_reserve_refs(struct picks *self, uint32_t n)
 bool picks_add(struct picks *self, const struct table *table, uint32_t slot, double probability)
 {
     const struct item *item = &table->in.items[slot];
-    if (!picks_reserve(self, 1) || !picks_reserve_refs(self, item->span.n))
+    if ((self->n == self->capacity && !picks_reserve(self, 1)) || !picks_reserve_refs(self, item->span.n))
         return false;
     struct chunk *const *chunks = span_chunks(&item->span);
     uint32_t i = self->n++;

@@ -54,6 +54,8 @@ struct keymap {
     uint64_t seed[2];
     union line *free_lines;
     union line *segments;
+    struct entry *put,
+        *removed;      /* entries of the last put and removal: neighbours come one after another; NULL: none */
     size_t bytes;      /* of directories and segments */
     uint64_t *account; /* that counts them, too; NULL: none */
     uint32_t most_moved;
@@ -128,6 +130,12 @@ static struct entry *probe(const struct directory *dir, uint64_t hash, uint64_t 
     return &dir->cells[at];
 }
 
+/* True if the entry, which may have been freed or moved since, is that of the key's block. */
+static bool is_of(const struct entry *entry, uint64_t key)
+{
+    return entry && entry->value && (entry->tag ^ key) < LINE_KEYS;
+}
+
 /* Returns the directory that the block of this hash belongs to at present. */
 static struct directory *directory_of(const struct keymap *self, uint64_t hash)
 {
@@ -143,6 +151,7 @@ static struct directory directory_new(struct keymap *self, uint64_t cells)
 
 static void directory_fini(struct keymap *self, struct directory *dir)
 {
+    self->put = self->removed = NULL;
     size_t bytes = (dir->mask + 1) * sizeof(struct entry);
     reserve_unmap(dir->cells, bytes);
     count_bytes(self, 0, bytes);
@@ -298,17 +307,20 @@ static void widen(struct keymap *self, struct entry *entry)
 bool keymap_put(struct keymap *self, uint64_t key, uint32_t slot)
 {
     assert(slot != KEYMAP_NONE);
-    uint64_t hash = hash_block(self, key);
-    struct directory *dir = directory_of(self, hash);
-    struct entry *entry = probe(dir, hash, key);
-    if (!entry->value) {
-        if (make_room(self)) {
-            dir = directory_of(self, hash);
-            entry = probe(dir, hash, key);
+    struct entry *entry = self->put;
+    if (!is_of(entry, key)) {
+        uint64_t hash = hash_block(self, key);
+        struct directory *dir = directory_of(self, hash);
+        self->put = entry = probe(dir, hash, key);
+        if (!entry->value) {
+            if (make_room(self)) {
+                dir = directory_of(self, hash);
+                self->put = entry = probe(dir, hash, key);
+            }
+            *entry = (struct entry){.tag = key, .value = (uint64_t)slot << 1 | 1};
+            dir->count++;
+            return true;
         }
-        *entry = (struct entry){.tag = key, .value = (uint64_t)slot << 1 | 1};
-        dir->count++;
-        return true;
     }
     if (entry_slot(entry, key) != KEYMAP_NONE)
         return false;
@@ -319,21 +331,29 @@ bool keymap_put(struct keymap *self, uint64_t key, uint32_t slot)
     return true;
 }
 
-uint32_t keymap_remove(struct keymap *self, uint64_t key)
+/* Removes the entry of a block whose last key goes. */
+static void forget_block(struct keymap *self, struct entry *entry, uint64_t key)
 {
-    uint64_t hash = hash_block(self, key);
-    struct directory *dir = directory_of(self, hash);
-    struct entry *entry = probe(dir, hash, key);
-    uint32_t slot = entry_slot(entry, key);
-    if (slot == KEYMAP_NONE)
-        return slot;
-    if (is_single(entry)) {
-        directory_free(self, dir, entry);
-    } else if (entry->tag % LINE_KEYS == 0) {
+    if (!is_single(entry)) {
         union line *line = line_of(entry);
         line->next = self->free_lines;
         self->free_lines = line;
-        directory_free(self, dir, entry);
+    }
+    directory_free(self, directory_of(self, hash_block(self, key)), entry);
+}
+
+uint32_t keymap_remove(struct keymap *self, uint64_t key)
+{
+    struct entry *entry = self->removed;
+    if (!is_of(entry, key)) {
+        uint64_t hash = hash_block(self, key);
+        self->removed = entry = probe(directory_of(self, hash), hash, key);
+    }
+    uint32_t slot = entry_slot(entry, key);
+    if (slot == KEYMAP_NONE)
+        return slot;
+    if (is_single(entry) || entry->tag % LINE_KEYS == 0) {
+        forget_block(self, entry, key);
     } else {
         line_of(entry)->slot[key % LINE_KEYS] = KEYMAP_NONE;
         entry->tag--;

@@ -76,8 +76,7 @@ void sumtree_set(struct sumtree *self, uint32_t slot, float weight)
     float before = self->leaves[slot];
     double change = (double)weight - (double)before;
     self->leaves[slot] = weight;
-    if ((weight != 0.0f) != (before != 0.0f))
-        self->nonzero += weight != 0.0f ? 1 : UINT32_MAX;
+    self->nonzero += (uint32_t)(weight != 0.0f) - (uint32_t)(before != 0.0f);
 
     uint32_t i = slot / SUMTREE_FANOUT;
     double sum_before = self->level[0][i];

@@ -23,6 +23,8 @@ struct intake {
     struct wire_ingest in;
     zmq_msg_t *payload;
     uint32_t n_payload;
+    const uint8_t *packed; /* what is left of the frame of packed chunks */
+    size_t packed_left;
     uint64_t bytes;     /* that count against the credit: of all frames, or 0 if the message was sent again */
     bool lone;          /* its only item may be sent without credit */
     rp_status refused;  /* none of its items can be taken, for this reason; or RP_OK */
@@ -221,17 +223,16 @@ static void chunk_refused(struct intake *self, uint64_t number, const rp_error *
 }
 
 /* Returns where chunk i lies: in the packed frame, or in a frame of its own (then *message is set). NULL: the frame is too
- * short, or has another size. */
-static const uint8_t *chunk_find(const struct intake *self, uint32_t i, uint64_t bytes, size_t *packed_at,
-                                 zmq_msg_t **message, size_t *room)
+ * short, or has another size. *room: bytes of the frame that were left. */
+static const uint8_t *chunk_find(struct intake *self, uint32_t i, uint64_t bytes, zmq_msg_t **message, size_t *room)
 {
-    const uint8_t *data;
+    const uint8_t *data = self->packed;
     if (i < self->in.packed) {
+        size_t left = *room = self->packed_left, taken = bytes <= left ? bytes : left;
         *message = NULL;
-        *room = zmq_msg_size(&self->payload[0]) - *packed_at;
-        data = (const uint8_t *)zmq_msg_data(&self->payload[0]) + *packed_at;
-        *packed_at += bytes <= *room ? bytes : *room;
-        return bytes <= *room ? data : NULL;
+        self->packed += taken;
+        self->packed_left -= taken;
+        return bytes <= left ? data : NULL;
     }
     *message = &self->payload[i - self->in.packed + (self->in.packed ? 1 : 0)];
     *room = zmq_msg_size(*message);
@@ -239,14 +240,14 @@ static const uint8_t *chunk_find(const struct intake *self, uint32_t i, uint64_t
 }
 
 /* False: no memory. */
-static bool take_chunk(struct intake *self, uint32_t i, size_t *packed_at)
+static bool take_chunk(struct intake *self, uint32_t i)
 {
     struct chunk_plan plan;
     zmq_msg_t *message;
     size_t room;
     rp_error err;
     chunk_plan(self, i, &plan);
-    const uint8_t *data = chunk_find(self, i, plan.bytes, packed_at, &message, &room);
+    const uint8_t *data = chunk_find(self, i, plan.bytes, &message, &room);
     rp_status status;
     if (!data)
         status = err_set(&err, RP_BAD_MESSAGE, "%zu bytes are left in its frame where its blocks need %llu", room,
@@ -275,9 +276,12 @@ static bool intake_chunks(struct intake *self)
         chunk_refused(self, pb_u64(&in->chunk_number, 0), &err);
         return true;
     }
-    size_t packed_at = 0;
+    if (in->packed) {
+        self->packed = zmq_msg_data(&self->payload[0]);
+        self->packed_left = zmq_msg_size(&self->payload[0]);
+    }
     for (uint32_t i = 0; i < in->n_chunks; i++)
-        if (!take_chunk(self, i, &packed_at))
+        if (!take_chunk(self, i))
             return false;
     return true;
 }
@@ -643,6 +647,8 @@ static bool intake_items(struct intake *self)
 /* Most blocks of one message: a chunk takes 16 bytes of the header, however many columns it has. */
 #define BLOCKS_PER_MESSAGE (1u << 20)
 #define FRAMES_MOST 1024u
+/* Bytes of a header that are fetched before it is read. */
+#define HEAD_AHEAD 4096u
 
 /* Returns the flow of a message with one item for a table that has no unresolved item of the session: it needs no credit. NULL
  * for other messages. */
@@ -800,7 +806,12 @@ static void message_receive(struct sessions *sessions, zmq_msg_t *frames, uint32
 {
     struct intake intake = {.payload = frames + 1, .n_payload = n - 1, .bytes = bytes};
     rp_error err;
-    rp_status status = wire_read_ingest(zmq_msg_data(&frames[0]), zmq_msg_size(&frames[0]), &intake.in, &err);
+    const uint8_t *head = zmq_msg_data(&frames[0]);
+    size_t head_size = zmq_msg_size(&frames[0]);
+    /* Another thread has received the header: its short arrays would come line by line, each when it is first read. */
+    for (size_t at = 0; at < head_size && at < HEAD_AHEAD; at += 64)
+        __builtin_prefetch(head + at);
+    rp_status status = wire_read_ingest(head, head_size, &intake.in, &err);
     if (status == RP_OK && intake.in.version != WIRE_VERSION)
         status = err_set(&err, RP_UNSUPPORTED, "protocol version %u is unknown here: this broker speaks version %u",
                          intake.in.version, WIRE_VERSION);

@@ -142,7 +142,7 @@ static bool table_evict_sparse(struct table *self)
     return true;
 }
 
-static bool too_much(const struct table *self)
+static inline bool too_much(const struct table *self)
 {
     if (self->config->max_bytes && self->bytes > (uint64_t)self->config->max_bytes && !room_is_kept(self))
         return true;

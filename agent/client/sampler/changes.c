@@ -186,7 +186,7 @@ static bool has_room(const rp_updater *self)
 }
 
 /* Drops what a shard has collected that has been away for long. True: it has nothing to send. */
-static bool is_idle(struct change_shard *shard)
+static bool has_nothing(struct change_shard *shard)
 {
     rp_updater *self = shard->updater;
     if (shard->n && !self->patient && self->n_shards > 1 && conn_away_ns(shard->conn) >= PATIENCE_NS) {
@@ -202,7 +202,7 @@ static rp_status send_collected(struct change_shard *shard, int64_t deadline_ns,
 {
     rp_updater *self = shard->updater;
     uint32_t n = shard->n; /* fewer: the answer to an earlier request has sent them */
-    for (bool going = true; !is_idle(shard) && shard->n == n && !has_room(self);) {
+    for (bool going = true; !has_nothing(shard) && shard->n == n && !has_room(self);) {
         int64_t look = self->n_shards > 1 ? conn_now() + LOOK_NS : INT64_MAX;
         int64_t until = look < deadline_ns ? look : deadline_ns;
         if (!going)
