@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "agent/ctl/ctl.h"
-#include "agent/view/look.h"
+#include "agent/view/tui.h"
 #include "proto/base/clock.h"
 #include "proto/base/error.h"
 #include "proto/base/format.h"
@@ -131,14 +131,14 @@ static const struct list_column session_columns[] = {
 };
 
 /* Adds the list of sessions in at most this many lines. */
-static void add_sessions(struct sheet *sheet, const struct top *top, struct look *look, uint32_t most)
+static void add_sessions(struct canvas *canvas, const struct top *top, struct tui *tui, uint32_t most)
 {
     const struct list list = {.columns = session_columns,
                               .n_columns = sizeof session_columns / sizeof *session_columns,
                               .rows = top->sessions,
                               .n_rows = top->n_sessions,
                               .size = sizeof *top->sessions};
-    list_add(sheet, TOP_SESSIONS, &list, look, most);
+    list_add(canvas, TOP_SESSIONS, &list, tui, most);
 }
 
 /* ---- a frame ---- */
@@ -149,11 +149,11 @@ static void add_sessions(struct sheet *sheet, const struct top *top, struct look
 #define WAITERS_LEAST 4u  /* lines, if so many wait */
 #define SESSIONS_LEAST 5u /* lines, if there are so many */
 
-static void add_head(struct sheet *self, const struct top *top, const struct look *look)
+static void add_head(struct canvas *self, const struct top *top, const struct tui *tui)
 {
     const Replay__InfoReply *info = info_of(top);
     const Replay__ServerInfo *server = info->server;
-    struct line *line = sheet_line(self, TOP_HEAD);
+    struct line *line = canvas_line(self, TOP_HEAD);
     format_buffer up;
     char totals[48], clock[16];
     struct tm local;
@@ -169,20 +169,20 @@ static void add_head(struct sheet *self, const struct top *top, const struct loo
     if (server && info->shards)
         line_try(line, ctl_missing(info->shards) ? TINT_BAD : TINT_NONE, "  %s",
                  ctl_totals(info->shards, totals, sizeof totals));
-    if (look->paused)
+    if (tui->paused)
         line_try(line, TINT_WARN, "  [paused]");
     line_try(line, TINT_DIM, "  %s", clock);
 }
 
-static void add_memory(struct sheet *self, const Replay__ServerInfo *server)
+static void add_memory(struct canvas *self, const Replay__ServerInfo *server)
 {
-    struct line *line = sheet_row(self, TOP_MEMORY, "memory");
+    struct line *line = canvas_row(self, TOP_MEMORY, "memory");
     format_buffer used, limit, sessions, waiting;
     if (!line)
         return;
     double share = (double)server->memory_bytes / (double)server->memory_limit;
     if (server->memory_limit) {
-        line_bar(line, share > 0.9 ? TINT_WARN : TINT_BAR, sheet_bar(self), share);
+        line_bar(line, share > 0.9 ? TINT_WARN : TINT_BAR, canvas_bar(self), share);
         line_put(line, TINT_NONE, " ");
     }
     line_put(line, TINT_NONE, "%s", format_bytes(used, server->memory_bytes));
@@ -194,10 +194,10 @@ static void add_memory(struct sheet *self, const Replay__ServerInfo *server)
     line_try(line, TINT_NONE, "   waiting %s", format_count(waiting, server->waiter_count));
 }
 
-static void add_messages(struct sheet *self, const struct top *top)
+static void add_messages(struct canvas *self, const struct top *top)
 {
     const Replay__ServerInfo *server = info_of(top)->server;
-    struct line *line = sheet_row(self, TOP_MESSAGES, "messages");
+    struct line *line = canvas_row(self, TOP_MESSAGES, "messages");
     format_buffer a, b, c;
     if (!line)
         return;
@@ -211,12 +211,12 @@ static void add_messages(struct sheet *self, const struct top *top)
 
 /* ---- tables ---- */
 
-static struct line *add_cursor(struct sheet *self, const Replay__LimiterInfo *limiter)
+static struct line *add_cursor(struct canvas *self, const Replay__LimiterInfo *limiter)
 {
     struct line *line =
-        sheet_cursor(self, TOP_TABLES, "  cursor", limiter->cursor, limiter->min_diff, limiter->max_diff);
+        canvas_cursor(self, TOP_TABLES, "  cursor", limiter->cursor, limiter->min_diff, limiter->max_diff);
     format_buffer at, size, ratio;
-    if (!line && (line = sheet_row(self, TOP_TABLES, "  cursor")))
+    if (!line && (line = canvas_row(self, TOP_TABLES, "  cursor")))
         line_put(line, TINT_NONE, "%s   min size %s", format_short(at, limiter->cursor),
                  format_bound(size, limiter->min_size));
     if (line)
@@ -224,27 +224,27 @@ static struct line *add_cursor(struct sheet *self, const Replay__LimiterInfo *li
     return line;
 }
 
-static struct line *add_min_size(struct sheet *self, const Replay__LimiterInfo *limiter)
+static struct line *add_min_size(struct canvas *self, const Replay__LimiterInfo *limiter)
 {
-    struct line *line = sheet_row(self, TOP_TABLES, "  ratio");
+    struct line *line = canvas_row(self, TOP_TABLES, "  ratio");
     format_buffer size;
     if (line)
         line_put(line, TINT_NONE, "none   min size %s", format_bound(size, limiter->min_size));
     return line;
 }
 
-static void add_limiter(struct sheet *self, const Replay__LimiterInfo *limiter)
+static void add_limiter(struct canvas *self, const Replay__LimiterInfo *limiter)
 {
     struct line *line = ctl_has_ratio(limiter) ? add_cursor(self, limiter) : add_min_size(self, limiter);
     if (line)
         line_try(line, TINT_DIM, "   %s", limiter->kind);
 }
 
-static void add_table(struct sheet *self, const Replay__TableInfo *table, const Replay__Shards *shards)
+static void add_table(struct canvas *self, const Replay__TableInfo *table, const Replay__Shards *shards)
 {
     format_buffer a, b, c;
     char totals[48];
-    struct line *line = sheet_line(self, TOP_TABLES);
+    struct line *line = canvas_line(self, TOP_TABLES);
     if (!line)
         return;
     line_put(line, TINT_BOLD, " %s", table->name);
@@ -252,10 +252,10 @@ static void add_table(struct sheet *self, const Replay__TableInfo *table, const 
              format_rate(b, table->sample_rate));
     line_try(line, TINT_NONE, "   updates %s", format_rate(c, table->update_rate));
     line_try(line, TINT_DIM, "   %s / %s", table->sampler, table->remover);
-    if (!(line = sheet_row(self, TOP_TABLES, "  items")))
+    if (!(line = canvas_row(self, TOP_TABLES, "  items")))
         return;
     if (table->max_size) {
-        line_bar(line, TINT_BAR, sheet_bar(self), (double)table->size / (double)table->max_size);
+        line_bar(line, TINT_BAR, canvas_bar(self), (double)table->size / (double)table->max_size);
         line_put(line, TINT_NONE, " %s", format_percent(a, (double)table->size, (double)table->max_size));
         line_to(line, line->width + 2);
     }
@@ -270,7 +270,7 @@ static void add_table(struct sheet *self, const Replay__TableInfo *table, const 
 }
 
 /* A line for each shard of a table. */
-static void add_parts(struct sheet *self, const Replay__Shards *shards, const char *table)
+static void add_parts(struct canvas *self, const Replay__Shards *shards, const char *table)
 {
     for (size_t i = 0; i < shards->n_shard; i++) {
         const Replay__ShardInfo *row = shards->shard[i];
@@ -281,7 +281,7 @@ static void add_parts(struct sheet *self, const Replay__Shards *shards, const ch
             if (strcmp(row->tables[k]->name, table) == 0)
                 part = row->tables[k];
         snprintf(name, sizeof name, "  shard %u", row->shard);
-        struct line *line = sheet_row(self, TOP_TABLES, name);
+        struct line *line = canvas_row(self, TOP_TABLES, name);
         if (!line)
             return;
         if (!part) {
@@ -295,7 +295,7 @@ static void add_parts(struct sheet *self, const Replay__Shards *shards, const ch
     }
 }
 
-static void add_tables(struct sheet *self, const struct top *top, uint32_t most)
+static void add_tables(struct canvas *self, const struct top *top, uint32_t most)
 {
     const Replay__InfoReply *info = info_of(top);
     const Replay__Shards *shards = top->by_shard ? info->shards : NULL;
@@ -303,23 +303,23 @@ static void add_tables(struct sheet *self, const struct top *top, uint32_t most)
     bool all = info->n_tables <= fit;
     uint32_t shown = all ? (uint32_t)info->n_tables : fit > 1 ? fit - (most % lines ? 0 : 1) : 1;
     for (uint32_t i = 0; i < shown; i++) {
-        sheet_line(self, TOP_BLANK);
+        canvas_line(self, TOP_BLANK);
         add_table(self, info->tables[i], info->shards);
         if (shards)
             add_parts(self, shards, info->tables[i]->name);
     }
-    struct line *line = all ? NULL : sheet_line(self, TOP_TABLES);
+    struct line *line = all ? NULL : canvas_line(self, TOP_TABLES);
     if (line)
         line_put(line, TINT_DIM, " ... and %zu more tables", info->n_tables - shown);
 }
 
 /* ---- those who wait ---- */
 
-static void add_waiters(struct sheet *self, const Replay__WhyReply *why, uint32_t most)
+static void add_waiters(struct canvas *self, const Replay__WhyReply *why, uint32_t most)
 {
     struct line *line;
     if (why->n_waits == 0) {
-        if ((line = sheet_row(self, TOP_WAITERS, "waiting")))
+        if ((line = canvas_row(self, TOP_WAITERS, "waiting")))
             line_put(line, TINT_DIM, "nothing waits");
         return;
     }
@@ -328,12 +328,12 @@ static void add_waiters(struct sheet *self, const Replay__WhyReply *why, uint32_
     for (uint32_t i = 0; i < shown; i++) {
         const Replay__Wait *wait = why->waits[i];
         format_buffer time;
-        if (!(line = sheet_row(self, TOP_WAITERS, i ? "" : "waiting")))
+        if (!(line = canvas_row(self, TOP_WAITERS, i ? "" : "waiting")))
             return;
         line_put(line, TINT_NONE, "%s %s for %s: %s", wait->who, wait->kind, format_time(time, wait->waited_ns),
                  wait->text);
     }
-    line = all ? NULL : sheet_row(self, TOP_WAITERS, "");
+    line = all ? NULL : canvas_row(self, TOP_WAITERS, "");
     if (line)
         line_put(line, TINT_DIM, "... and %zu more that wait", why->n_waits - shown);
 }
@@ -346,7 +346,7 @@ static uint32_t least(uint32_t a, uint32_t b)
 }
 
 /* Shares the lines that are left among tables, those who wait, and sessions. */
-static void add_body(struct sheet *self, const struct top *top, struct look *look)
+static void add_body(struct canvas *self, const struct top *top, struct tui *tui)
 {
     uint32_t rows = self->style->rows ? self->style->rows : ANY_ROWS, room = rows > HEAD_LINES ? rows - HEAD_LINES : 0;
     const Replay__WhyReply *why = ADMIN_AS(WhyReply, top->waits);
@@ -355,44 +355,44 @@ static void add_body(struct sheet *self, const struct top *top, struct look *loo
     uint32_t sessions = top->n_sessions ? least(top->n_sessions + 1, SESSIONS_LEAST) + 1 : 0;
     uint32_t tables = room > waiters + sessions ? room - waiters - sessions : 0;
     add_tables(self, top, tables > TABLE_LINES ? tables : TABLE_LINES);
-    sheet_line(self, TOP_BLANK);
+    canvas_line(self, TOP_BLANK);
     if (top->fresh) {
         uint32_t rest = rows > self->n + 1 + sessions ? rows - self->n - 1 - sessions : 1;
-        add_waiters(self, why, look->chosen ? least(rest, WAITERS_LEAST) : least(rest, waits > 8 ? rest / 2 + 1 : 8));
+        add_waiters(self, why, tui->chosen ? least(rest, WAITERS_LEAST) : least(rest, waits > 8 ? rest / 2 + 1 : 8));
     }
-    sheet_line(self, TOP_BLANK);
-    add_sessions(self, top, look, rows > self->n + 1 ? rows - self->n - 1 : 0);
+    canvas_line(self, TOP_BLANK);
+    add_sessions(self, top, tui, rows > self->n + 1 ? rows - self->n - 1 : 0);
 }
 
-static void add_verdict(struct sheet *self, const struct top *top)
+static void add_verdict(struct canvas *self, const struct top *top)
 {
     if (!top->fresh) {
-        sheet_wrapped(self, TOP_PROBLEM, "problem", TINT_BAD, top->err.text, 2);
+        canvas_wrapped(self, TOP_PROBLEM, "problem", TINT_BAD, top->err.text, 2);
         return;
     }
-    sheet_wrapped(self, TOP_WAITS, "waits", TINT_NONE, top->verdict.text, 2);
-    sheet_wrapped(self, TOP_ADVICE, "advice", TINT_DIM, top->verdict.advice, 1);
+    canvas_wrapped(self, TOP_WAITS, "waits", TINT_NONE, top->verdict.text, 2);
+    canvas_wrapped(self, TOP_ADVICE, "advice", TINT_DIM, top->verdict.advice, 1);
 }
 
 /* Adds at most style->rows lines, none wider than style->columns, each with its end of line. */
-static void render(struct text *out, const struct top *top, const struct sheet_style *style, struct look *look)
+static void render(struct text *out, const struct top *top, const struct canvas_style *style, struct tui *tui)
 {
-    struct sheet_style fit = sheet_fit(style);
-    struct sheet sheet = {.style = &fit};
-    add_head(&sheet, top, look);
-    if (look->help) {
-        sheet_line(&sheet, TOP_BLANK);
-        look_add_help(&sheet, TOP_HEAD, look, "sessions");
+    struct canvas_style fit = canvas_fit(style);
+    struct canvas canvas = {.style = &fit};
+    add_head(&canvas, top, tui);
+    if (tui->help) {
+        canvas_line(&canvas, TOP_BLANK);
+        tui_add_help(&canvas, TOP_HEAD, tui, "sessions");
     } else {
-        add_verdict(&sheet, top);
+        add_verdict(&canvas, top);
         if (info_of(top)->server) {
-            add_memory(&sheet, info_of(top)->server);
-            add_messages(&sheet, top);
+            add_memory(&canvas, info_of(top)->server);
+            add_messages(&canvas, top);
         }
-        add_body(&sheet, top, look);
+        add_body(&canvas, top, tui);
     }
-    look_add_footer(&sheet, TOP_FOOTER, look);
-    sheet_write(&sheet, out);
+    tui_add_footer(&canvas, TOP_FOOTER, tui);
+    canvas_write(&canvas, out);
 }
 
 /* ---- signals ---- */
@@ -436,15 +436,15 @@ static void catch_signals(bool screen)
 
 struct terminal {
     bool screen; /* standard output is a terminal: the alternate screen is used */
-    struct sheet_style style;
-    struct look_keys keys;
-    struct look look;
+    struct canvas_style style;
+    struct tui_keys keys;
+    struct tui tui;
 };
 
 static void terminal_enter(struct terminal *self)
 {
-    look_keys_open(&self->keys);
-    look_read(&self->look, &self->keys);
+    tui_keys_open(&self->keys);
+    tui_read(&self->tui, &self->keys);
     fputs("\x1b[?1049h\x1b[?25l", stdout);
 }
 
@@ -452,16 +452,16 @@ static void terminal_leave(struct terminal *self)
 {
     fputs("\x1b[?7h\x1b[?25h\x1b[?1049l", stdout);
     fflush(stdout);
-    look_keys_close(&self->keys);
+    tui_keys_close(&self->keys);
 }
 
 static void terminal_open(struct terminal *self)
 {
     const char *name = getenv("TERM"), *no_colour = getenv("NO_COLOR");
     self->screen = isatty(STDOUT_FILENO) && !(name && strcmp(name, "dumb") == 0);
-    self->style = (struct sheet_style){.utf8 = self->screen && terminal_has_utf8(),
-                                       .colour = self->screen && !(no_colour && no_colour[0])};
-    self->look.quits = true;
+    self->style = (struct canvas_style){.utf8 = self->screen && terminal_has_utf8(),
+                                        .colour = self->screen && !(no_colour && no_colour[0])};
+    self->tui.quits = true;
     if (self->screen)
         terminal_enter(self);
 }
@@ -490,7 +490,7 @@ static bool terminal_show(struct terminal *self, const struct top *top)
         self->style.columns -= self->style.columns > 1;
         self->style.rows -= self->style.rows > 1;
     }
-    render(&text, top, &self->style, &self->look);
+    render(&text, top, &self->style, &self->tui);
     if (self->screen) {
         terminal_add_frame(&out, text_get(&text));
         printf("\x1b[?7l\x1b[H%s\x1b[?7h", text_get(&out));
@@ -512,14 +512,14 @@ static enum wake terminal_wait(struct terminal *self, int64_t until_ns)
             terminal_suspend(self);
             return WAKE_DRAW;
         }
-        enum look_news news = look_read(&self->look, &self->keys);
-        if (news != LOOK_SAME)
-            return news == LOOK_QUIT ? WAKE_QUIT : WAKE_DRAW;
+        enum tui_news news = tui_read(&self->tui, &self->keys);
+        if (news != TUI_SAME)
+            return news == TUI_QUIT ? WAKE_QUIT : WAKE_DRAW;
         int64_t left = until_ns - clock_ns();
-        if (left <= 0 && !self->look.paused)
+        if (left <= 0 && !self->tui.paused)
             return WAKE_TIME;
         struct pollfd input = {.fd = self->keys.usable ? STDIN_FILENO : -1, .events = POLLIN};
-        int timeout = self->look.paused || left / NS_PER_MS > 1000 ? 1000 : (int)((left + NS_PER_MS - 1) / NS_PER_MS);
+        int timeout = self->tui.paused || left / NS_PER_MS > 1000 ? 1000 : (int)((left + NS_PER_MS - 1) / NS_PER_MS);
         if (poll(&input, 1, timeout) < 0 && !suspend)
             return stop_signal ? WAKE_QUIT : WAKE_DRAW; /* the window has a new size */
     }

@@ -192,7 +192,7 @@ static void ended(struct run *self, struct member *member, int status, int64_t n
 {
     char how[96];
     if (status == 0 && self->phase < PHASE_STOPPING)
-        self->look_ns = 0; /* a stop condition that the process noticed before the launcher is a good reason */
+        self->poll_ns = 0; /* a stop condition that the process noticed before the launcher is a good reason */
     bool asked = member->process.asked_ns > 0 || self->phase >= PHASE_STOPPING;
     bool custom = run_is_custom(self, member->role);
     member->ended_ns = now_ns;
@@ -451,7 +451,7 @@ static void set_actors(struct run *self, uint32_t count, int64_t now_ns)
         run_member(self, ROLE_ACTOR, i);
 }
 
-#define LOOK_NS (NS_PER_S / 2)
+#define POLL_NS (NS_PER_S / 2)
 #define SAVE_NS NS_PER_S
 #define RESIZE_MARGIN 0.2
 /* A broker that does not listen by then has a problem that a restart does not solve. */
@@ -479,9 +479,9 @@ static bool put_back(struct run *self)
     rp_client *client = observer_client(self->observer);
     for (size_t i = 0; i < sizeof counters / sizeof counters[0]; i++) {
         int64_t total = 0, before = counters[i].before;
-        if (!client || rp_counter_read(client, counters[i].name, RUN_LOOK_MS, &total, NULL) != RP_OK ||
+        if (!client || rp_counter_read(client, counters[i].name, RUN_POLL_MS, &total, NULL) != RP_OK ||
             (total < before &&
-             rp_counter_add(client, counters[i].name, before - total, RUN_LOOK_MS, NULL, NULL) != RP_OK))
+             rp_counter_add(client, counters[i].name, before - total, RUN_POLL_MS, NULL, NULL) != RP_OK))
             return false;
     }
     return self->put_back = true;
@@ -521,11 +521,11 @@ static bool forget(struct run *self)
     rp_client *client = observer_client(self->observer);
     if (self->options->before || !config_folder(&self->config->broker))
         return true;
-    observer_look(self->observer, RUN_LOOK_MS, &self->seen);
+    observer_poll(self->observer, RUN_POLL_MS, &self->seen);
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         int64_t total = 0;
-        if (!client || rp_counter_read(client, names[i], RUN_LOOK_MS, &total, NULL) != RP_OK ||
-            (total != 0 && rp_counter_add(client, names[i], -total, RUN_LOOK_MS, NULL, NULL) != RP_OK))
+        if (!client || rp_counter_read(client, names[i], RUN_POLL_MS, &total, NULL) != RP_OK ||
+            (total != 0 && rp_counter_add(client, names[i], -total, RUN_POLL_MS, NULL, NULL) != RP_OK))
             return false;
     }
     self->policy_before = self->seen.policy;
@@ -548,7 +548,7 @@ static void open_observer(struct run *self, int64_t now_ns)
                                                 .foreign_actors = self->config->actors.command.count > 0,
                                                 .key_file =
                                                     run_keys_file(self->options->keys, "admin", key, sizeof key),
-                                                .connect_ms = RUN_LOOK_MS};
+                                                .connect_ms = RUN_POLL_MS};
         self->observer = observer_new(&options, &err);
         if (self->observer && !forget(self))
             observer_destroy(&self->observer);
@@ -684,7 +684,7 @@ static void stop_more(struct run *self, int64_t now_ns)
         if (self->observer && !self->forced) { /* takes in the last counts and evaluations */
             const struct observation before = self->seen;
             observer_rescan(self->observer);
-            observer_look(self->observer, RUN_LOOK_MS, &self->seen);
+            observer_poll(self->observer, RUN_POLL_MS, &self->seen);
             run_take_in(self, &before);
         }
         observer_destroy(&self->observer); /* the broker's end is expected */
@@ -769,13 +769,13 @@ static void resize(struct run *self, const struct status *status, int64_t now_ns
     set_actors(self, wanted, now_ns);
 }
 
-void run_look(struct run *self, int64_t now_ns)
+void run_poll(struct run *self, int64_t now_ns)
 {
     struct status status;
     bool line = now_ns >= self->save_ns;
     if (self->observer && self->broker_asked_ns == 0) {
         const struct observation before = self->seen;
-        observer_look(self->observer, RUN_LOOK_MS, &self->seen);
+        observer_poll(self->observer, RUN_POLL_MS, &self->seen);
         run_take_in(self, &before);
         put_back_later(self, now_ns);
         if (self->phase == PHASE_STOPPING)
@@ -820,9 +820,9 @@ static void loop(struct run *self)
             if (run_running(self, ROLES) == 0)
                 return;
         }
-        if (now_ns >= self->look_ns || !self->actors_started || screen_touched(*self->options->screen)) {
-            self->look_ns = now_ns + LOOK_NS;
-            run_look(self, now_ns);
+        if (now_ns >= self->poll_ns || !self->actors_started || screen_touched(*self->options->screen)) {
+            self->poll_ns = now_ns + POLL_NS;
+            run_poll(self, now_ns);
         }
         check_done(self); /* after the look: a stop condition that was met is the better reason */
     }
@@ -840,7 +840,7 @@ static int await_measured(struct run *self, struct process *process)
         if (self->options->interrupts->asked > 0 || clock_now(&self->clock) > end_ns || run_time_left(self) <= 0.0)
             process_kill(process);
         run_hosts_tend(self, clock_now(&self->clock)); /* their connections stay open */
-        run_look(self, clock_now(&self->clock));
+        run_poll(self, clock_now(&self->clock));
     }
     return status;
 }

@@ -49,7 +49,7 @@ struct run;
 /* Looks for processes that have ended, are due for a restart, or hang. */
 void run_tend(struct run *self, int64_t now_ns);
 /* Looks at the broker and at reports of the processes; saves and shows the status. May begin to stop. */
-void run_look(struct run *self, int64_t now_ns);
+void run_poll(struct run *self, int64_t now_ns);
 /* While the run saves before the time limit of its job: lets options->limit act when there is hardly any time left. A scheduler announces
  * that limit by a signal, and it ends the run whether it has saved or not. */
 void run_heed_limit(struct run *self, int64_t now_ns);

@@ -6,8 +6,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "agent/launch/process/process.h"
@@ -19,9 +17,6 @@
 #include "proto/base/json.h"
 #include "proto/base/need.h"
 #include "proto/http/http.h"
-
-/* A status that is younger than this is written by a launcher that works. */
-#define FRESH_STATUS_S 30
 
 /* ---- the broker ---- */
 
@@ -53,15 +48,6 @@ static void find_node(const struct run_page_options *self, char out[FOLDER_NODE]
     if (self->folder[0] && !self->service[0] && run_folder_read_state(self->folder, &state, NULL) == RP_OK &&
         run_folder_is_elsewhere(&state))
         memcpy(out, state.node, FOLDER_NODE);
-}
-
-/* A launcher writes the status every second. */
-static bool is_fresh(const struct run_page_options *self)
-{
-    char path[FOLDER_SIZE + 16];
-    struct stat st;
-    return stat(run_folder_path(path, sizeof path, self->folder, FOLDER_STATUS), &st) == 0 &&
-           time(NULL) - st.st_mtime < FRESH_STATUS_S;
 }
 
 static void tell_facts(const struct status *status, struct page_run *out)
@@ -116,7 +102,7 @@ static void look(const struct run_page_options *self, bool folder_only, struct p
         out->status = NULL;
     }
     find_node(self, out->node);
-    bool signs = out->node[0] && known && copy.status.phase < PHASE_DONE && is_fresh(self);
+    bool signs = out->node[0] && known && copy.status.phase < PHASE_DONE && run_folder_is_fresh(self->folder);
     out->alive = self->folder[0] && (signs || run_folder_locked(self->folder));
     out->folder_only = folder_only || (self->folder[0] && (!out->alive || out->node[0]));
     if (known)

@@ -77,7 +77,7 @@ struct mark {
 #define RUN_FILES_GRACES 10
 #define RUN_BUSY_MS 2 /* while hosts have much to say */
 /* How long a look may wait for the broker. */
-#define RUN_LOOK_MS 300
+#define RUN_POLL_MS 300
 
 struct stretch_sums {
     double seconds, inserts, samples;
@@ -128,7 +128,7 @@ struct run {
     /* ---- what is seen */
     struct observer *observer;
     struct observation seen;
-    int64_t look_ns, save_ns, running_ns; /* times of the next look and save; since when items are sampled */
+    int64_t poll_ns, save_ns, running_ns; /* times of the next look and save; since when items are sampled */
     struct mark marks[RUN_MARKS];
     uint32_t n_marks;
     uint64_t marks_of; /* instance of the broker that they belong to */

@@ -67,30 +67,21 @@ static bool walk(int parent, const char *name, enum removal what, int depth, str
     return ok;
 }
 
-rp_status runs_remove(const char *folder, rp_error *err)
+rp_status runs_remove(const char *folder, bool tables, rp_error *err)
 {
     int lock = -1;
     struct run_summary sum = {0};
     char path[FOLDER_SIZE + 32];
     RP_TRY(run_folder_lock(folder, &lock, err));
-    /* The lock goes last: as long as the run exists, no other launcher can begin to work on it. */
-    bool ok = walk(AT_FDCWD, folder, REMOVE_ALL, 0, &sum) &&
-              unlink(run_folder_path(path, sizeof path, folder, FOLDER_STATE)) == 0 &&
-              unlink(run_folder_path(path, sizeof path, folder, FOLDER_LOCK)) == 0 && rmdir(folder) == 0;
+    bool ok = walk(AT_FDCWD, folder, tables ? REMOVE_TABLES : REMOVE_ALL, 0, &sum);
+    if (ok && !tables) /* the lock goes last: as long as the run exists, no other launcher can begin to work on it */
+        ok = unlink(run_folder_path(path, sizeof path, folder, FOLDER_STATE)) == 0 &&
+             unlink(run_folder_path(path, sizeof path, folder, FOLDER_LOCK)) == 0 && rmdir(folder) == 0;
     int error = errno;
     close(lock);
-    return ok ? RP_OK : err_set(err, RP_IO, "'%s' cannot be removed: %s", folder, strerror(error));
-}
-
-rp_status runs_remove_tables(const char *folder, rp_error *err)
-{
-    int lock = -1;
-    struct run_summary sum = {0};
-    RP_TRY(run_folder_lock(folder, &lock, err));
-    bool ok = walk(AT_FDCWD, folder, REMOVE_TABLES, 0, &sum);
-    int error = errno;
-    close(lock);
-    return ok ? RP_OK : err_set(err, RP_IO, "the tables in '%s' cannot be removed: %s", folder, strerror(error));
+    return ok ? RP_OK
+              : err_set(err, RP_IO, "%s'%s' cannot be removed: %s", tables ? "the tables in " : "", folder,
+                        strerror(error));
 }
 
 /* ---- one run ---- */

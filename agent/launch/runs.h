@@ -33,11 +33,9 @@ bool runs_read(const char *folder, struct run_summary *out);
 /* Returns the runs directly below a folder, the newest first: free(). NULL: none. */
 struct run_summary *runs_list(const char *runs, uint32_t *n);
 /* Removes the folder of a run with everything in it; removes links without following them. RP_FAILED_PRECONDITION: a
- * launcher works on the run. A removal that was interrupted leaves a folder that is still a run. */
-rp_status runs_remove(const char *folder, rp_error *err);
-/* Removes journal and checkpoints of a run's broker, as far as they are in the run's folder. All else stays; a run that is resumed
- * begins with empty tables. */
-rp_status runs_remove_tables(const char *folder, rp_error *err);
+ * launcher works on the run. A removal that was interrupted leaves a folder that is still a run. tables: removes only the journal and
+ * the checkpoints of the run's broker, as far as they are in the run's folder; a run that is resumed begins with empty tables. */
+rp_status runs_remove(const char *folder, bool tables, rp_error *err);
 
 /* Writes a list of objects. */
 void runs_json(struct json *out, const struct run_summary *runs, uint32_t n);

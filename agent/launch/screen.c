@@ -19,7 +19,7 @@
 #define LINE_EVERY_NS (5 * NS_PER_S)
 #define JSON_EVERY_NS NS_PER_S
 #define PATIENCE_NS (500 * NS_PER_MS)
-#define FRAME_LINES SHEET_MAX
+#define FRAME_LINES CANVAS_MAX
 
 enum output { OUTPUT_TERMINAL, OUTPUT_LINES, OUTPUT_QUIET, OUTPUT_JSON };
 
@@ -30,8 +30,8 @@ struct screen {
     int64_t shown_ns;
     enum phase phase; /* phase of what was shown last; PHASES: nothing yet */
     /* ---- keys */
-    struct look_keys keys;
-    struct look look;
+    struct tui_keys keys;
+    struct tui tui;
     bool quit;    /* q was pressed */
     bool touched; /* a key was pressed: draw soon */
     bool held;    /* paused: `copy` is shown */
@@ -54,7 +54,7 @@ struct screen *screen_new(enum screen_mode mode)
     self->colour = able && !(no_colour && no_colour[0]);
     self->phase = PHASES;
     if (self->output == OUTPUT_TERMINAL)
-        look_keys_open(&self->keys);
+        tui_keys_open(&self->keys);
     return self;
 }
 
@@ -70,8 +70,8 @@ static void release(struct screen *self)
 /* Keeps a copy of the status while the view is paused. Returns what is to be shown. */
 static const struct status *hold(struct screen *self, const struct status *status)
 {
-    if (!self->look.paused || status->phase >= PHASE_STOPPING) {
-        self->look.paused = false;
+    if (!self->tui.paused || status->phase >= PHASE_STOPPING) {
+        self->tui.paused = false;
         release(self);
         return status;
     }
@@ -85,15 +85,15 @@ static const struct status *hold(struct screen *self, const struct status *statu
 
 bool screen_touched(struct screen *self)
 {
-    enum look_news news = self->output == OUTPUT_TERMINAL ? look_read(&self->look, &self->keys) : LOOK_SAME;
-    self->touched |= news != LOOK_SAME;
-    self->quit |= news == LOOK_QUIT;
+    enum tui_news news = self->output == OUTPUT_TERMINAL ? tui_read(&self->tui, &self->keys) : TUI_SAME;
+    self->touched |= news != TUI_SAME;
+    self->quit |= news == TUI_QUIT;
     return self->touched;
 }
 
 void screen_follow(struct screen *self)
 {
-    self->look.quits = true;
+    self->tui.quits = true;
 }
 
 bool screen_quit(const struct screen *self)
@@ -105,7 +105,7 @@ void screen_destroy(struct screen **self)
 {
     if (!*self)
         return;
-    look_keys_close(&(*self)->keys);
+    tui_keys_close(&(*self)->keys);
     release(*self);
     text_fini(&(*self)->frame);
     free(*self);
@@ -201,7 +201,7 @@ static void frame_keep(struct screen *self, struct text *frame)
 static void show_frame(struct screen *self, const struct status *status)
 {
     struct text frame = {0}, out = {0};
-    struct sheet_style style = {.utf8 = self->utf8, .colour = self->colour};
+    struct canvas_style style = {.utf8 = self->utf8, .colour = self->colour};
     terminal_size(&style.columns, &style.rows);
     uint32_t columns = style.columns;
     /* The cursor is below the frame here; clearing the rest of a line would erase the character in the last column. */
@@ -210,7 +210,7 @@ static void show_frame(struct screen *self, const struct status *status)
     /* A stopped terminal (Ctrl-S) gets no new frames. */
     if (!writable(0))
         return;
-    view_draw(&frame, hold(self, status), &style, &self->look);
+    view_draw(&frame, hold(self, status), &style, &self->tui);
     frame_begin(self, &out, columns);
     frame_keep(self, &frame);
     frame_lines(self, &out);

@@ -333,7 +333,7 @@ static int prune(const struct launch *launch)
         if (run->active || watch_is_free(run->folder, &err) != RP_OK ||
             (tables && (part == 0 || strcmp(run->result, "done") != 0)))
             continue;
-        if (!launch->dry_run && (tables ? runs_remove_tables : runs_remove)(run->folder, &err) != RP_OK) {
+        if (!launch->dry_run && runs_remove(run->folder, tables, &err) != RP_OK) {
             status = launch_fail(&err);
             continue;
         }

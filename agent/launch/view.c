@@ -6,13 +6,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/view/look.h"
+#include "agent/view/tui.h"
 #include "proto/base/need.h"
 
-#define COLUMN_1 SHEET_LABEL
+#define COLUMN_1 CANVAS_LABEL
 #define COLUMN_2 32u
 #define COLUMN_3 48u
-#define NARROW SHEET_NARROW
+#define NARROW CANVAS_NARROW
 #define FAR_OFF 0.2 /* of the plan: worth a colour */
 
 /* In a small terminal, lines of low rank stay. */
@@ -39,8 +39,8 @@ enum rank {
 
 struct frame {
     const struct status *status;
-    struct look *look;
-    struct sheet sheet;
+    struct tui *tui;
+    struct canvas canvas;
 };
 
 /* True if the run has ended: no process runs, none waits. */
@@ -148,7 +148,7 @@ static void add_sum(struct frame *self, const struct status_host *rest, uint32_t
         sum.cpu += rest[i].cpu;
         sum.cores += rest[i].cores;
     }
-    struct line *line = n ? sheet_line(&self->sheet, RANK_HOSTS) : NULL;
+    struct line *line = n ? canvas_line(&self->canvas, RANK_HOSTS) : NULL;
     if (!line)
         return;
     if (away)
@@ -165,15 +165,15 @@ static void add_sum(struct frame *self, const struct status_host *rest, uint32_t
 static void view_add_hosts(struct frame *self)
 {
     struct list_column columns[] = {
-        {"host", SHEET_LABEL - 2, true, host_name, NULL}, {"actors", 7, false, host_actors, NULL},
-        {"learners", 8, false, host_learners, NULL},      {"state", 14, true, host_state, NULL},
-        {"cores used", 11, false, host_cores, NULL},      {"load", 5, false, host_load, NULL},
-        {"round trip", 10, false, host_round_trip, NULL}, {"taken in", 8, false, host_times, NULL},
+        {"host", CANVAS_LABEL - 2, true, host_name, NULL}, {"actors", 7, false, host_actors, NULL},
+        {"learners", 8, false, host_learners, NULL},       {"state", 14, true, host_state, NULL},
+        {"cores used", 11, false, host_cores, NULL},       {"load", 5, false, host_load, NULL},
+        {"round trip", 10, false, host_round_trip, NULL},  {"taken in", 8, false, host_times, NULL},
     };
     const struct status *s = self->status;
     if (s->n_hosts < 2 || !s->hosts || view_over(self))
         return;
-    uint32_t rows_all = self->sheet.style->rows,
+    uint32_t rows_all = self->canvas.style->rows,
              room = rows_all ? rows_all / 3 : ROWS_MOST; /* a third of the terminal */
     room = room < ROWS_LEAST ? ROWS_LEAST : room > ROWS_MOST ? ROWS_MOST : room;
     uint32_t n = 0, shown = s->n_hosts < room ? s->n_hosts : room - 2, urgent = 0;
@@ -183,19 +183,20 @@ static void view_add_hosts(struct frame *self)
             if (host_need(&s->hosts[i]) == need)
                 rows[n++] = s->hosts[i];
     for (uint32_t i = 0; i < shown; i++) {
-        uint32_t width = format_width(rows[i].name), most = sheet_columns(&self->sheet) < SHEET_NARROW ? 9 : NAME_MOST;
+        uint32_t width = format_width(rows[i].name),
+                 most = canvas_columns(&self->canvas) < CANVAS_NARROW ? 9 : NAME_MOST;
         width = width < most ? width : most;
         columns[0].width = width > columns[0].width ? width : columns[0].width;
     }
-    sheet_line(&self->sheet, RANK_BLANK);
-    list_add(&self->sheet, RANK_HOSTS,
-             &(struct list){columns, sizeof columns / sizeof *columns, rows, shown, sizeof *rows}, &(struct look){0},
+    canvas_line(&self->canvas, RANK_BLANK);
+    list_add(&self->canvas, RANK_HOSTS,
+             &(struct list){columns, sizeof columns / sizeof *columns, rows, shown, sizeof *rows}, &(struct tui){0},
              shown + 1);
     add_sum(self, rows + shown, s->n_hosts - shown);
     for (uint32_t i = 0; i < s->n_hosts && !rows[i].ready && urgent < URGENT_MOST; i++, urgent++) {
         char text[sizeof rows->name + sizeof rows->state];
         snprintf(text, sizeof text, "%s %s", rows[i].name, rows[i].state[0] ? rows[i].state : "not ready");
-        sheet_wrapped(&self->sheet, RANK_ABNORMAL, "", TINT_BAD, text, 2);
+        canvas_wrapped(&self->canvas, RANK_ABNORMAL, "", TINT_BAD, text, 2);
     }
     free(rows);
 }
@@ -249,7 +250,7 @@ static void view_add_list(struct frame *self, uint32_t most)
                               .rows = rows,
                               .n_rows = s->n_processes,
                               .size = sizeof *s->processes};
-    list_add(&self->sheet, self->look->chosen ? RANK_HOSTS : RANK_LIST, &list, self->look, most);
+    list_add(&self->canvas, self->tui->chosen ? RANK_HOSTS : RANK_LIST, &list, self->tui, most);
     free(rows);
 }
 
@@ -275,7 +276,7 @@ static void add_speed(struct frame *self)
 {
     const struct status *s = self->status;
     format_buffer a, b;
-    struct line *line = sheet_row(&self->sheet, RANK_SPEED, "speed");
+    struct line *line = canvas_row(&self->canvas, RANK_SPEED, "speed");
     if (!line)
         return;
     line_put(line, TINT_BOLD, "%s", format_short(a, s->steps_rate));
@@ -307,7 +308,7 @@ static void put_plan(struct line *line, const char *word, const char *planned, d
 static void add_rate(struct frame *self, const char *label, double rate, double plan)
 {
     format_buffer now, planned;
-    struct line *line = sheet_row(&self->sheet, RANK_RATES, label);
+    struct line *line = canvas_row(&self->canvas, RANK_RATES, label);
     if (!line)
         return;
     line_put(line, TINT_NONE, "%s", format_rate(now, rate));
@@ -319,7 +320,7 @@ static void add_ratio(struct frame *self)
 {
     const struct status *s = self->status;
     format_buffer now, target;
-    struct line *line = sheet_row(&self->sheet, RANK_SPI, "SPI");
+    struct line *line = canvas_row(&self->canvas, RANK_SPI, "SPI");
     if (!line)
         return;
     line_put(line, TINT_NONE, "%s", view_number(now, s->spi));
@@ -342,11 +343,12 @@ static void view_add_speed(struct frame *self)
 static void add_idle(struct frame *self, const char *label, double idle, double plan, const double by[IDLE_CAUSES])
 {
     char causes[128];
-    struct line *line = isfinite(idle) ? sheet_row(&self->sheet, RANK_IDLE, label) : NULL;
+    struct line *line = isfinite(idle) ? canvas_row(&self->canvas, RANK_IDLE, label) : NULL;
     if (!line)
         return;
-    uint32_t wide = sheet_columns(&self->sheet);
-    line_bar(line, idle > (isfinite(plan) ? plan : 0) + FAR_OFF ? TINT_WARN : TINT_BAR, sheet_bar(&self->sheet), idle);
+    uint32_t wide = canvas_columns(&self->canvas);
+    line_bar(line, idle > (isfinite(plan) ? plan : 0) + FAR_OFF ? TINT_WARN : TINT_BAR, canvas_bar(&self->canvas),
+             idle);
     line_put(line, TINT_NONE, "%4.0f%% idle", 100 * idle);
     if (isfinite(plan)) {
         if (wide >= NARROW)
@@ -365,25 +367,25 @@ static void view_add_waits(struct frame *self)
     if (view_over(self))
         return;
     bool limited = status_is_limited(s);
-    sheet_wrapped(&self->sheet, RANK_WAITS, "waits", limited ? TINT_NONE : TINT_DIM, limited ? s->waits : "nobody",
-                  WAITS_LINES);
-    sheet_wrapped(&self->sheet, RANK_IDLE, "advice", TINT_DIM, s->advice, 1);
+    canvas_wrapped(&self->canvas, RANK_WAITS, "waits", limited ? TINT_NONE : TINT_DIM, limited ? s->waits : "nobody",
+                   WAITS_LINES);
+    canvas_wrapped(&self->canvas, RANK_IDLE, "advice", TINT_DIM, s->advice, 1);
 }
 
 static void view_add_table(struct frame *self)
 {
     const struct status *s = self->status;
-    struct line *line = s->max_size ? sheet_row(&self->sheet, RANK_TABLE, "table") : NULL;
+    struct line *line = s->max_size ? canvas_row(&self->canvas, RANK_TABLE, "table") : NULL;
     format_buffer size, most, least;
     if (!line)
         return;
-    line_bar(line, TINT_BAR, sheet_bar(&self->sheet), (double)s->size / (double)s->max_size);
+    line_bar(line, TINT_BAR, canvas_bar(&self->canvas), (double)s->size / (double)s->max_size);
     line_put(line, TINT_NONE, " %s", format_count(size, s->size));
     line_try(line, TINT_NONE, " of %s items", format_count(most, s->max_size));
     if (s->min_size > 0 && s->min_size < 1e15 && (double)s->size < s->min_size)
         line_try(line, TINT_WARN, "  %s before the first sample", format_count(least, (uint64_t)s->min_size));
     if (!view_over(self))
-        sheet_cursor(&self->sheet, RANK_TABLE, "cursor", s->cursor, s->cursor_low, s->cursor_high);
+        canvas_cursor(&self->canvas, RANK_TABLE, "cursor", s->cursor, s->cursor_low, s->cursor_high);
 }
 
 /* The view of a run: its lines, and which of them are dropped first when there is little room. */
@@ -401,16 +403,16 @@ static enum tint phase_tint(enum phase phase)
 static void add_head(struct frame *self)
 {
     const struct status *s = self->status;
-    struct line *line = sheet_line(&self->sheet, RANK_HEAD);
+    struct line *line = canvas_line(&self->canvas, RANK_HEAD);
     format_buffer time;
     if (!line)
         return;
     line_put(line, TINT_BOLD, " %s", s->name);
     line_put(line, phase_tint(s->phase), "  %s", phase_name(s->phase));
     line_try(line, TINT_NONE, "  %s", format_seconds(time, s->elapsed_s));
-    if (self->look->paused)
+    if (self->tui->paused)
         line_try(line, TINT_WARN, "  [paused]");
-    uint32_t folder = format_width(s->folder) + 1, wide = sheet_columns(&self->sheet);
+    uint32_t folder = format_width(s->folder) + 1, wide = canvas_columns(&self->canvas);
     if (s->folder[0] && folder + 2 <= line_left(line)) {
         line_to(line, wide > folder ? wide - folder : 1);
         line_put(line, TINT_DIM, "%s", s->folder);
@@ -446,7 +448,7 @@ static void describe_end(const struct status *s, char *out, size_t size)
 static void add_progress(struct frame *self)
 {
     const struct status *s = self->status;
-    struct line *line = sheet_line(&self->sheet, RANK_PROGRESS);
+    struct line *line = canvas_line(&self->canvas, RANK_PROGRESS);
     char end[128];
     format_buffer eta, at;
     if (!line)
@@ -457,7 +459,7 @@ static void add_progress(struct frame *self)
         snprintf(end, sizeof end, "return %s of %s", view_number(at, s->best), view_number(eta, s->stop_value));
     else
         describe_end(s, end, sizeof end);
-    uint32_t wide = sheet_columns(&self->sheet), bar = wide > 75 ? wide / 2 - 8 : wide / 3;
+    uint32_t wide = canvas_columns(&self->canvas), bar = wide > 75 ? wide / 2 - 8 : wide / 3;
     line_to(line, 1);
     line_bar(line,
              s->phase == PHASE_DONE     ? TINT_GOOD
@@ -469,7 +471,7 @@ static void add_progress(struct frame *self)
     line_try(line, TINT_NONE, "  %s", end);
     if (isfinite(s->eta_s) && s->eta_s > 0 && !view_over(self))
         line_try(line, TINT_DIM, "  %s left", format_seconds(eta, s->eta_s));
-    if (s->reason[0] && (line = sheet_line(&self->sheet, RANK_ABNORMAL)))
+    if (s->reason[0] && (line = canvas_line(&self->canvas, RANK_ABNORMAL)))
         line_put(line, s->phase == PHASE_FAILED ? TINT_BAD : TINT_NONE, " %s", s->reason);
 }
 
@@ -478,7 +480,7 @@ static void add_progress(struct frame *self)
 static void add_return(struct frame *self)
 {
     const struct status *s = self->status;
-    struct line *line = sheet_row(&self->sheet, RANK_RETURN, "return");
+    struct line *line = canvas_row(&self->canvas, RANK_RETURN, "return");
     format_buffer newest, best, target, actors;
     if (!line)
         return;
@@ -493,13 +495,13 @@ static void add_return(struct frame *self)
                  view_number(target, s->stop_value));
     if (isfinite(s->actor_value))
         line_try(line, TINT_DIM, "   exploring %s", view_number(actors, s->actor_value));
-    line = s->n_values && s->values ? sheet_row(&self->sheet, RANK_CURVE, "") : NULL;
+    line = s->n_values && s->values ? canvas_row(&self->canvas, RANK_CURVE, "") : NULL;
     if (!line)
         return;
     struct text curve = {0};
-    uint32_t wide = sheet_columns(&self->sheet);
+    uint32_t wide = canvas_columns(&self->canvas);
     view_sparkline(&curve, s->values, s->n_values, wide > COLUMN_1 + 1 ? wide - COLUMN_1 - 1 : 1,
-                   self->sheet.style->utf8);
+                   self->canvas.style->utf8);
     line_put(line, TINT_BAR, "%s", text_get(&curve));
     text_fini(&curve);
 }
@@ -509,7 +511,7 @@ static void add_return(struct frame *self)
 static void add_shards(struct frame *self)
 {
     const struct status *s = self->status;
-    struct line *line = s->shards > 1 ? sheet_row(&self->sheet, RANK_PROCESSES, "broker") : NULL;
+    struct line *line = s->shards > 1 ? canvas_row(&self->canvas, RANK_PROCESSES, "broker") : NULL;
     if (!line)
         return;
     line_put(line, TINT_NONE, "%u shards", s->shards);
@@ -521,7 +523,7 @@ static void view_add_processes(struct frame *self)
 {
     const struct status *s = self->status;
     format_buffer used, limit;
-    struct line *line = sheet_row(&self->sheet, RANK_PROCESSES, "processes");
+    struct line *line = canvas_row(&self->canvas, RANK_PROCESSES, "processes");
     if (line) {
         bool settled = s->phase == PHASE_RUNNING;
         line_put(line, settled && s->actors < s->actors_wanted ? TINT_WARN : TINT_NONE, "actors %u/%u", s->actors,
@@ -535,7 +537,7 @@ static void view_add_processes(struct frame *self)
         }
     }
     add_shards(self);
-    line = sheet_row(&self->sheet, RANK_MEMORY, "memory");
+    line = canvas_row(&self->canvas, RANK_MEMORY, "memory");
     if (!line)
         return;
     line_put(line, s->memory_limit && (double)s->memory > 0.9 * (double)s->memory_limit ? TINT_WARN : TINT_NONE, "%s",
@@ -565,7 +567,7 @@ static void add_abnormal(struct frame *self)
             more++;
             continue;
         }
-        struct line *line = sheet_row(&self->sheet, away ? RANK_ABNORMAL : RANK_PROCESSES, "");
+        struct line *line = canvas_row(&self->canvas, away ? RANK_ABNORMAL : RANK_PROCESSES, "");
         if (!line)
             return;
         line_put(line, away ? TINT_BAD : TINT_WARN, "%s%s%s %s", p->name, p->host[0] ? " on " : "", p->host, p->state);
@@ -573,7 +575,7 @@ static void add_abnormal(struct frame *self)
             line_try(line, TINT_DIM, "   %u restart%s", p->restarts, p->restarts > 1 ? "s" : "");
         shown++;
     }
-    struct line *line = more ? sheet_row(&self->sheet, RANK_PROCESSES, "") : NULL;
+    struct line *line = more ? canvas_row(&self->canvas, RANK_PROCESSES, "") : NULL;
     if (line)
         line_put(line, TINT_DIM, "and %u more", more);
 }
@@ -582,7 +584,7 @@ static void add_event(struct frame *self)
 {
     const struct status *s = self->status;
     bool told = s->reason[0] && strstr(s->event, s->reason); /* shown above already */
-    struct line *line = s->event[0] && !told ? sheet_row(&self->sheet, RANK_EVENT, "event") : NULL;
+    struct line *line = s->event[0] && !told ? canvas_row(&self->canvas, RANK_EVENT, "event") : NULL;
     format_buffer ago;
     if (!line)
         return;
@@ -598,32 +600,32 @@ static void add_event(struct frame *self)
  * asked for the list, it takes all the room. */
 static void add_list(struct frame *self)
 {
-    const struct look *look = self->look;
-    uint32_t rows = self->sheet.style->rows, used = self->sheet.n + 2 + (look->chosen ? 0 : MESSAGES_ROOM);
+    const struct tui *tui = self->tui;
+    uint32_t rows = self->canvas.style->rows, used = self->canvas.n + 2 + (tui->chosen ? 0 : MESSAGES_ROOM);
     uint32_t left = rows > used ? rows - used : 0;
-    if (view_over(self) || !rows || !look->keys)
+    if (view_over(self) || !rows || !tui->keys)
         return;
-    sheet_line(&self->sheet, RANK_BLANK);
-    view_add_list(self, look->chosen && left < LIST_LEAST ? LIST_LEAST : left);
+    canvas_line(&self->canvas, RANK_BLANK);
+    view_add_list(self, tui->chosen && left < LIST_LEAST ? LIST_LEAST : left);
 }
 
 static void build(struct frame *self)
 {
     add_head(self);
-    if (self->look->help) {
-        sheet_line(&self->sheet, RANK_BLANK);
-        look_add_help(&self->sheet, RANK_PROGRESS, self->look, "processes");
+    if (self->tui->help) {
+        canvas_line(&self->canvas, RANK_BLANK);
+        tui_add_help(&self->canvas, RANK_PROGRESS, self->tui, "processes");
         return;
     }
     add_progress(self);
-    sheet_line(&self->sheet, RANK_BLANK);
+    canvas_line(&self->canvas, RANK_BLANK);
     view_add_speed(self);
-    sheet_line(&self->sheet, RANK_BLANK);
+    canvas_line(&self->canvas, RANK_BLANK);
     view_add_waits(self);
     view_add_table(self);
-    sheet_line(&self->sheet, RANK_BLANK);
+    canvas_line(&self->canvas, RANK_BLANK);
     add_return(self);
-    sheet_line(&self->sheet, RANK_BLANK);
+    canvas_line(&self->canvas, RANK_BLANK);
     if (!view_over(self))
         view_add_processes(self);
     view_add_hosts(self);
@@ -632,21 +634,21 @@ static void build(struct frame *self)
     add_list(self);
 }
 
-void view_draw(struct text *out, const struct status *status, const struct sheet_style *style, struct look *look)
+void view_draw(struct text *out, const struct status *status, const struct canvas_style *style, struct tui *tui)
 {
-    struct sheet_style fit = sheet_fit(style);
-    struct frame frame = {.status = status, .look = look, .sheet = {.style = &fit}};
+    struct canvas_style fit = canvas_fit(style);
+    struct frame frame = {.status = status, .tui = tui, .canvas = {.style = &fit}};
     build(&frame);
-    bool used = look->chosen || look->paused || look->help; /* who has used keys wants to see them */
+    bool used = tui->chosen || tui->paused || tui->help; /* who has used keys wants to see them */
     if (!view_over(&frame))
-        look_add_footer(&frame.sheet, used ? RANK_PROGRESS : RANK_FOOTER, look);
-    sheet_write(&frame.sheet, out);
+        tui_add_footer(&frame.canvas, used ? RANK_PROGRESS : RANK_FOOTER, tui);
+    canvas_write(&frame.canvas, out);
 }
 
 void view_render(struct text *out, const struct status *status, uint32_t columns, uint32_t rows, bool utf8)
 {
-    struct look look = {0};
-    view_draw(out, status, &(struct sheet_style){.columns = columns, .rows = rows, .utf8 = utf8}, &look);
+    struct tui tui = {0};
+    view_draw(out, status, &(struct canvas_style){.columns = columns, .rows = rows, .utf8 = utf8}, &tui);
 }
 
 /* One plain line about a run, for logs and pipes. */

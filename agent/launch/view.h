@@ -3,7 +3,7 @@
 #define AGENT_LAUNCH_VIEW_H
 
 #include "agent/launch/process/status.h"
-#include "agent/view/look.h"
+#include "agent/view/tui.h"
 
 /* Renders the view: at most `rows` lines, none wider than `columns` (0: any). utf8: block characters for bar and
  * sparkline, otherwise ASCII. */
@@ -14,6 +14,6 @@ void view_line(struct text *out, const struct status *status);
 void view_sparkline(struct text *out, const double *values, uint32_t n, uint32_t columns, bool utf8);
 
 /* The same as view_render, with colours, and with what keys have chosen. */
-void view_draw(struct text *out, const struct status *status, const struct sheet_style *style, struct look *look);
+void view_draw(struct text *out, const struct status *status, const struct canvas_style *style, struct tui *tui);
 
 #endif

@@ -17,9 +17,7 @@
 #include "proto/base/error.h"
 
 #define TICK_MS 200
-#define WATCH_LOOK_NS (2 * NS_PER_S)
-/* A status that is younger than this is written by a launcher that works. */
-#define FRESH_S 5
+#define WATCH_POLL_NS (2 * NS_PER_S)
 /* A job that saves its tables may take as long as the warning before its time limit. */
 #define STOP_NS (180 * NS_PER_S)
 /* How long cancelled tasks of the array may take to end before the core job is cancelled, too. */
@@ -27,14 +25,6 @@
 #define WATCH_TAIL_LINES 12
 
 /* ---- whether a run is alive ---- */
-
-static bool watch_is_fresh(const char *folder)
-{
-    char path[FOLDER_SIZE + 16];
-    struct stat st;
-    return stat(run_folder_path(path, sizeof path, folder, FOLDER_STATUS), &st) == 0 &&
-           time(NULL) - st.st_mtime < FRESH_S;
-}
 
 bool watch_alive(struct watch_alive *self, const char *folder)
 {
@@ -44,12 +34,12 @@ bool watch_alive(struct watch_alive *self, const char *folder)
         return true;
     if (!slurm_record_read(folder, &record))
         return false;
-    if (self->asked_ns > 0 && clock_ns() - self->asked_ns < WATCH_LOOK_NS)
+    if (self->asked_ns > 0 && clock_ns() - self->asked_ns < WATCH_POLL_NS)
         return self->alive;
     self->asked_ns = clock_ns();
     /* Without an answer, the run's own sign of life counts. */
-    self->alive =
-        slurm_look(record.core, &self->job, &err) == RP_OK ? self->job.state != SLURM_GONE : watch_is_fresh(folder);
+    self->alive = slurm_poll(record.core, &self->job, &err) == RP_OK ? self->job.state != SLURM_GONE
+                                                                     : run_folder_is_fresh(folder);
     return self->alive;
 }
 
@@ -62,7 +52,7 @@ rp_status watch_is_free(const char *given, rp_error *err)
         *err = (rp_error){0};
         return RP_OK;
     }
-    RP_TRY(slurm_look(record.core, &job, err));
+    RP_TRY(slurm_poll(record.core, &job, err));
     if (job.state == SLURM_GONE)
         return RP_OK;
     return err_set(err, RP_FAILED_PRECONDITION,
@@ -79,7 +69,7 @@ struct watch {
     struct screen *screen;
     struct stat shown; /* the status file that was shown last */
     long log_at;       /* byte of the core job's output up to which it was shown; -1: the status shows the rest */
-    int64_t look_ns;
+    int64_t poll_ns;
     uint32_t heard;    /* signals so far */
     bool ended, leave; /* the job is gone; the user leaves the run to itself */
     bool stopping;
@@ -105,10 +95,10 @@ static void look_at_job(struct watch *self)
 {
     struct slurm_job job;
     rp_error err = {0};
-    if (clock_ns() < self->look_ns)
+    if (clock_ns() < self->poll_ns)
         return;
-    self->look_ns = clock_ns() + WATCH_LOOK_NS;
-    bool failed = slurm_look(self->record.core, &job, &err) != RP_OK, again = self->blind;
+    self->poll_ns = clock_ns() + WATCH_POLL_NS;
+    bool failed = slurm_poll(self->record.core, &job, &err) != RP_OK, again = self->blind;
     self->blind = failed;
     if (failed && !again)
         screen_say(self->screen, true, "job %" PRIu64 " cannot be watched: %s", self->record.core, err.text);
@@ -182,7 +172,7 @@ static void show_status(struct watch *self)
         return;
     self->log_at = -1;
     if (copy.status.phase >= PHASE_DONE)
-        self->look_ns = 0; /* the job is about to end */
+        self->poll_ns = 0; /* the job is about to end */
     screen_show(self->screen, &copy.status);
     status_copy_fini(&copy);
 }
@@ -233,7 +223,7 @@ static rp_status await_end(uint64_t id, int64_t limit_ns, rp_error *err)
     struct slurm_job job;
     int64_t end_ns = clock_ns() + limit_ns;
     do {
-        RP_TRY(slurm_look(id, &job, err));
+        RP_TRY(slurm_poll(id, &job, err));
         if (job.state == SLURM_GONE)
             return RP_OK;
         nanosleep(&(struct timespec){.tv_nsec = TICK_MS * NS_PER_MS}, NULL);
@@ -263,7 +253,7 @@ static void stop(struct watch *self)
     if ((force ? cancel_both(&self->record, &err) : slurm_ask(self->record.core, &err)) != RP_OK)
         screen_say(self->screen, true, "%s", err.text);
     self->stopping = true;
-    self->look_ns = 0;
+    self->poll_ns = 0;
 }
 
 static void heed_signals(struct watch *self)
@@ -378,7 +368,7 @@ bool watch_stop(const char *folder, bool force, int *status)
     if (!slurm_record_read(folder, &record))
         return false;
     *status = EXIT_FINE;
-    if (slurm_look(record.core, &job, &err) != RP_OK)
+    if (slurm_poll(record.core, &job, &err) != RP_OK)
         *status = launch_fail(&err);
     else if (job.state == SLURM_GONE)
         printf("%s: no job works on it\n", folder);

@@ -10,7 +10,7 @@
 #define PARTS_LEFT 8
 #define MOST_STEPS (UINT64_C(1) << 20)
 /* Time between two checks of the stop flag. */
-#define LOOK_MS 200
+#define POLL_MS 200
 #define GIVE_BACK_MS 500
 /* Time between two additions to the counter of taken steps. */
 #define TELL_NS (100 * NS_PER_MS)
@@ -164,9 +164,9 @@ rp_status claim_try(struct claim *self, uint64_t most, int64_t timeout_ms, struc
 rp_status claim_next(struct claim *self, uint64_t most, uint64_t *n, uint64_t *total, rp_error *err)
 {
     struct claim_steps steps;
-    rp_status status = claim_try(self, most, LOOK_MS, &steps, err);
+    rp_status status = claim_try(self, most, POLL_MS, &steps, err);
     while (status == RP_DEADLINE_EXCEEDED && !claim_stopped(self))
-        status = claim_try(self, most, LOOK_MS, &steps, err);
+        status = claim_try(self, most, POLL_MS, &steps, err);
     *n = steps.n;
     *total = steps.total;
     return status == RP_DEADLINE_EXCEEDED ? err_set(err, RP_CANCELLED, "stopped while no broker counted steps")

@@ -569,7 +569,7 @@ static rp_status measure_file(struct worker *worker, struct variables *variables
 /* After the last environment step: a learner that publishes nothing for this long, without having ended, has died. */
 #define LAST_WAIT_NS (60 * NS_PER_S)
 /* Time between two looks at the progress of the run. */
-#define LOOK_NS (20 * NS_PER_MS)
+#define POLL_NS (20 * NS_PER_MS)
 
 struct evaluator_work {
     struct worker worker;
@@ -651,7 +651,7 @@ static rp_status pause_looking(struct worker *self, struct variables *variables,
 {
     if (self->config->actors.count == 0)
         return variables_pull(variables, RETRY_MS, NULL, err);
-    nanosleep(&(struct timespec){.tv_nsec = LOOK_NS}, NULL);
+    nanosleep(&(struct timespec){.tv_nsec = POLL_NS}, NULL);
     return RP_OK;
 }
 

@@ -1,4 +1,4 @@
-/* The room agent/view: how a broker and a run are shown. why.c is the sentence about what limits; look.c has views on a terminal; this
+/* The room agent/view: how a broker and a run are shown. why.c is the sentence about what limits; tui.c has views on a terminal; this
  * is the page: a broker before people's eyes, in a browser. It owns the files of the page (files/, compiled in), the answers that
  * they ask for, and a thread that asks the broker once a second as long as somebody looks. It has no server: a program that serves the
  * page mounts its routes (proto/http). replay-broker shows itself so, from its own snapshots; replay-launch adds what it knows of a

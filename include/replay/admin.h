@@ -2,7 +2,7 @@
  * hexadecimal strings, NaN and infinities as the strings "NaN", "Infinity" and "-Infinity".
  *
  * A broker of several shards is one broker here: all shards are asked at once, and their answers become one. Counts, sizes,
- * rates, bytes, bounds and cursors are sums; ages and staleness are means over the samples of late. A shard that does not answer
+ * rates, bytes, bounds and cursors are sums; ages and staleness are means over recent samples. A shard that does not answer
  * holds up the others by a second at most: what only reads leaves it out and names it, what changes something fails and names it. */
 #ifndef REPLAY_ADMIN_H
 #define REPLAY_ADMIN_H

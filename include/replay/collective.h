@@ -1,4 +1,4 @@
-/* What the processes of a run do together: counters that all clients share, and sums over parallel learners. */
+/* Counters that all clients share, and sums over parallel learners. */
 #ifndef REPLAY_COLLECTIVE_H
 #define REPLAY_COLLECTIVE_H
 

@@ -39,13 +39,15 @@ extern "C" {
     X(INTERNAL, 18, "a defect of this program")                                                                        \
     X(PERMISSION_DENIED, 19, "the key does not allow this, or there is none")
 
+/* After DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, CANCELLED and UNAVAILABLE, the same call may succeed later. The other codes say that
+ * something has to change first. */
 typedef enum rp_status {
 #define RP_STATUS_ENUM(name, code, text) RP_##name = (code),
     RP_STATUS_LIST(RP_STATUS_ENUM)
 #undef RP_STATUS_ENUM
 } rp_status;
 
-/* What went wrong, as a code and as a sentence. Calls that take an rp_error accept NULL. */
+/* What went wrong, as a code and as a sentence. Calls that take an rp_error accept NULL, and set it if they fail. */
 typedef struct rp_error {
     int32_t status; /* an rp_status */
     char text[508];

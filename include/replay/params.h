@@ -1,4 +1,5 @@
-/* Named parameter slots. */
+/* Named slots for parameters. A slot holds the newest version of a block of bytes, such as the weights of a policy: a learner puts a
+ * block, and actors get the newest one. The broker numbers the versions. */
 #ifndef REPLAY_PARAMS_H
 #define REPLAY_PARAMS_H
 
@@ -13,7 +14,7 @@ extern "C" {
 
 /* ---- slots ---- */
 
-/* A slot as it was received. */
+/* A version of a slot that was received. */
 typedef struct rp_params rp_params;
 
 typedef struct rp_param {

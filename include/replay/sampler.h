@@ -1,5 +1,10 @@
 /* Sampling: batches of items, laid out contiguously per field; priority updates and deletes by key.
  *
+ *   rp_sampler_next(s, &batch, -1, &err);
+ *   const rp_field_view *reward = rp_batch_find(batch, "reward");    one array for all items of the batch
+ *   rp_priorities_update(client, "replay", arrays.key, errors, n, -1, NULL, &err);
+ *   rp_batch_release(&batch);
+ *
  * A sampler gets batches ahead, so that the next one is ready when the caller asks for it. A sampler may be used by one thread at a
  * time; a batch may be read and released by any one thread, even after its sampler was destroyed. */
 #ifndef REPLAY_SAMPLER_H
@@ -106,8 +111,9 @@ typedef struct rp_sampler_options {
     uint32_t on_demand; /* 1: request nothing ahead, see rp_sampler_next; in_flight is not used */
     int32_t fill;       /* an rp_fill */
     uint32_t distinct;  /* 1: no item appears twice in a batch */
-    /* The stream ends when nothing came for this time: what was picked until then comes first, and items that exist nowhere else are
-     * waited for. 0: it does not end; negative: it ends as soon as nothing is there. Not with on_demand. */
+    /* The stream ends when no sample came for this long. Items that were picked before are given first, and an item that sampling has
+     * removed from its table is waited for. 0: it does not end; negative: it ends as soon as nothing can be sampled. Not with
+     * on_demand. */
     int64_t end_after_ms;
     uint64_t max_samples; /* the stream ends after exactly this many items; 0: no end */
     double beta;          /* exponent of the importance weights; 0: all weights are 1 */
@@ -122,6 +128,7 @@ typedef struct rp_sampler_options {
  * must outlive the sampler. */
 RP_API rp_sampler *rp_sampler_new(rp_client *client, const char *table, const rp_sampler_options *options,
                                   rp_error *err);
+
 /* Where a sampler takes items from: a table of a broker, or of all its shards. */
 typedef struct rp_source {
     rp_client *client;
@@ -138,14 +145,13 @@ typedef struct rp_source {
  * A new sampler over several brokers asks them about their tables: for at most 2 s, or 0.2 s after one has answered for each share. */
 RP_API rp_sampler *rp_sampler_new_mixed(const rp_source *sources, uint32_t n, const rp_sampler_options *options,
                                         rp_error *err);
-/* Requests nothing more, and recalls requests that wait; items that come to the table before that may still be picked. rp_sampler_next
- * then gives what was picked, and RP_END_OF_STREAM after it. So a sampler of a table
- * that removes what is sampled (max_times_sampled, queues) can end at any time without losing an item. A shard that is away is waited
- * for; a broker that is alone is given up if it does not answer within a second. */
+/* Sends no further requests, and cancels those that wait; a request may still be granted before that. rp_sampler_next then gives what was picked, and RP_END_OF_STREAM after it,
+ * so that a sampler of a table that removes what is sampled (max_times_sampled, queues) can end at any time without losing an item.
+ * Waits for a shard that is away; gives up a single broker that does not answer within a second. */
 RP_API rp_status rp_sampler_stop(rp_sampler *sampler, rp_error *err);
-/* Cancels requests in flight, and drops batches that were got ahead and not taken: up to in_flight, also over shards (see there). A
- * table that removes what is sampled has none of their items any more: take batches until RP_END_OF_STREAM before, or use on_demand,
- * which gets nothing ahead. Batches that were taken stay valid. Nulls *sampler. */
+/* Cancels requests in flight, and drops batches that were prefetched and not taken. If the table removes what is sampled, the items in
+ * them are lost: call rp_sampler_stop and take batches until RP_END_OF_STREAM first, or use on_demand, which prefetches nothing.
+ * Batches that were taken stay valid. Nulls *sampler. */
 RP_API void rp_sampler_destroy(rp_sampler **sampler);
 
 /* Gives the next batch; the caller releases it. RP_DEADLINE_EXCEEDED: no batch came in time; the text says what the table
@@ -161,10 +167,9 @@ RP_API void rp_sampler_destroy(rp_sampler **sampler);
  * timeout_ms: with a batch, with a partial batch (rp_batch_info.partial) if it could sample only some of it by then, or with
  * the reason why the table waits (RP_DEADLINE_EXCEEDED). timeout_ms 0 asks for what can be sampled at once; negative waits
  * inside the broker. When the call returns, no request is in flight, so the samples depend only on the order of the calls.
- * If the broker cannot be reached, the call returns after
- * timeout_ms; if it is connected but silent, the request is cancelled 10 s later. Over shards and sources, a call makes a request to
- * each broker that it needs; what silent ones still owe is given up 2 s later (items that leave their table when they are sampled are
- * kept for the next call), and samples depend on the masses that brokers have told last. */
+ * If the broker cannot be reached, the call returns after timeout_ms; if it is connected but silent, the request is cancelled 10 s
+ * later. Over shards and sources, a call makes a request to each broker that it needs, and gives up a silent one 2 s later; items
+ * that sampling has removed from their table are kept for the next call. The shares of brokers follow the masses that they reported last. */
 RP_API rp_status rp_sampler_next(rp_sampler *sampler, rp_batch **batch, int64_t timeout_ms, rp_error *err);
 
 /* Set struct_size before. */

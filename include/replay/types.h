@@ -1,4 +1,4 @@
-/* Element types and columns. */
+/* Columns, which are what a step consists of, and the types of their elements. Values are plain arrays in C order. */
 #ifndef REPLAY_TYPES_H
 #define REPLAY_TYPES_H
 
@@ -10,10 +10,10 @@
 extern "C" {
 #endif
 
-#define RP_MAX_RANK 8u
-#define RP_MAX_COLUMNS 255u
-#define RP_MAX_NAME 255u
-#define RP_MAX_ROW_BYTES (UINT64_C(1) << 30)
+#define RP_MAX_RANK 8u                       /* dimensions of a column */
+#define RP_MAX_COLUMNS 255u                  /* columns of a stream */
+#define RP_MAX_NAME 255u                     /* bytes in a name of anything */
+#define RP_MAX_ROW_BYTES (UINT64_C(1) << 30) /* bytes of one step of a column */
 
 /* X(enum, code, wire name, bytes, is integer) */
 #define RP_DTYPE_LIST(X)                                                                                               \
@@ -39,7 +39,7 @@ typedef enum rp_dtype {
 #undef RP_DTYPE_ENUM
 } rp_dtype;
 
-/* How a column's blocks are stored. AUTO takes the smallest encoding for each block, and raw if none shrinks it. */
+/* How the values of a column are compressed. AUTO takes the smallest encoding for each chunk of steps, and raw if none shrinks it. */
 typedef enum rp_codec {
     RP_CODEC_RAW = 0,
     RP_CODEC_LZ4 = 1,
@@ -50,12 +50,12 @@ typedef enum rp_codec {
     RP_CODEC_AUTO = 255             /* never on the wire */
 } rp_codec;
 
-/* A named tensor of a stream; shape is the shape of one step, and may hold a 0. */
+/* A named tensor of a stream. The shape is that of one step, and may hold a 0. */
 typedef struct rp_column {
     const char *name;
     int32_t dtype; /* an rp_dtype */
     int32_t codec; /* an rp_codec */
-    uint32_t rank;
+    uint32_t rank; /* 0: one number */
     uint32_t shape[RP_MAX_RANK];
 } rp_column;
 

@@ -65,7 +65,7 @@ typedef struct rp_slice {
     uint32_t squeeze;  /* not 0: count is 1 and the field has no step dimension */
 } rp_slice;
 
-/* Opens a stream of steps with these columns. options may be NULL. */
+/* Opens a stream of steps with these columns, which are copied. options may be NULL. The client must outlive the writer. */
 RP_API rp_writer *rp_writer_new(rp_client *client, const rp_column *columns, uint32_t n_columns,
                                 const rp_writer_options *options, int64_t timeout_ms, rp_error *err);
 /* Waits until all items are confirmed, then closes the stream and frees the writer. After a time-out it frees the writer all
@@ -85,7 +85,8 @@ RP_API rp_status rp_writer_end_step(rp_writer *writer, int64_t timeout_ms, rp_er
  * not complete yet. */
 RP_API rp_status rp_writer_row(rp_writer *writer, uint32_t column, int64_t step, const void **row, rp_error *err);
 
-/* Creates an item. *key (may be NULL) is its key in the table. */
+/* Creates an item with these fields. priority: not negative; what it means is up to the selectors of the table. *key (may be NULL) is
+ * its key, by which its priority can be set later. */
 RP_API rp_status rp_writer_item(rp_writer *writer, const char *table, double priority, const rp_slice *slices,
                                 uint32_t n_slices, int64_t timeout_ms, uint64_t *key, rp_error *err);
 /* Checks that the table accepts items with these fields: their names, dtypes, shapes and numbers of steps (count 0: any
@@ -95,7 +96,7 @@ RP_API rp_status rp_writer_check_item(rp_writer *writer, const char *table, cons
 /* Creates an item of the last `steps` steps of all columns. */
 RP_API rp_status rp_writer_item_last(rp_writer *writer, const char *table, double priority, uint32_t steps,
                                      int64_t timeout_ms, uint64_t *key, rp_error *err);
-/* Sets the version of the parameters that produce the items from now on. */
+/* Sets the version of the parameters that choose the actions from now on: items carry it to the learner (rp_batch_arrays.policy). */
 RP_API void rp_writer_set_policy(rp_writer *writer, uint64_t version);
 
 /* Waits until at most max_unconfirmed items are unconfirmed. After a time-out the error says what the items wait for.

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import time
 
-from runs import PATIENCE, SLOW, Process, Run, check, equal, eventually, program
+from runs import PATIENCE, RATIO, SLOW, Process, Run, check, configuration, equal, eventually, program
 from harness import test
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -22,33 +22,13 @@ from service import Service
 
 FOREIGN = ROOT / "tests" / "foreign"
 EXAMPLE = ROOT / "configs" / "custom-actor.yaml"
-RATIO = "sample_to_insert_ratio, samples_per_insert: 4, min_size: 200, error_buffer: 100"
-
-CONFIG = """
-folder: BASE/run
-environment: {name: CartPole-v1}
-agent: {algorithm: dqn, hidden: [16], batch: 16}
-adder: {table: replay, n_step: 3}
-actors: {count: 2}
-learners: {publish_every: 5}
-report: {every: 50ms}
-stop: {steps: STEPS}
-broker:
-  service: ipc://BASE/service
-  ingest: ipc://BASE/ingest
-  events: ipc://BASE/events
-  session: {expiry: EXPIRY}
-  tables:
-    - name: replay
-      max_size: 20000
-      sampler: {kind: prioritized, exponent: 0.6}
-      limiter: {kind: LIMITER}
-"""
 
 
 class CustomRun(Run):
     def __init__(self, steps=0, expiry="30s", limiter=RATIO):
-        super().__init__(CONFIG.replace("STEPS", str(steps)).replace("EXPIRY", expiry).replace("LIMITER", limiter))
+        super().__init__(configuration(
+            "  session: {expiry: %s}\n" % expiry, limiter, adder="{table: replay, n_step: 3}", actors="{count: 2}",
+            learners="{publish_every: 5}", stop="{steps: %d}" % steps))
         self.service = "ipc://%s/service" % self.base
 
     def python(self, name, script, *more):

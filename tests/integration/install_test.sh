@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs into a temporary folder and builds a small program against the result, outside of the tree: with pkg-config
-# (shared and static) and with find_package. Also: the library exports its public functions and nothing else.
+# (shared and static) and with find_package; and the program that replay.h shows, with a broker within the process. Also: the library exports its public functions and nothing else.
 set -euo pipefail
 : "${RP_BUILD_DIR:?}" "${RP_SOURCE_DIR:?}" "${RP_VERSION:?}"
 if [ -n "${RP_SANITIZE:-}" ]; then
@@ -14,6 +14,8 @@ prefix="$folder/prefix"
 cmake --install "$RP_BUILD_DIR" --prefix "$prefix" >"$folder/install.log" || { cat "$folder/install.log"; exit 1; }
 cp -r "$RP_SOURCE_DIR/tests/install" "$folder/program"
 cd "$folder/program"
+# The program that the head of replay.h shows.
+sed -n 's/^ \*     //p' "$RP_SOURCE_DIR/include/replay/replay.h" >server.c
 
 pc=$(dirname "$(find "$prefix" -name replay.pc)")
 export PKG_CONFIG_PATH="$pc"

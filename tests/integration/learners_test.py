@@ -1,33 +1,16 @@
 """Parallel learners as real processes: bit-identical, whoever of them dies and comes back."""
 
-
-from runs import PATIENCE, Run, check, equal, eventually
+from runs import PATIENCE, Run, check, configuration, equal, eventually
 from harness import test
 
 LEARNERS = 3
-CONFIG = """
-folder: BASE/run
-environment: {name: CartPole-v1}
-agent: {algorithm: dqn, hidden: [16], batch: 16}
-adder: {table: replay}
-actors: {count: 1, epsilon: 0.4}
-learners: {count: 3, publish_every: 5, save_every: 100ms}
-stop: {learner_steps: STEPS}
-report: {every: 10ms}
-broker:
-  service: ipc://BASE/service
-  ingest: ipc://BASE/ingest
-  events: ipc://BASE/events
-  tables:
-    - name: replay
-      max_size: 10000
-      sampler: {kind: prioritized, exponent: 0.6}
-      limiter: {kind: sample_to_insert_ratio, samples_per_insert: 16, min_size: 200, error_buffer: 400}
-"""
 
 
 def make_run(steps=0):
-    return Run(CONFIG.replace("STEPS", str(steps)))
+    return Run(configuration(
+        adder="{table: replay}", actors="{count: 1, epsilon: 0.4}", report="{every: 10ms}",
+        learners="{count: 3, publish_every: 5, save_every: 100ms}", stop="{learner_steps: %d}" % steps,
+        limiter="sample_to_insert_ratio, samples_per_insert: 16, min_size: 200, error_buffer: 400"))
 
 
 def prints(run, index, since):

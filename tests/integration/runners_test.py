@@ -5,34 +5,14 @@ import subprocess
 import signal
 import time
 
-from runs import PATIENCE, Run, check, equal, eventually, program
+from runs import PATIENCE, Run, check, configuration, equal, eventually, program
 from event_files import records
 from harness import test
 
-CONFIG = """
-folder: BASE/run
-environment: {name: CartPole-v1}
-agent: {algorithm: dqn, hidden: [16], batch: 16}
-adder: {table: replay, n_step: 3, batch_items: 10, buffer_items: 20}
-actors: {count: 2, epsilon: 0.4}
-learners: {save_every: 100ms}
-evaluator: {episodes: 2, every: 1000}
-stop: {steps: STEPS}
-report: {every: 50ms}
-broker:
-  service: ipc://BASE/service
-  ingest: ipc://BASE/ingest
-  events: ipc://BASE/events
-  tables:
-    - name: replay
-      max_size: 10000
-      sampler: {kind: prioritized, exponent: 0.6}
-      limiter: {kind: sample_to_insert_ratio, samples_per_insert: 4, min_size: 200, error_buffer: 100}
-"""
 
 
-def make_run(steps=0):
-    return Run(CONFIG.replace("STEPS", str(steps)))
+def make_run(steps=0, broker=""):
+    return Run(configuration(broker, evaluator="{episodes: 2, every: 1000}", stop="{steps: %d}" % steps))
 
 
 # ---- files
@@ -205,7 +185,7 @@ def test_learner_killed():
 @test
 def test_actor_paused():
     """Who gets no time of the processor hears no answers, and must not take that for silence."""
-    with Run(CONFIG.replace("STEPS", "0").replace("  tables:", "  session: {expiry: 6s}\n  tables:")) as run:
+    with make_run(broker="  session: {expiry: 6s}\n") as run:
         broker, learner, actor = run.broker(), run.learner(), run.actor(0)
         run.await_more("actor-0", "actor_steps", 100)
         actor.popen.send_signal(signal.SIGSTOP)

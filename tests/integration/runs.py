@@ -61,6 +61,29 @@ class Process:
             return False
 
 
+RATIO = "sample_to_insert_ratio, samples_per_insert: 4, min_size: 200, error_buffer: 100"
+
+BROKER = """broker:
+  service: ipc://BASE/service
+  ingest: ipc://BASE/ingest
+  events: ipc://BASE/events
+%s  tables:
+    - name: replay
+      max_size: 10000
+      sampler: {kind: prioritized, exponent: 0.6}
+      limiter: {kind: %s}
+"""
+
+
+def configuration(broker="", limiter=RATIO, **sections):
+    """The file of a run of CartPole, whose folder is BASE: with these sections instead of its own, and more lines for the broker."""
+    sections = {"folder": "BASE/run", "environment": "{name: CartPole-v1}",
+                "agent": "{algorithm: dqn, hidden: [16], batch: 16}",
+                "adder": "{table: replay, n_step: 3, batch_items: 10, buffer_items: 20}",
+                "actors": "{count: 2, epsilon: 0.4}", "learners": "{save_every: 100ms}", "report": "{every: 50ms}", **sections}
+    return "".join("%s: %s\n" % section for section in sections.items()) + BROKER % (broker, limiter)
+
+
 class Run:
     def __init__(self, config):
         self.base = pathlib.Path(tempfile.mkdtemp(prefix="replay-run-"))
@@ -144,4 +167,4 @@ class Run:
                           "%s of %s, which was %s," % (name, process, before))
 
 
-__all__ = ["PATIENCE", "SLOW", "Process", "Run", "check", "equal", "eventually", "program"]
+__all__ = ["PATIENCE", "RATIO", "SLOW", "Process", "Run", "check", "configuration", "equal", "eventually", "program"]

@@ -13,7 +13,7 @@
 #include "tests/support/process.h"
 #include "tests/support/test.h"
 
-#define LOOK_MS 2000
+#define POLL_MS 2000
 
 static const char tables[] = "  - name: other\n"
                              "  - name: queue\n"
@@ -65,22 +65,22 @@ static void add_items(struct fixture *f, int n)
     float value = 1.0f;
     for (int i = 0; i < n; i++) {
         const void *values[] = {&value};
-        ok(rp_writer_append(f->writer, values, LOOK_MS, &f->err), &f->err);
-        ok(rp_writer_item_last(f->writer, "queue", 1.0, 1, LOOK_MS, NULL, &f->err), &f->err);
+        ok(rp_writer_append(f->writer, values, POLL_MS, &f->err), &f->err);
+        ok(rp_writer_item_last(f->writer, "queue", 1.0, 1, POLL_MS, NULL, &f->err), &f->err);
     }
 }
 
 static int insert_waits(void *ctx)
 {
     struct fixture *f = ctx;
-    observer_look(f->observer, LOOK_MS, &f->seen);
+    observer_poll(f->observer, POLL_MS, &f->seen);
     return f->seen.waiting_inserts == 1 && f->seen.inserts == 4;
 }
 
 static int sample_waits(void *ctx)
 {
     struct fixture *f = ctx;
-    observer_look(f->observer, LOOK_MS, &f->seen);
+    observer_poll(f->observer, POLL_MS, &f->seen);
     return f->seen.waiting_samplers == 2 && f->seen.samples == 9;
 }
 
@@ -88,12 +88,12 @@ TEST(counts_and_waits, set_up, tear_down)
 {
     struct fixture *f = *state;
     static const rp_column column = {.name = "x", .dtype = RP_DTYPE_FLOAT32};
-    rp_counter_add(f->client, "environment_steps", 70, LOOK_MS, NULL, NULL);
-    rp_counter_add(f->client, "environment_steps_taken", 3, LOOK_MS, NULL, NULL); /* what an earlier leg has put back */
-    rp_counter_add(f->client, "learner_steps", 7, LOOK_MS, NULL, NULL);
-    rp_params_put(f->client, "policy", "p", 1, LOOK_MS, NULL, NULL);
-    rp_params_put(f->client, "policy", "q", 1, LOOK_MS, NULL, NULL);
-    f->writer = rp_writer_new(f->client, &column, 1, NULL, LOOK_MS, &f->err);
+    rp_counter_add(f->client, "environment_steps", 70, POLL_MS, NULL, NULL);
+    rp_counter_add(f->client, "environment_steps_taken", 3, POLL_MS, NULL, NULL); /* what an earlier leg has put back */
+    rp_counter_add(f->client, "learner_steps", 7, POLL_MS, NULL, NULL);
+    rp_params_put(f->client, "policy", "p", 1, POLL_MS, NULL, NULL);
+    rp_params_put(f->client, "policy", "q", 1, POLL_MS, NULL, NULL);
+    f->writer = rp_writer_new(f->client, &column, 1, NULL, POLL_MS, &f->err);
     assert_non_null(f->writer);
     add_items(f, 9);
     assert_true(process_await(insert_waits, f));
@@ -124,7 +124,7 @@ TEST(counts_and_waits, set_up, tear_down)
 static int broker_answers(void *ctx)
 {
     struct fixture *f = ctx;
-    observer_look(f->observer, 200, &f->seen);
+    observer_poll(f->observer, 200, &f->seen);
     return f->seen.broker;
 }
 
@@ -132,7 +132,7 @@ static int broker_answers(void *ctx)
 TEST(broker_goes_and_comes, set_up, tear_down)
 {
     struct fixture *f = *state;
-    rp_counter_add(f->client, "environment_steps", 70, LOOK_MS, NULL, NULL);
+    rp_counter_add(f->client, "environment_steps", 70, POLL_MS, NULL, NULL);
     assert_true(broker_answers(f));
     uint64_t instance = f->seen.broker_instance;
     broker_process_stop(&f->broker, SIGKILL);

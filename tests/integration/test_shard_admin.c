@@ -393,7 +393,7 @@ CASE(a_shard_without_an_answer_is_named)
     struct observer *observer = observer_new(&options, &err);
     struct observation seen;
     assert_non_null(observer);
-    observer_look(observer, WAIT, &seen);
+    observer_poll(observer, WAIT, &seen);
     assert_int_equal(seen.inserts, ITEMS);
     for (int killed = 0; killed < 2; killed++) {
         int64_t began = clock_now(&clock);
@@ -408,7 +408,7 @@ CASE(a_shard_without_an_answer_is_named)
         assert_int_equal(rp_info_count(info, "shards.shard.1.tables"), 0);
         assert_string_equal(rp_info_text(info, "shards.shard.2.problem"), "");
         rp_info_free(&info);
-        observer_look(observer, WAIT, &seen); /* a launcher's counts do not fall */
+        observer_poll(observer, WAIT, &seen); /* a launcher's counts do not fall */
         assert_int_equal(seen.inserts, ITEMS);
         assert_int_equal(seen.size, rest);
         assert_int_equal(waits_of(f, "shard"), 1);

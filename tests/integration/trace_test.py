@@ -5,33 +5,15 @@ import pathlib
 import subprocess
 import threading
 
-from runs import PATIENCE, SLOW, Process, Run, check, equal, eventually, program
+from runs import PATIENCE, SLOW, Process, Run, check, configuration, equal, eventually, program
 from harness import test
 from generated import pb
 from service import Service
 
-CONFIG = """
-folder: BASE/run
-environment: {name: CartPole-v1}
-agent: {algorithm: dqn, hidden: [16], batch: 16}
-adder: {table: replay, n_step: 3, batch_items: 10, buffer_items: 20}
-actors: {count: 2, epsilon: 0.4}
-learners: {save_every: 100ms, publish_every: 5}
-stop: {steps: 0}
-report: {every: 50ms}
-broker:
-  service: ipc://BASE/service
-  ingest: ipc://BASE/ingest
-  events: ipc://BASE/events
-  folder: BASE/journal
-  journal: 50ms
-  checkpoint: {every: 300ms}
-  tables:
-    - name: replay
-      max_size: 10000
-      sampler: {kind: prioritized, exponent: 0.6}
-      limiter: {kind: sample_to_insert_ratio, samples_per_insert: 4, min_size: 100, error_buffer: 100}
-"""
+CONFIG = configuration(
+    broker="  folder: BASE/journal\n  journal: 50ms\n  checkpoint: {every: 300ms}\n", stop="{steps: 0}",
+    learners="{save_every: 100ms, publish_every: 5}",
+    limiter="sample_to_insert_ratio, samples_per_insert: 4, min_size: 100, error_buffer: 100")
 
 
 # ---- the format: https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
@@ -285,12 +267,12 @@ def clients_share_the_room():
         run.broker()
         endpoint = "ipc://%s/service" % run.base
         admin, clients = Service(endpoint), [Service(endpoint) for _ in range(9)]
-        id = admin.send("trace", pb.Trace(duration_ms=300 * SLOW))
+        large = b"".join(record(id=i) for i in range(16384))
+        id = admin.send("trace", pb.Trace(duration_ms=1000 * SLOW))
         number = eventually(lambda: clients[0].ask("info", pb.Info())[0].tracing.trace, PATIENCE, "the trace's start")
         for client in clients:
             client.ask("trace_spans", pb.TraceSpans(trace=number, text=["a"]))
-        for client, n in zip(clients, [4000] + 8 * [16384]):
-            frame = b"".join(record(id=i) for i in range(n))
+        for client, frame in zip(clients, [large[:4000 * 40]] + 8 * [large]):
             client.ask("trace_spans", pb.TraceSpans(trace=number, text=["a"], last=True), [frame])
         reply, frames = admin.wait(id, 10 * SLOW)
         found = {p.client: (len(frame) // 40, p.dropped, frame) for p, frame in zip(reply.trace.processes, frames)}

@@ -18,7 +18,7 @@
 #include "replay/collective.h"
 
 #define POLL_MS 10
-#define LOOK_MS 2000
+#define ANSWER_MS 2000
 #define COUNTER_MS 2000
 #define START_NS (20 * NS_PER_S)
 #define TELL_NS (200 * NS_PER_MS)
@@ -307,7 +307,7 @@ static rp_status tell_user(struct trial *self, rp_error *err)
 
 /* Looks once at the broker, the processes, the hosts and the user: a process that ended, or a user who cancels, is an error. If a
  * process ended because its host was lost, self->lost names the host. */
-static rp_status trial_look(struct trial *self, rp_error *err)
+static rp_status trial_poll(struct trial *self, rp_error *err)
 {
     if (self->hosts)
         host_pool_tend(self->hosts, clock_ns());
@@ -315,7 +315,7 @@ static rp_status trial_look(struct trial *self, rp_error *err)
     note_usage(self, false);
     RP_TRY(tell_user(self, err));
     if (self->observer)
-        observer_look(self->observer, LOOK_MS, &self->seen);
+        observer_poll(self->observer, ANSWER_MS, &self->seen);
     return RP_OK;
 }
 
@@ -324,7 +324,7 @@ rp_status trial_await(struct trial *self, bool (*test)(struct trial *, void *), 
 {
     int64_t end = clock_ns() + limit_ns;
     for (;;) {
-        RP_TRY(trial_look(self, err));
+        RP_TRY(trial_poll(self, err));
         if (test && test(self, context))
             return RP_OK;
         if (clock_ns() >= end)
@@ -476,7 +476,7 @@ static rp_status read_counters(struct trial *self, int64_t ns, struct readings *
     int64_t start = clock_ns(), pause = ns / 80 / NS_PER_MS;
     pause = pause < 5 ? 5 : pause > 500 ? 500 : pause;
     for (;;) {
-        RP_TRY(trial_look(self, err));
+        RP_TRY(trial_poll(self, err));
         if (self->seen.broker)
             read_once(&self->seen, out);
         int64_t taken = clock_ns() - start;

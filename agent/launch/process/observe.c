@@ -571,7 +571,7 @@ void observer_rescan(struct observer *self)
     self->files.scanned_s = 0;
 }
 
-void observer_look(struct observer *self, int64_t timeout_ms, struct observation *out)
+void observer_poll(struct observer *self, int64_t timeout_ms, struct observation *out)
 {
     struct names names = {need_alloc(MOST_NAMES * sizeof *names.list), 0};
     int64_t end_ns = clock_ns() + timeout_ms * NS_PER_MS;

@@ -52,7 +52,7 @@ struct observer;
 struct observer *observer_new(const struct observe_options *options, rp_error *err);
 void observer_destroy(struct observer **self);
 /* Never waits longer than timeout_ms for the broker; without an answer the broker's values stay as they were. */
-void observer_look(struct observer *self, int64_t timeout_ms, struct observation *out);
+void observer_poll(struct observer *self, int64_t timeout_ms, struct observation *out);
 /* Makes the next look search for new reports, such as those of a process that has already ended. */
 void observer_rescan(struct observer *self);
 /* All evaluations so far, oldest first; borrowed until the next look. */

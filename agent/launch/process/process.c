@@ -491,7 +491,7 @@ uint32_t process_children(const struct process *self, struct process_child *out,
 
 /* ---- a program that answers ---- */
 
-#define LOOK_MS 5
+#define POLL_MS 5
 /* Longer answers are cut: an array of Slurm has at most some thousand tasks. */
 #define MOST_TEXT (1 << 20)
 
@@ -548,7 +548,7 @@ bool call_succeeded(const struct call *self)
 bool call_await(struct call *self)
 {
     while (!call_ended(self))
-        poll(NULL, 0, LOOK_MS);
+        poll(NULL, 0, POLL_MS);
     return call_succeeded(self);
 }
 

@@ -21,6 +21,8 @@
 /* Runs of the same name that may begin within one second. */
 #define MAX_TWINS 100
 #define MAX_FILE (INT64_C(64) << 20)
+/* A launcher writes the status every second; a file system of several machines may show it later. */
+#define FRESH_S 30
 /* Items, weights and logs are for the user alone, unless the user makes the folder, or changes its mode. */
 #define RUN_MODE 0700
 
@@ -212,6 +214,14 @@ bool run_folder_locked(const char *folder)
     bool locked = flock(lock, kind | LOCK_NB) != 0 && errno == EWOULDBLOCK;
     close(lock);
     return locked;
+}
+
+bool run_folder_is_fresh(const char *folder)
+{
+    char path[FOLDER_SIZE + 16];
+    struct stat st;
+    return stat(run_folder_path(path, sizeof path, folder, FOLDER_STATUS), &st) == 0 &&
+           time(NULL) - st.st_mtime < FRESH_S;
 }
 
 /* ---- files ---- */

@@ -68,6 +68,9 @@ rp_status run_folder_find_living(const char *runs, const char *given, char out[F
 rp_status run_folder_lock(const char *folder, int *lock, rp_error *err);
 /* True if a launcher works on the run now. */
 bool run_folder_locked(const char *folder);
+/* True if the status is so new that a launcher must have written it: locks do not reach from one machine to another on all file
+ * systems. */
+bool run_folder_is_fresh(const char *folder);
 
 rp_status run_folder_write_state(const char *folder, const struct folder_state *state, rp_error *err);
 rp_status run_folder_read_state(const char *folder, struct folder_state *out, rp_error *err);

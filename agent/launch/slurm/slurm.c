@@ -194,7 +194,7 @@ static bool is_unknown(const rp_error *err)
            strstr(err->text, "completed") != NULL;
 }
 
-rp_status slurm_look(uint64_t id, struct slurm_job *out, rp_error *err)
+rp_status slurm_poll(uint64_t id, struct slurm_job *out, rp_error *err)
 {
     char name[24], *text = NULL;
     rp_error own = {0};

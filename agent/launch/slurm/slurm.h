@@ -55,7 +55,7 @@ rp_status slurm_take_id(const char *text, uint64_t *id, rp_error *err);
 /* Submits a script: argv begins with "sbatch", "--parsable", and ends with the script and its arguments. */
 rp_status slurm_submit(const char *const *argv, uint64_t *id, rp_error *err);
 /* Where a job is. One that Slurm does not know is SLURM_GONE. An error: Slurm could not be asked. err may be NULL. */
-rp_status slurm_look(uint64_t id, struct slurm_job *out, rp_error *err);
+rp_status slurm_poll(uint64_t id, struct slurm_job *out, rp_error *err);
 /* Sends SIGTERM to the script of a job alone, which then ends in order. */
 rp_status slurm_ask(uint64_t id, rp_error *err);
 /* Ends jobs at once; an id of 0 is skipped. Jobs that have ended already are no error. err may be NULL. */

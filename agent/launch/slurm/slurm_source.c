@@ -12,7 +12,7 @@
 #include "proto/base/error.h"
 #include "proto/base/need.h"
 
-#define LOOK_NS (2 * NS_PER_S)
+#define POLL_NS (2 * NS_PER_S)
 #define LOOK_LIMIT_NS (30 * NS_PER_S)
 /* Pause after an order that Slurm refused. */
 #define RETRY_NS (15 * NS_PER_S)
@@ -38,7 +38,7 @@ struct slurm_source {
     struct call look, order;
     enum order order_kind;
     uint32_t order_value;      /* throttle that the order sets */
-    int64_t look_ns, order_ns; /* earliest time of the next one */
+    int64_t poll_ns, order_ns; /* earliest time of the next one */
     uint32_t empty_looks;
     uint32_t short_looks; /* looks in a row with fewer tasks than wanted */
     bool look_failed;     /* a message said so */
@@ -209,7 +209,7 @@ static void take_look(struct slurm_source *self, struct host_pool *pool, rp_stat
                       int64_t now_ns)
 {
     bool unknown = status != RP_OK && strstr(err->text, "Invalid job id");
-    self->look_ns = now_ns + LOOK_NS;
+    self->poll_ns = now_ns + POLL_NS;
     if (status != RP_OK && !unknown) {
         if (!self->look_failed)
             say(self, true, "the actor array cannot be watched: %s", err->text);
@@ -236,7 +236,7 @@ static void keep_looking(struct slurm_source *self, struct host_pool *pool, int6
         take_look(self, pool, status, &err, now_ns);
         return;
     }
-    if (now_ns < self->look_ns || self->record.array == 0)
+    if (now_ns < self->poll_ns || self->record.array == 0)
         return;
     snprintf(name, sizeof name, "%" PRIu64, self->record.array);
     const char *const argv[] = {"squeue", "-r", "-h", "-j", name, "-o", SLURM_FORMAT, NULL};
@@ -319,7 +319,7 @@ static void take_order(struct slurm_source *self, rp_status status, rp_error *er
 static void record_again(struct slurm_source *self, int64_t now_ns)
 {
     self->unrecorded = slurm_record_write(self->options.folder, &self->record, NULL) != RP_OK;
-    self->order_ns = self->unrecorded ? now_ns + LOOK_NS : self->order_ns;
+    self->order_ns = self->unrecorded ? now_ns + POLL_NS : self->order_ns;
 }
 
 /* One order at a time, and the next one from what is seen then: an order that is lost is given again. */

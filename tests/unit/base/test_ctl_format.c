@@ -167,8 +167,8 @@ TEST(top_fits)
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
         struct top top = view_init(&v, 20, 50);
         struct text text = {0};
-        struct look look = {0};
-        render(&text, &top, &(struct sheet_style){.columns = sizes[i][0], .rows = sizes[i][1]}, &look);
+        struct tui tui = {0};
+        render(&text, &top, &(struct canvas_style){.columns = sizes[i][0], .rows = sizes[i][1]}, &tui);
         uint32_t lines = check_screen(text_get(&text), sizes[i][0]);
         assert_true(lines > 0 && lines <= sizes[i][1]);
         if (sizes[i][1] >= 24) {
@@ -192,11 +192,11 @@ TEST(top_in_a_high_terminal)
         sessions[i] = (struct top_session){.ordinal = i, .rate = -1};
         snprintf(sessions[i].name, sizeof sessions[i].name, "actor-%u", i);
     }
-    struct look look = {.keys = true, .quits = true, .first = 499};
+    struct tui tui = {.keys = true, .quits = true, .first = 499};
     for (uint32_t rows = 100; rows <= 400; rows += 50) {
         struct text text = {0};
-        look.first = 499;
-        render(&text, &top, &(struct sheet_style){.columns = 100, .rows = rows}, &look);
+        tui.first = 499;
+        render(&text, &top, &(struct canvas_style){.columns = 100, .rows = rows}, &tui);
         assert_true(check_screen(text_get(&text), 100) <= rows);
         assert_non_null(strstr(text_get(&text), "\n q quits"));
         assert_non_null(strstr(text_get(&text), " actor-499 "));
@@ -234,9 +234,9 @@ TEST(top_says)
     v.server.memory_limit = 1000;
     v.server.memory_bytes = 500;
     v.limiter.cursor = 100;
-    const struct sheet_style any = {0}, small = {.columns = 80, .rows = 24};
-    struct look look = {0};
-    render(&text, &top, &any, &look);
+    const struct canvas_style any = {0}, small = {.columns = 80, .rows = 24};
+    struct tui tui = {0};
+    render(&text, &top, &any, &tui);
     check_screen(text_get(&text), 0);
     assert_non_null(strstr(text_get(&text), "memory    ##########.........."));
     assert_non_null(strstr(text_get(&text), "items   ##########.......... 50%"));
@@ -249,13 +249,13 @@ TEST(top_says)
     v.tables[0].insert_rate = NAN;
     v.tables[0].mean_age_s = -INFINITY;
     v.tables[0].size = UINT64_MAX;
-    render(&text, &top, &small, &look);
+    render(&text, &top, &small, &tui);
     check_screen(text_get(&text), 80);
     text_fini(&text);
 
     top.fresh = false;
     snprintf(top.err.text, sizeof top.err.text, "no broker answers");
-    render(&text, &top, &small, &look);
+    render(&text, &top, &small, &tui);
     assert_non_null(strstr(text_get(&text), "no broker answers"));
     text_fini(&text);
 }
@@ -278,12 +278,12 @@ TEST(top_missing_shard)
     assert_string_equal(ctl_totals(&shards, totals, sizeof totals), "2 of 3 shards");
     struct top top = view_init(&v, 1, 0);
     v.info.shards = &shards;
-    const struct sheet_style any = {0}, small = {.columns = 40, .rows = 24};
-    struct look look = {0};
-    render(&text, &top, &any, &look);
+    const struct canvas_style any = {0}, small = {.columns = 40, .rows = 24};
+    struct tui tui = {0};
+    render(&text, &top, &any, &tui);
     assert_non_null(strstr(text_get(&text), "items in 2 of 3 shards"));
     text_fini(&text);
-    render(&text, &top, &small, &look);
+    render(&text, &top, &small, &tui);
     check_screen(text_get(&text), 40);
     text_fini(&text);
 }

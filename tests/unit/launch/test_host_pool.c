@@ -11,13 +11,13 @@
 #include "agent/launch/host/host_pool.h"
 #include "proto/base/clock.h"
 #include "tests/support/process.h"
+#include "tests/support/tempdir.h"
 #include "tests/support/test.h"
 
 #define TABLES "broker: {tables: [{name: replay}]}\n"
 
 struct world {
     struct run_config config;
-    char folder[64];
     struct host_pool *pool;
     rp_error err;
 };
@@ -25,14 +25,14 @@ struct world {
 static void open_world(struct world *self, const char *yaml, struct host_source *source)
 {
     struct schema_report *report = schema_report_new();
-    *self = (struct world){.folder = "/tmp/replay-pool-XXXXXX"};
-    assert_non_null(mkdtemp(self->folder));
+    *self = (struct world){0};
+    assert_int_equal(tempdir_enter(NULL), 0);
     assert_true(run_config_read_text("run.yaml", yaml, NULL, &self->config, report));
     schema_report_destroy(&report);
     const struct host_pool_options options = {.config = &self->config,
-                                              .folder = self->folder,
+                                              .folder = tempdir,
                                               .config_path = "config.yaml",
-                                              .here = self->folder,
+                                              .here = tempdir,
                                               .programs = "/nowhere",
                                               .cores = 3,
                                               .memory = 1e9,
@@ -44,7 +44,7 @@ static void close_world(struct world *self)
 {
     host_pool_destroy(&self->pool);
     run_config_free(&self->config);
-    rmdir(self->folder);
+    assert_int_equal(tempdir_leave(NULL), 0);
 }
 
 TEST(home_alone)
@@ -207,7 +207,7 @@ TEST(a_replaced_carrier_is_reaped)
     struct world world;
     open_world(&world, "launch: {engine: slurm}\n" TABLES, NULL);
     struct carrier carrier = {.pool = world.pool};
-    snprintf(carrier.path, sizeof carrier.path, "%s/pid", world.folder);
+    snprintf(carrier.path, sizeof carrier.path, "%s/pid", tempdir);
     const char *const first[] = {"sh", "-c", "echo $$ > \"$0\"; exec sleep 100", carrier.path, NULL};
     assert_int_equal(host_pool_appear(world.pool, "task-0", first, 8, 0, &world.err), RP_OK);
     host_pool_tend(world.pool, clock_now(&clock));

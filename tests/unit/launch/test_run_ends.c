@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "agent/launch/run_state.h"
+#include "tests/support/tempdir.h"
 #include "tests/support/test.h"
 
 #define YAML "launch: {grace: 1s}\nbroker: {tables: [{name: replay}]}\n"
@@ -22,7 +23,6 @@ struct world {
     struct run_options options;
     struct guard guard;
     struct screen *screen;
-    char folder[64];
     struct run run;
     struct member member, *list[1];
 };
@@ -37,20 +37,20 @@ static void open_world(struct world *self, enum role role)
 {
     rp_error err = {0};
     struct schema_report *report = schema_report_new();
-    *self = (struct world){.folder = "/tmp/replay-ends-XXXXXX", .screen = screen_new(SCREEN_QUIET)};
-    assert_non_null(mkdtemp(self->folder));
+    *self = (struct world){.screen = screen_new(SCREEN_QUIET)};
+    assert_int_equal(tempdir_enter(NULL), 0);
     assert_true(run_config_read_text("run.yaml", YAML, NULL, &self->config, report));
     schema_report_destroy(&report);
     assert_int_equal(guard_start(&self->guard, &err), RP_OK);
     const struct host_pool_options options = {.config = &self->config,
-                                              .folder = self->folder,
+                                              .folder = tempdir,
                                               .config_path = "config.yaml",
-                                              .here = self->folder,
+                                              .here = tempdir,
                                               .programs = ".",
                                               .cores = 4,
                                               .guard = &self->guard};
     self->options = (struct run_options){.config = &self->config,
-                                         .folder = self->folder,
+                                         .folder = tempdir,
                                          .guard = &self->guard,
                                          .screen = &self->screen,
                                          .hosts = host_pool_new(&options, &err)};
@@ -68,15 +68,13 @@ static void open_world(struct world *self, enum role role)
 
 static void close_world(struct world *self)
 {
-    char command[128];
     run_hosts_fini(&self->run);
     free(self->run.events);
     host_pool_destroy(&self->options.hosts);
     guard_stop(&self->guard);
     screen_destroy(&self->screen);
     run_config_free(&self->config);
-    snprintf(command, sizeof command, "rm -rf '%s'", self->folder);
-    assert_int_equal(system(command), 0);
+    assert_int_equal(tempdir_leave(NULL), 0);
 }
 
 /* As the loop of a run does it. */
@@ -96,25 +94,15 @@ static void tick(struct world *self)
 
 static void start(struct world *self, const char *script)
 {
-    char log[128];
     rp_error err = {0};
     const char *const argv[] = {"/bin/sh", "-c", script, NULL};
     struct host *host = host_pool_at(self->options.hosts, self->member.at);
-    snprintf(log, sizeof log, "%s/log", self->folder);
     const struct process_options options = {.name = self->member.name,
                                             .argv = argv,
-                                            .log = log,
+                                            .log = tempdir_at("log"),
                                             .guard = &self->guard,
                                             .place = host ? host_place(host) : NULL};
     ok(process_start(&self->member.process, &options, now(), &err), &err);
-}
-
-static int64_t size_of(const struct world *self, const char *name)
-{
-    char path[128];
-    struct stat info;
-    snprintf(path, sizeof path, "%s/%s", self->folder, name);
-    return stat(path, &info) == 0 ? info.st_size : -1;
 }
 
 /* Every exit status of a program is its own: none means that its host is lost. */
@@ -172,7 +160,7 @@ TEST(last_state)
         "echo ready; while :; do sleep 0.02; done",
         host_info(host_pool_at(world.options.hosts, 1))->facts.work, BIG);
     start(&world, script);
-    await(&world, size_of(&world, "log") > 0);
+    await(&world, file_size(tempdir_at("log")) > 0);
     world.run.phase = PHASE_STOPPING;
     world.member.wanted = false;
     int64_t begin_ns = now();
@@ -180,7 +168,7 @@ TEST(last_state)
     await(&world, !world.member.process.running);
     print_message("%d bytes took %.2f s\n", BIG, (double)(now() - begin_ns) * 1e-9);
     assert_false(world.member.process.killed);
-    assert_int_equal(size_of(&world, "learner.weights"), BIG + 4);
+    assert_int_equal(file_size(tempdir_at("learner.weights")), BIG + 4);
     assert_true(host_pool_ready(world.options.hosts, 1)); /* not given up */
     close_world(&world);
 }
@@ -207,7 +195,7 @@ TEST(endless_files)
         await(&world, host_pool_ready(world.options.hosts, 1));
         world.member.waits = false;
         start(&world, "true");
-        await(&world, size_of(&world, "learner.weights") > 0);
+        await(&world, file_size(tempdir_at("learner.weights")) > 0);
         world.run.phase = PHASE_STOPPING;
         world.run.hurried = hurry;
         world.member.wanted = false;
@@ -237,7 +225,7 @@ TEST(time_without_broker)
         world.run.learners_started = rows[i].learners_started;
         world.run.save_ns = INT64_MAX; /* this run has no metrics.jsonl */
         world.run.start_ns = now() - 9 * NS_PER_S;
-        run_look(&world.run, now());
+        run_poll(&world.run, now());
         assert_int_equal(world.run.phase, PHASE_STOPPING);
         assert_int_equal(world.run.outcome, rows[i].outcome);
         assert_int_equal(strlen(world.run.cause) > 0, rows[i].outcome == RUN_FAILED);
@@ -279,27 +267,26 @@ TEST(limit)
 }
 
 /* The reason of a stop names who asked: the note, else the sender of the signal. */
-TEST(asker)
+TEST(asker, tempdir_enter, tempdir_leave)
 {
-    char folder[] = "/tmp/replay-ends-XXXXXX", who[STOP_ASKER], own[64];
+    char who[STOP_ASKER], own[64];
     struct interrupts interrupts;
     rp_error err = {0};
-    assert_non_null(mkdtemp(folder));
     assert_int_equal(interrupts_init(&interrupts, &err), RP_OK);
     snprintf(own, sizeof own, "process %d", (int)getpid());
-    stop_note_leave(folder, "replay-launch stop\nand more");
+    stop_note_leave(tempdir, "replay-launch stop\nand more");
     kill(getpid(), SIGTERM);
     interrupts_wait(&interrupts, 1000);
     assert_int_equal(interrupts.asked, 1);
-    assert_string_equal(stop_asker(folder, &interrupts, who, sizeof who), "replay-launch stop");
-    assert_non_null(strstr(stop_asker(folder, &interrupts, who, sizeof who), own)); /* a note serves once */
+    assert_string_equal(stop_asker(tempdir, &interrupts, who, sizeof who), "replay-launch stop");
+    assert_non_null(strstr(stop_asker(tempdir, &interrupts, who, sizeof who), own)); /* a note serves once */
     assert_non_null(strstr(who, "SIGTERM"));
-    stop_note_leave(folder, "replay-launch stop");
+    stop_note_leave(tempdir, "replay-launch stop");
     interrupts.last = SIGINT;
     interrupts.sender = 0;
-    assert_string_equal(stop_asker(folder, &interrupts, who, sizeof who), "Ctrl-C");
+    assert_string_equal(stop_asker(tempdir, &interrupts, who, sizeof who), "Ctrl-C");
     interrupts_fini(&interrupts);
-    assert_int_equal(rmdir(folder), 0); /* no note is left */
+    assert_false(file_exists(tempdir_at("launch.stop")));
 }
 
 int main(void)

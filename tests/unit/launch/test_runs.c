@@ -97,19 +97,19 @@ TEST(lists_and_removes, tempdir_enter, tempdir_leave)
     struct run_summary busy;
     assert_true(runs_read(runs[4].folder, &busy) && busy.active);
     assert_string_equal(busy.result, "running");
-    assert_int_equal(runs_remove(runs[4].folder, &err), RP_FAILED_PRECONDITION);
+    assert_int_equal(runs_remove(runs[4].folder, false, &err), RP_FAILED_PRECONDITION);
     close(lock);
     assert_int_equal(mkdir(tempdir_at("runs/r4/broker"), 0777), 0);
     file_put(tempdir_at("runs/r4/broker/segment-00000001.replay"), "x");
     file_put(tempdir_at("runs/r4/broker/checkpoint-00000002.replay.part"), "x");
     file_put(tempdir_at("runs/r4/broker/segments.txt"), "x");
-    assert_int_equal(runs_remove_tables(runs[4].folder, &err), RP_OK);
+    assert_int_equal(runs_remove(runs[4].folder, true, &err), RP_OK);
     assert_true(runs_read(runs[3].folder, &busy) && busy.tables > 0 && busy.tables < busy.bytes);
-    assert_int_equal(runs_remove_tables(runs[3].folder, &err), RP_OK);
+    assert_int_equal(runs_remove(runs[3].folder, true, &err), RP_OK);
     assert_true(runs_read(runs[3].folder, &busy) && busy.tables == 0);
     assert_int_equal(access(tempdir_at("runs/r4/broker/segments.txt"), F_OK), 0);
     assert_int_equal(access(tempdir_at("runs/r4/logs/a.log"), F_OK), 0);
-    assert_int_equal(runs_remove(runs[3].folder, &err), RP_OK);
+    assert_int_equal(runs_remove(runs[3].folder, false, &err), RP_OK);
     assert_int_not_equal(access(runs[3].folder, F_OK), 0);
     assert_int_equal(access(tempdir_at("precious"), F_OK), 0);
     assert_int_equal(access(runs[4].folder, F_OK), 0);
@@ -134,7 +134,7 @@ TEST(removal_cut_short, tempdir_enter, tempdir_leave)
         assert_int_equal(mkdir(tempdir_at(path), 0777), 0);
     }
     file_put(tempdir_at("deep/metrics.jsonl"), "");
-    assert_int_equal(runs_remove(folder, &err), RP_IO);
+    assert_int_equal(runs_remove(folder, false, &err), RP_IO);
     assert_int_not_equal(access(tempdir_at("deep/metrics.jsonl"), F_OK), 0);
     assert_int_equal(access(tempdir_at("deep/launch.json"), F_OK), 0);
     assert_int_equal(stat(tempdir_at("deep/launch.lock"), &after), 0);

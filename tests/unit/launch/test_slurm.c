@@ -270,12 +270,12 @@ TEST(forgotten, enter_fakes, leave_fakes)
     struct slurm_job job;
     fake("squeue", "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1");
     fake("scancel", "echo 'scancel: error: Kill job error on job id 5: Invalid job id specified' >&2; exit 1");
-    assert_int_equal(slurm_look(5, &job, NULL), RP_OK);
+    assert_int_equal(slurm_poll(5, &job, NULL), RP_OK);
     assert_int_equal(job.state, SLURM_GONE);
     assert_int_equal(slurm_cancel(5, NULL), RP_OK);
     fake("squeue", "echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1");
     fake("scancel", "echo 'scancel: error: Access/permission denied' >&2; exit 1");
-    assert_int_equal(slurm_look(5, &job, NULL), RP_FAILED_PRECONDITION);
+    assert_int_equal(slurm_poll(5, &job, NULL), RP_FAILED_PRECONDITION);
     assert_int_equal(slurm_cancel(5, NULL), RP_FAILED_PRECONDITION);
 }
 

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/view/look.h"
+#include "agent/view/tui.h"
 #include "proto/base/rng.h"
 #include "tests/support/test.h"
 
@@ -33,23 +33,23 @@ TEST(widths)
     }
 }
 
-/* ---- sheets ---- */
+/* ---- canvases ---- */
 
 TEST(ranks)
 {
     for (uint32_t rows = 1; rows <= 12; rows++) {
-        struct sheet_style style = {.columns = 20, .rows = rows};
-        struct sheet sheet = {.style = &style};
+        struct canvas_style style = {.columns = 20, .rows = rows};
+        struct canvas canvas = {.style = &style};
         struct text out = {0};
         uint32_t lines = 0;
         for (uint32_t i = 0; i < 10; i++)
-            line_put(sheet_line(&sheet, i % 3), TINT_NONE, "%u", i);
-        sheet_write(&sheet, &out);
+            line_put(canvas_line(&canvas, i % 3), TINT_NONE, "%u", i);
+        canvas_write(&canvas, &out);
         for (const char *at = text_get(&out); *at; lines++, at = strchr(at, '\n') + 1)
             if (rows <= 4) /* of rank 0 there are four */
                 assert_int_equal((at[0] - '0') % 3, 0);
         assert_int_equal(lines, rows < 10 ? rows : 10);
-        assert_int_equal(sheet.n, 0);
+        assert_int_equal(canvas.n, 0);
         text_fini(&out);
     }
 }
@@ -59,15 +59,15 @@ TEST(wrapped)
 {
     static const char *const words[] = {"\xe6\xbc\xa2", "ab "};
     for (size_t i = 0; i < 2; i++) {
-        struct sheet_style style = {.columns = 41, .utf8 = true};
-        struct sheet sheet = {.style = &style};
+        struct canvas_style style = {.columns = 41, .utf8 = true};
+        struct canvas canvas = {.style = &style};
         struct text text = {0}, out = {0};
         for (int k = 0; k < 40; k++)
             text_add(&text, "%s", words[i]);
-        sheet_wrapped(&sheet, 0, "waits", TINT_NONE, text_get(&text), 9);
-        for (uint32_t k = 0; k < sheet.n; k++)
-            assert_true(sheet.lines[k].width <= 41);
-        sheet_write(&sheet, &out);
+        canvas_wrapped(&canvas, 0, "waits", TINT_NONE, text_get(&text), 9);
+        for (uint32_t k = 0; k < canvas.n; k++)
+            assert_true(canvas.lines[k].width <= 41);
+        canvas_write(&canvas, &out);
         uint32_t found = 0;
         for (const char *at = text_get(&out); (at = strstr(at, i ? "ab" : words[0])); at++)
             found++;
@@ -79,15 +79,15 @@ TEST(wrapped)
 
 TEST(full_sheet)
 {
-    struct sheet_style style = {0};
-    struct sheet sheet = {.style = &style};
+    struct canvas_style style = {0};
+    struct canvas canvas = {.style = &style};
     struct text out = {0};
-    for (uint32_t i = 0; i < SHEET_MAX; i++)
-        assert_non_null(sheet_row(&sheet, 1000, "x"));
-    assert_null(sheet_row(&sheet, 0, "x"));
-    assert_null(sheet_cursor(&sheet, 0, "x", 0, -1, 1));
-    sheet_wrapped(&sheet, 0, "x", TINT_NONE, "a text", 3);
-    sheet_write(&sheet, &out);
+    for (uint32_t i = 0; i < CANVAS_MAX; i++)
+        assert_non_null(canvas_row(&canvas, 1000, "x"));
+    assert_null(canvas_row(&canvas, 0, "x"));
+    assert_null(canvas_cursor(&canvas, 0, "x", 0, -1, 1));
+    canvas_wrapped(&canvas, 0, "x", TINT_NONE, "a text", 3);
+    canvas_write(&canvas, &out);
     text_fini(&out);
 }
 
@@ -104,12 +104,12 @@ TEST(cursor)
         {0, 5, 5, NULL},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct sheet_style style = {.columns = 80};
-        struct sheet sheet = {.style = &style};
+        struct canvas_style style = {.columns = 80};
+        struct canvas canvas = {.style = &style};
         struct text out = {0};
-        struct line *line = sheet_cursor(&sheet, 0, "cursor", cases[i].at, cases[i].low, cases[i].high);
+        struct line *line = canvas_cursor(&canvas, 0, "cursor", cases[i].at, cases[i].low, cases[i].high);
         assert_int_equal(line != NULL, cases[i].wanted != NULL);
-        sheet_write(&sheet, &out);
+        canvas_write(&canvas, &out);
         if (cases[i].wanted)
             assert_non_null(strstr(text_get(&out), cases[i].wanted));
         text_fini(&out);
@@ -120,28 +120,28 @@ TEST(cursor)
 
 TEST(keys)
 {
-    struct look look = {.n_rows = 100, .page = 10};
-    assert_int_equal(look_take(&look, LOOK_KEY_NONE), LOOK_SAME);
-    assert_int_equal(look_take(&look, LOOK_KEY_QUIT), LOOK_SAME); /* q does not end a run */
-    look.quits = true;
-    assert_int_equal(look_take(&look, LOOK_KEY_QUIT), LOOK_QUIT);
-    assert_int_equal(look_take(&look, LOOK_KEY_HELP), LOOK_CHANGED);
-    assert_true(look.help);
-    assert_int_equal(look_take(&look, LOOK_KEY_QUIT), LOOK_CHANGED); /* leaves the help */
-    assert_false(look.help);
-    look_take(&look, LOOK_KEY_PAUSE);
-    assert_true(look.paused && !look.chosen);
-    look_take(&look, LOOK_KEY_PAUSE);
-    assert_false(look.paused);
-    look_take(&look, LOOK_KEY_PAGE_DOWN);
-    assert_true(look.first == 9 && look.chosen);
-    look_take(&look, LOOK_KEY_SORT);
-    assert_true(look.first == 0 && look.sort == 1);
-    look_take(&look, LOOK_KEY_UP);
-    assert_int_equal(look.first, 0);
+    struct tui tui = {.n_rows = 100, .page = 10};
+    assert_int_equal(tui_take(&tui, TUI_KEY_NONE), TUI_SAME);
+    assert_int_equal(tui_take(&tui, TUI_KEY_QUIT), TUI_SAME); /* q does not end a run */
+    tui.quits = true;
+    assert_int_equal(tui_take(&tui, TUI_KEY_QUIT), TUI_QUIT);
+    assert_int_equal(tui_take(&tui, TUI_KEY_HELP), TUI_CHANGED);
+    assert_true(tui.help);
+    assert_int_equal(tui_take(&tui, TUI_KEY_QUIT), TUI_CHANGED); /* leaves the help */
+    assert_false(tui.help);
+    tui_take(&tui, TUI_KEY_PAUSE);
+    assert_true(tui.paused && !tui.chosen);
+    tui_take(&tui, TUI_KEY_PAUSE);
+    assert_false(tui.paused);
+    tui_take(&tui, TUI_KEY_PAGE_DOWN);
+    assert_true(tui.first == 9 && tui.chosen);
+    tui_take(&tui, TUI_KEY_SORT);
+    assert_true(tui.first == 0 && tui.sort == 1);
+    tui_take(&tui, TUI_KEY_UP);
+    assert_int_equal(tui.first, 0);
     for (int i = 0; i < 200; i++)
-        look_take(&look, LOOK_KEY_DOWN);
-    assert_int_equal(look.first, 90);
+        tui_take(&tui, TUI_KEY_DOWN);
+    assert_int_equal(tui.first, 90);
 }
 
 /* ---- lists ---- */
@@ -191,7 +191,7 @@ static bool is_kth(const struct row *rows, uint32_t n, uint32_t value, uint32_t 
 TEST(list)
 {
     struct rng rng;
-    struct look look = {0};
+    struct tui tui = {0};
     rng_seed(&rng, 7);
     for (int round = 0; round < 3000; round++) {
         struct row rows[60];
@@ -200,24 +200,24 @@ TEST(list)
             rows[i].value = (uint32_t)rng_below(&rng, 30);
             snprintf(rows[i].name, sizeof rows[i].name, "\xc3\xa4%u%s", i, i % 5 ? "" : "-with-a-long-name");
         }
-        look_take(&look, (enum look_key)rng_below(&rng, LOOK_KEY_PAGE_DOWN + 1));
-        struct sheet_style style = {.columns = 5 + (uint32_t)rng_below(&rng, 40), .utf8 = true};
-        struct sheet sheet = {.style = &style};
+        tui_take(&tui, (enum tui_key)rng_below(&rng, TUI_KEY_PAGE_DOWN + 1));
+        struct canvas_style style = {.columns = 5 + (uint32_t)rng_below(&rng, 40), .utf8 = true};
+        struct canvas canvas = {.style = &style};
         const struct list list = {.columns = columns, .n_columns = 3, .rows = rows, .n_rows = n, .size = sizeof *rows};
-        list_add(&sheet, 0, &list, &look, most);
+        list_add(&canvas, 0, &list, &tui, most);
         uint32_t shown = n < most - 1 ? n : most - 1;
-        assert_int_equal(sheet.n, most < 2 || n == 0 ? 0 : shown + 1);
-        assert_true(look.first + look.page <= n || sheet.n == 0);
-        for (uint32_t i = 1; i < sheet.n; i++) {
-            const char *text = text_get(&sheet.lines[i].text), *number = strrchr(text, ' ');
+        assert_int_equal(canvas.n, most < 2 || n == 0 ? 0 : shown + 1);
+        assert_true(tui.first + tui.page <= n || canvas.n == 0);
+        for (uint32_t i = 1; i < canvas.n; i++) {
+            const char *text = text_get(&canvas.lines[i].text), *number = strrchr(text, ' ');
             assert_true(format_width(text) <= style.columns);
-            if (look.sort % 2 == 1 && style.columns >= 28)
-                assert_true(is_kth(rows, n, (uint32_t)strtoul(number, NULL, 10), look.first + i - 1));
+            if (tui.sort % 2 == 1 && style.columns >= 28)
+                assert_true(is_kth(rows, n, (uint32_t)strtoul(number, NULL, 10), tui.first + i - 1));
         }
         struct text out = {0};
-        sheet_write(&sheet, &out);
+        canvas_write(&canvas, &out);
         if (most >= 2 && n && style.columns >= 28) /* the order is marked by more than a colour */
-            assert_non_null(strstr(text_get(&out), look.sort % 2 ? "value▾" : "name▾"));
+            assert_non_null(strstr(text_get(&out), tui.sort % 2 ? "value▾" : "name▾"));
         text_fini(&out);
     }
 }

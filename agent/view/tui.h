@@ -1,8 +1,8 @@
-/* What replay-ctl top and the view of replay-launch have in common: lines that know their width, sheets of such lines of which the
+/* What replay-ctl top and the view of replay-launch have in common: lines that know their width, canvases of such lines of which the
  * important ones stay in a small terminal, lists that can be sorted and scrolled, and keys with what they mean. It knows neither brokers
  * nor runs. */
-#ifndef AGENT_LOOK_H
-#define AGENT_LOOK_H
+#ifndef AGENT_VIEW_TUI_H
+#define AGENT_VIEW_TUI_H
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -34,73 +34,73 @@ void line_bar(struct line *self, enum tint tint, uint32_t columns, double share)
 /* Returns the columns that are left; a large number if there is no limit. */
 uint32_t line_left(const struct line *self);
 
-/* ---- sheets ---- */
+/* ---- canvases ---- */
 
-#define SHEET_MAX 128u   /* lines */
-#define SHEET_RANKS 32u  /* ranks are below it */
-#define SHEET_LABEL 11u  /* column after the label of a row */
-#define SHEET_NARROW 60u /* below, columns stand closer together */
-#define SHEET_BAR 20u    /* columns of a bar, in a terminal that is not narrow */
+#define CANVAS_MAX 128u   /* lines */
+#define CANVAS_RANKS 32u  /* ranks are below it */
+#define CANVAS_LABEL 11u  /* column after the label of a row */
+#define CANVAS_NARROW 60u /* below, columns stand closer together */
+#define CANVAS_BAR 20u    /* columns of a bar, in a terminal that is not narrow */
 
-struct sheet_style {
+struct canvas_style {
     uint32_t columns, rows; /* 0: any */
     bool utf8, colour;
 };
 
 /* Lines in their order, each with a rank: in a small terminal, lines of low rank stay. Zero-initialised but for style. */
-struct sheet {
-    const struct sheet_style *style;
-    struct line lines[SHEET_MAX];
-    uint8_t ranks[SHEET_MAX];
+struct canvas {
+    const struct canvas_style *style;
+    struct line lines[CANVAS_MAX];
+    uint8_t ranks[CANVAS_MAX];
     uint32_t n;
 };
 
-/* Returns the style with no more rows than a sheet has lines. */
-struct sheet_style sheet_fit(const struct sheet_style *style);
-/* Adds a line; NULL: the sheet is full. */
-struct line *sheet_line(struct sheet *self, uint32_t rank);
+/* Returns the style with no more rows than a canvas has lines. */
+struct canvas_style canvas_fit(const struct canvas_style *style);
+/* Adds a line; NULL: the canvas is full. */
+struct line *canvas_line(struct canvas *self, uint32_t rank);
 /* Adds a line that begins with a label. */
-struct line *sheet_row(struct sheet *self, uint32_t rank, const char *label);
+struct line *canvas_row(struct canvas *self, uint32_t rank, const char *label);
 /* Adds a row with a text that may be long: it goes on below, in at most `most` lines. */
-void sheet_wrapped(struct sheet *self, uint32_t rank, const char *label, enum tint tint, const char *text,
-                   uint32_t most);
+void canvas_wrapped(struct canvas *self, uint32_t rank, const char *label, enum tint tint, const char *text,
+                    uint32_t most);
 /* Adds a row with a limiter's cursor between its bounds; NULL: there are no two bounds, or there is no room. */
-struct line *sheet_cursor(struct sheet *self, uint32_t rank, const char *label, double at, double low, double high);
+struct line *canvas_cursor(struct canvas *self, uint32_t rank, const char *label, double at, double low, double high);
 /* Columns that the layout may use. */
-uint32_t sheet_columns(const struct sheet *self);
+uint32_t canvas_columns(const struct canvas *self);
 /* Columns for a bar. */
-uint32_t sheet_bar(const struct sheet *self);
-/* Adds the lines that fit to out, each with its end, and empties the sheet. */
-void sheet_write(struct sheet *self, struct text *out);
+uint32_t canvas_bar(const struct canvas *self);
+/* Adds the lines that fit to out, each with its end, and empties the canvas. */
+void canvas_write(struct canvas *self, struct text *out);
 
 /* ---- keys, which mean the same everywhere ---- */
 
-enum look_key {
-    LOOK_KEY_NONE,
-    LOOK_KEY_OTHER,
-    LOOK_KEY_QUIT,
-    LOOK_KEY_PAUSE,
-    LOOK_KEY_SORT,
-    LOOK_KEY_HELP,
-    LOOK_KEY_UP,
-    LOOK_KEY_DOWN,
-    LOOK_KEY_PAGE_UP,
-    LOOK_KEY_PAGE_DOWN
+enum tui_key {
+    TUI_KEY_NONE,
+    TUI_KEY_OTHER,
+    TUI_KEY_QUIT,
+    TUI_KEY_PAUSE,
+    TUI_KEY_SORT,
+    TUI_KEY_HELP,
+    TUI_KEY_UP,
+    TUI_KEY_DOWN,
+    TUI_KEY_PAGE_UP,
+    TUI_KEY_PAGE_DOWN
 };
 
 /* Standard input as a source of keys. Zero-initialised. */
-struct look_keys {
+struct tui_keys {
     bool usable; /* standard input is a terminal that has not gone away */
     bool changed;
     struct termios before;
 };
 
-void look_keys_open(struct look_keys *self);
+void tui_keys_open(struct tui_keys *self);
 /* Gives the terminal back as it was. */
-void look_keys_close(struct look_keys *self);
+void tui_keys_close(struct tui_keys *self);
 
 /* What the keys have chosen. Zero-initialised. */
-struct look {
+struct tui {
     bool quits; /* q quits the view; otherwise only Ctrl-C ends it, with the run */
     bool keys;  /* there are keys: the last line names them */
     bool paused, help;
@@ -110,15 +110,15 @@ struct look {
     uint32_t page;   /* rows of the list that were shown */
     uint32_t n_rows; /* of the list */
 };
-enum look_news { LOOK_SAME, LOOK_CHANGED, LOOK_QUIT };
-enum look_news look_take(struct look *self, enum look_key key);
+enum tui_news { TUI_SAME, TUI_CHANGED, TUI_QUIT };
+enum tui_news tui_take(struct tui *self, enum tui_key key);
 /* Reads all keys that were pressed. */
-enum look_news look_read(struct look *self, struct look_keys *keys);
+enum tui_news tui_read(struct tui *self, struct tui_keys *keys);
 
 /* Adds the text of the help. list: what is sorted, "sessions". */
-void look_add_help(struct sheet *sheet, uint32_t rank, const struct look *self, const char *list);
+void tui_add_help(struct canvas *canvas, uint32_t rank, const struct tui *self, const char *list);
 /* Adds the last line, which names the keys. */
-void look_add_footer(struct sheet *sheet, uint32_t rank, const struct look *self);
+void tui_add_footer(struct canvas *canvas, uint32_t rank, const struct tui *self);
 
 /* ---- lists ---- */
 
@@ -157,8 +157,8 @@ struct list {
     size_t size; /* of a row */
 };
 
-/* Adds the list in at most `most` lines: its titles, and as many rows as fit from look->first on. The title of the column that
+/* Adds the list in at most `most` lines: its titles, and as many rows as fit from tui->first on. The title of the column that
  * gives the order is marked. Nothing is added without room for a row. */
-void list_add(struct sheet *sheet, uint32_t rank, const struct list *list, struct look *look, uint32_t most);
+void list_add(struct canvas *canvas, uint32_t rank, const struct list *list, struct tui *tui, uint32_t most);
 
 #endif

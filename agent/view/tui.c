@@ -1,5 +1,5 @@
-/* Lines that know their width, sheets of them, keys and lists. */
-#include "agent/view/look.h"
+/* Lines that know their width, canvases of them, keys and lists. */
+#include "agent/view/tui.h"
 
 #include <math.h>
 #include <poll.h>
@@ -161,39 +161,39 @@ static void line_place(struct line *self, enum tint tint, uint32_t columns, doub
 #define COLUMNS 100u   /* where there is no limit */
 #define NO_BOUND 1e300 /* a limiter's bound so large means that there is none */
 
-struct sheet_style sheet_fit(const struct sheet_style *style)
+struct canvas_style canvas_fit(const struct canvas_style *style)
 {
-    struct sheet_style fit = *style;
-    fit.rows = fit.rows > SHEET_MAX ? SHEET_MAX : fit.rows;
+    struct canvas_style fit = *style;
+    fit.rows = fit.rows > CANVAS_MAX ? CANVAS_MAX : fit.rows;
     return fit;
 }
 
-struct line *sheet_line(struct sheet *self, uint32_t rank)
+struct line *canvas_line(struct canvas *self, uint32_t rank)
 {
-    if (self->n == SHEET_MAX)
+    if (self->n == CANVAS_MAX)
         return NULL;
     struct line *line = &self->lines[self->n];
     *line = (struct line){.limit = self->style->columns, .utf8 = self->style->utf8, .colour = self->style->colour};
-    self->ranks[self->n++] = (uint8_t)(rank < SHEET_RANKS ? rank : SHEET_RANKS - 1);
+    self->ranks[self->n++] = (uint8_t)(rank < CANVAS_RANKS ? rank : CANVAS_RANKS - 1);
     return line;
 }
 
-struct line *sheet_row(struct sheet *self, uint32_t rank, const char *label)
+struct line *canvas_row(struct canvas *self, uint32_t rank, const char *label)
 {
-    struct line *line = sheet_line(self, rank);
+    struct line *line = canvas_line(self, rank);
     if (line) {
         line_put(line, TINT_DIM, " %s", label);
-        line_to(line, SHEET_LABEL);
+        line_to(line, CANVAS_LABEL);
     }
     return line;
 }
 
-void sheet_wrapped(struct sheet *self, uint32_t rank, const char *label, enum tint tint, const char *text,
-                   uint32_t most)
+void canvas_wrapped(struct canvas *self, uint32_t rank, const char *label, enum tint tint, const char *text,
+                    uint32_t most)
 {
-    uint32_t wide = sheet_columns(self) > SHEET_LABEL + 20 ? sheet_columns(self) - SHEET_LABEL : 20;
+    uint32_t wide = canvas_columns(self) > CANVAS_LABEL + 20 ? canvas_columns(self) - CANVAS_LABEL : 20;
     for (uint32_t i = 0; i < most && *text; i++) {
-        struct line *line = sheet_row(self, rank, i ? "" : label);
+        struct line *line = canvas_row(self, rank, i ? "" : label);
         size_t size = format_cut(text, wide), blank = size;
         bool last = i + 1 == most || !text[size];
         while (!last && blank > 0 && text[blank] != ' ')
@@ -206,43 +206,43 @@ void sheet_wrapped(struct sheet *self, uint32_t rank, const char *label, enum ti
     }
 }
 
-struct line *sheet_cursor(struct sheet *self, uint32_t rank, const char *label, double at, double low, double high)
+struct line *canvas_cursor(struct canvas *self, uint32_t rank, const char *label, double at, double low, double high)
 {
     bool bounded = fabs(low) < NO_BOUND && fabs(high) < NO_BOUND && high > low;
-    struct line *line = bounded ? sheet_row(self, rank, label) : NULL;
+    struct line *line = bounded ? canvas_row(self, rank, label) : NULL;
     format_buffer a, b, c;
     if (!line)
         return NULL;
-    line_place(line, TINT_BAR, sheet_bar(self), (at - low) / (high - low));
+    line_place(line, TINT_BAR, canvas_bar(self), (at - low) / (high - low));
     line_put(line, TINT_NONE, " %s in %s..%s", format_short(a, at), format_short(b, low), format_short(c, high));
     return line;
 }
 
-uint32_t sheet_columns(const struct sheet *self)
+uint32_t canvas_columns(const struct canvas *self)
 {
     return self->style->columns ? self->style->columns : COLUMNS;
 }
 
-uint32_t sheet_bar(const struct sheet *self)
+uint32_t canvas_bar(const struct canvas *self)
 {
-    uint32_t wide = sheet_columns(self);
-    return wide < SHEET_NARROW ? wide / 6 : SHEET_BAR;
+    uint32_t wide = canvas_columns(self);
+    return wide < CANVAS_NARROW ? wide / 6 : CANVAS_BAR;
 }
 
 /* The highest rank that still fits, and how many lines of that rank fit. */
-static uint32_t choose(const struct sheet *self, uint32_t *last)
+static uint32_t choose(const struct canvas *self, uint32_t *last)
 {
-    uint32_t counts[SHEET_RANKS] = {0}, left = self->style->rows ? self->style->rows : SHEET_MAX;
+    uint32_t counts[CANVAS_RANKS] = {0}, left = self->style->rows ? self->style->rows : CANVAS_MAX;
     for (uint32_t i = 0; i < self->n; i++)
         counts[self->ranks[i]]++;
     uint32_t rank = 0;
-    while (rank < SHEET_RANKS - 1 && counts[rank] <= left)
+    while (rank < CANVAS_RANKS - 1 && counts[rank] <= left)
         left -= counts[rank++];
     *last = rank;
     return left;
 }
 
-void sheet_write(struct sheet *self, struct text *out)
+void canvas_write(struct canvas *self, struct text *out)
 {
     uint32_t last, left = choose(self, &last);
     for (uint32_t i = 0; i < self->n; i++) {
@@ -257,9 +257,9 @@ void sheet_write(struct sheet *self, struct text *out)
 
 /* ---- the terminal ---- */
 
-void look_keys_open(struct look_keys *self)
+void tui_keys_open(struct tui_keys *self)
 {
-    *self = (struct look_keys){.usable = isatty(STDIN_FILENO) == 1};
+    *self = (struct tui_keys){.usable = isatty(STDIN_FILENO) == 1};
 }
 
 /* A program in the background that touches its terminal would be stopped. */
@@ -269,7 +269,7 @@ static bool in_foreground(void)
 }
 
 /* Lets keys come one by one and unseen. Signals stay: Ctrl-C is one. A shell may have undone this meanwhile. */
-static bool take_terminal(struct look_keys *self)
+static bool take_terminal(struct tui_keys *self)
 {
     struct termios now;
     if (!self->usable || !in_foreground() || tcgetattr(STDIN_FILENO, &now) != 0)
@@ -285,42 +285,42 @@ static bool take_terminal(struct look_keys *self)
     return tcsetattr(STDIN_FILENO, TCSANOW, &now) == 0;
 }
 
-void look_keys_close(struct look_keys *self)
+void tui_keys_close(struct tui_keys *self)
 {
     if (self->changed && in_foreground())
         tcsetattr(STDIN_FILENO, TCSANOW, &self->before);
-    *self = (struct look_keys){0};
+    *self = (struct tui_keys){0};
 }
 
 /* ---- keys ---- */
 
 static const struct {
     const char *bytes;
-    enum look_key key;
+    enum tui_key key;
 } table[] = {
-    {"q", LOOK_KEY_QUIT},
-    {"Q", LOOK_KEY_QUIT},
-    {"\x03", LOOK_KEY_QUIT},
-    {"p", LOOK_KEY_PAUSE},
-    {"P", LOOK_KEY_PAUSE},
-    {" ", LOOK_KEY_PAUSE},
-    {"s", LOOK_KEY_SORT},
-    {"S", LOOK_KEY_SORT},
-    {"?", LOOK_KEY_HELP},
-    {"h", LOOK_KEY_HELP},
-    {"H", LOOK_KEY_HELP},
-    {"\x1b[A", LOOK_KEY_UP},
-    {"\x1bOA", LOOK_KEY_UP},
-    {"k", LOOK_KEY_UP},
-    {"\x1b[B", LOOK_KEY_DOWN},
-    {"\x1bOB", LOOK_KEY_DOWN},
-    {"j", LOOK_KEY_DOWN},
-    {"\x1b[5~", LOOK_KEY_PAGE_UP},
-    {"\x1b[6~", LOOK_KEY_PAGE_DOWN},
+    {"q", TUI_KEY_QUIT},
+    {"Q", TUI_KEY_QUIT},
+    {"\x03", TUI_KEY_QUIT},
+    {"p", TUI_KEY_PAUSE},
+    {"P", TUI_KEY_PAUSE},
+    {" ", TUI_KEY_PAUSE},
+    {"s", TUI_KEY_SORT},
+    {"S", TUI_KEY_SORT},
+    {"?", TUI_KEY_HELP},
+    {"h", TUI_KEY_HELP},
+    {"H", TUI_KEY_HELP},
+    {"\x1b[A", TUI_KEY_UP},
+    {"\x1bOA", TUI_KEY_UP},
+    {"k", TUI_KEY_UP},
+    {"\x1b[B", TUI_KEY_DOWN},
+    {"\x1bOB", TUI_KEY_DOWN},
+    {"j", TUI_KEY_DOWN},
+    {"\x1b[5~", TUI_KEY_PAGE_UP},
+    {"\x1b[6~", TUI_KEY_PAGE_DOWN},
 };
 
 /* Reads a byte that is there already; 0: none. */
-static char read_byte(struct look_keys *self)
+static char read_byte(struct tui_keys *self)
 {
     struct pollfd input = {.fd = STDIN_FILENO, .events = POLLIN};
     char byte = 0;
@@ -332,11 +332,11 @@ static char read_byte(struct look_keys *self)
 }
 
 /* Reads the next key without waiting. In the background nothing is read, and the terminal is left alone. */
-static enum look_key look_keys_read(struct look_keys *self)
+static enum tui_key tui_keys_read(struct tui_keys *self)
 {
     char bytes[8] = {0};
     if (!take_terminal(self) || !(bytes[0] = read_byte(self)))
-        return LOOK_KEY_NONE;
+        return TUI_KEY_NONE;
     /* A sequence of a key ends with a letter or a tilde. */
     for (size_t n = 1; bytes[0] == '\x1b' && n < sizeof bytes - 1 && (bytes[n] = read_byte(self)); n++)
         if (n > 1 && ((bytes[n] >= 'A' && bytes[n] <= 'Z') || bytes[n] == '~'))
@@ -344,12 +344,12 @@ static enum look_key look_keys_read(struct look_keys *self)
     for (size_t i = 0; i < sizeof table / sizeof *table; i++)
         if (strcmp(bytes, table[i].bytes) == 0)
             return table[i].key;
-    return LOOK_KEY_OTHER;
+    return TUI_KEY_OTHER;
 }
 
 /* ---- what they mean ---- */
 
-static void scroll(struct look *self, bool down, uint32_t by)
+static void scroll(struct tui *self, bool down, uint32_t by)
 {
     uint32_t most = self->n_rows > self->page ? self->n_rows - self->page : 0;
     uint32_t to = down ? self->first + by : self->first - (by < self->first ? by : self->first);
@@ -357,49 +357,49 @@ static void scroll(struct look *self, bool down, uint32_t by)
     self->chosen = true;
 }
 
-enum look_news look_take(struct look *self, enum look_key key)
+enum tui_news tui_take(struct tui *self, enum tui_key key)
 {
     uint32_t page = self->page > 1 ? self->page - 1 : 1;
     switch (key) {
-    case LOOK_KEY_NONE:
-        return LOOK_SAME;
-    case LOOK_KEY_QUIT:
+    case TUI_KEY_NONE:
+        return TUI_SAME;
+    case TUI_KEY_QUIT:
         if (!self->help)
-            return self->quits ? LOOK_QUIT : LOOK_SAME;
+            return self->quits ? TUI_QUIT : TUI_SAME;
         break;
-    case LOOK_KEY_HELP:
+    case TUI_KEY_HELP:
         self->help = !self->help;
-        return LOOK_CHANGED;
-    case LOOK_KEY_PAUSE:
+        return TUI_CHANGED;
+    case TUI_KEY_PAUSE:
         self->paused = !self->paused;
         break;
-    case LOOK_KEY_SORT:
+    case TUI_KEY_SORT:
         self->sort++;
         self->first = 0;
         self->chosen = true;
         break;
-    case LOOK_KEY_UP:
-    case LOOK_KEY_DOWN:
-        scroll(self, key == LOOK_KEY_DOWN, 1);
+    case TUI_KEY_UP:
+    case TUI_KEY_DOWN:
+        scroll(self, key == TUI_KEY_DOWN, 1);
         break;
-    case LOOK_KEY_PAGE_UP:
-    case LOOK_KEY_PAGE_DOWN:
-        scroll(self, key == LOOK_KEY_PAGE_DOWN, page);
+    case TUI_KEY_PAGE_UP:
+    case TUI_KEY_PAGE_DOWN:
+        scroll(self, key == TUI_KEY_PAGE_DOWN, page);
         break;
-    case LOOK_KEY_OTHER:
+    case TUI_KEY_OTHER:
         break;
     }
     self->help = false; /* any key leads back */
-    return LOOK_CHANGED;
+    return TUI_CHANGED;
 }
 
-enum look_news look_read(struct look *self, struct look_keys *keys)
+enum tui_news tui_read(struct tui *self, struct tui_keys *keys)
 {
-    enum look_news news = LOOK_SAME;
-    enum look_key key;
+    enum tui_news news = TUI_SAME;
+    enum tui_key key;
     self->keys = keys->usable;
-    while (news != LOOK_QUIT && (key = look_keys_read(keys)) != LOOK_KEY_NONE) {
-        enum look_news one = look_take(self, key);
+    while (news != TUI_QUIT && (key = tui_keys_read(keys)) != TUI_KEY_NONE) {
+        enum tui_news one = tui_take(self, key);
         news = one > news ? one : news;
     }
     return news;
@@ -407,7 +407,7 @@ enum look_news look_read(struct look *self, struct look_keys *keys)
 
 /* ---- words ---- */
 
-void look_add_help(struct sheet *sheet, uint32_t rank, const struct look *self, const char *list)
+void tui_add_help(struct canvas *canvas, uint32_t rank, const struct tui *self, const char *list)
 {
     const struct {
         const char *key, *what, *more;
@@ -419,21 +419,21 @@ void look_add_help(struct sheet *sheet, uint32_t rank, const struct look *self, 
         {"?, h", "this help", ""},
         {self->quits ? "q" : "Ctrl-C", self->quits ? "quit" : "stop the run; once more: at once", ""},
     };
-    struct line *line = sheet_line(sheet, rank);
+    struct line *line = canvas_line(canvas, rank);
     if (line)
         line_put(line, TINT_BOLD, " keys");
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        if (!(line = sheet_line(sheet, rank)))
+        if (!(line = canvas_line(canvas, rank)))
             return;
         line_put(line, TINT_BOLD, "   %s", rows[i].key);
-        line_to(line, SHEET_LABEL + 5);
+        line_to(line, CANVAS_LABEL + 5);
         line_put(line, TINT_NONE, "%s%s", rows[i].what, rows[i].more);
     }
 }
 
-void look_add_footer(struct sheet *sheet, uint32_t rank, const struct look *self)
+void tui_add_footer(struct canvas *canvas, uint32_t rank, const struct tui *self)
 {
-    struct line *line = self->keys ? sheet_line(sheet, rank) : NULL;
+    struct line *line = self->keys ? canvas_line(canvas, rank) : NULL;
     if (!line)
         return;
     line_put(line, TINT_DIM, self->quits ? " q quits" : " Ctrl-C stops");
@@ -484,10 +484,10 @@ static void put_cell(struct line *line, const struct list_column *column, uint32
         line_to(line, end);
 }
 
-static void put_row(struct sheet *sheet, uint32_t rank, const struct list *self, uint32_t n, const void *row,
+static void put_row(struct canvas *canvas, uint32_t rank, const struct list *self, uint32_t n, const void *row,
                     uint32_t order)
 {
-    struct line *line = sheet_line(sheet, rank);
+    struct line *line = canvas_line(canvas, rank);
     if (!line)
         return;
     line_to(line, 1);
@@ -505,19 +505,19 @@ static void put_row(struct sheet *sheet, uint32_t rank, const struct list *self,
     }
 }
 
-void list_add(struct sheet *sheet, uint32_t rank, const struct list *self, struct look *look, uint32_t most)
+void list_add(struct canvas *canvas, uint32_t rank, const struct list *self, struct tui *tui, uint32_t most)
 {
-    look->n_rows = self->n_rows;
-    look->page = 0;
+    tui->n_rows = self->n_rows;
+    tui->page = 0;
     if (most < LEAST || self->n_rows == 0)
         return;
-    uint32_t order = order_of(self, look->sort), n = columns_that_fit(self, sheet_columns(sheet));
+    uint32_t order = order_of(self, tui->sort), n = columns_that_fit(self, canvas_columns(canvas));
     if (order < self->n_columns)
         qsort(self->rows, self->n_rows, self->size, self->columns[order].compare);
-    look->page = self->n_rows < most - 1 ? self->n_rows : most - 1;
-    if (look->first > self->n_rows - look->page)
-        look->first = self->n_rows - look->page;
-    put_row(sheet, rank, self, n, NULL, order);
-    for (uint32_t i = look->first; i < look->first + look->page; i++)
-        put_row(sheet, rank, self, n, (const char *)self->rows + i * self->size, order);
+    tui->page = self->n_rows < most - 1 ? self->n_rows : most - 1;
+    if (tui->first > self->n_rows - tui->page)
+        tui->first = self->n_rows - tui->page;
+    put_row(canvas, rank, self, n, NULL, order);
+    for (uint32_t i = tui->first; i < tui->first + tui->page; i++)
+        put_row(canvas, rank, self, n, (const char *)self->rows + i * self->size, order);
 }
