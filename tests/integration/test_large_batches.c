@@ -1,6 +1,7 @@
 /* Batches that are larger than a client may leave unread: they wait for one another, and none fails. Frame stacks in chunks of
  * different lengths, raw and compressed; samplers one after another and two at once; one broker and shards. */
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "proto/base/rng.h"
@@ -94,12 +95,14 @@ static const uint32_t lengths[] = {1, 10, 20, 40};
 
 TEST(one_broker)
 {
-    for (uint32_t i = 0; i < 8; i++) {
+    for (uint32_t i = 0; i < 16; i++) {
         struct broker_process broker;
         broker_process_start(&broker, tables, more);
-        write_and_sample(broker.service, lengths[i / 2], i % 2);
+        setenv("REPLAY_SHM", i < 8 ? "0" : "1", 1); /* by the socket, and from the broker's memory */
+        write_and_sample(broker.service, lengths[i / 2 % 4], i % 2);
         broker_process_fini(&broker);
     }
+    unsetenv("REPLAY_SHM");
 }
 
 TEST(shards)

@@ -1,0 +1,319 @@
+/* Batches that a sampler reads from the memory of a broker on the same host: the same as by the socket, whatever happens to broker and
+ * sampler meanwhile. Every byte of a frame follows from its number, so that a torn one shows. */
+#include <signal.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "proto/base/rng.h"
+#include "replay/client.h"
+#include "replay/sampler.h"
+#include "replay/writer.h"
+#include "tests/support/shardbed.h"
+#include "tests/support/test.h"
+
+#define WORDS 1024u /* of a frame */
+#define STEPS 5u
+#define BATCH 64u /* a batch has 1.3 MB of rows */
+#define ITEMS 300u
+
+static const char tables[] = "  - {name: t, max_size: 300, sampler: {kind: uniform}}\n";
+
+/* The first word of a frame is its number. plain: the others are noise; otherwise they are alike, and compress. */
+static uint32_t word(uint32_t number, uint32_t i, bool plain)
+{
+    uint64_t mixed = ((uint64_t)number * WORDS + i + 1) * UINT64_C(0x9e3779b97f4a7c15);
+    mixed = (mixed ^ (mixed >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+    return plain && i ? (uint32_t)(mixed >> 32) : number;
+}
+
+/* A stream that goes on where it was. */
+struct stream {
+    rp_writer *writer;
+    uint32_t next;
+    bool plain;
+};
+
+static void stream_open(struct stream *self, rp_client *client, uint32_t chunk_length, bool plain)
+{
+    rp_error err = {0};
+    const rp_column column = {
+        .name = "frame", .dtype = RP_DTYPE_UINT32, .codec = RP_CODEC_AUTO, .rank = 1, .shape = {WORDS}};
+    rp_writer_options options = {
+        .struct_size = sizeof options, .chunk_length = chunk_length, .keep_alive = chunk_length + STEPS};
+    *self = (struct stream){.plain = plain};
+    self->writer = must(rp_writer_new(client, &column, 1, &options, WAIT, &err), &err);
+}
+
+static void stream_add(struct stream *self, const char *table, uint32_t items)
+{
+    rp_error err = {0};
+    for (uint32_t i = 0; i < items; self->next++) {
+        uint32_t frame[WORDS];
+        const void *values[] = {frame};
+        for (uint32_t k = 0; k < WORDS; k++)
+            frame[k] = word(self->next, k, self->plain);
+        ok(rp_writer_append(self->writer, values, WAIT, &err), &err);
+        if (self->next + 1 < STEPS)
+            continue;
+        ok(rp_writer_item_last(self->writer, table, 1, STEPS, WAIT, NULL, &err), &err);
+        i++;
+    }
+    ok(rp_writer_flush(self->writer, 0, WAIT, &err), &err);
+}
+
+static void stream_close(struct stream *self)
+{
+    rp_error err = {0};
+    ok(rp_writer_destroy(&self->writer, WAIT, &err), &err);
+}
+
+/* True if every item of the batch has STEPS whole frames in a row. */
+static bool is_whole(const rp_batch *batch, bool plain)
+{
+    const rp_field_view *frame = rp_batch_find(batch, "frame");
+    const uint32_t *at = frame->data;
+    for (uint64_t i = 0; i < frame->shape[0]; i++) {
+        uint32_t first = *at;
+        for (uint32_t s = 0; s < STEPS; s++)
+            for (uint32_t k = 0; k < WORDS; k++, at++)
+                if (*at != word(first + s, k, plain))
+                    return false;
+    }
+    return true;
+}
+
+static rp_sampler_stats stats_of(rp_sampler *sampler)
+{
+    rp_sampler_stats stats = {.struct_size = sizeof stats};
+    assert_int_equal(rp_sampler_get_stats(sampler, &stats), RP_OK);
+    return stats;
+}
+
+static void take(rp_sampler *sampler, bool plain)
+{
+    rp_error err = {0};
+    rp_batch *batch = NULL;
+    ok(rp_sampler_next(sampler, &batch, WAIT, &err), &err);
+    assert_true(is_whole(batch, plain));
+    rp_batch_release(&batch);
+}
+
+static rp_sampler *sampler_of(rp_client *client, uint32_t threads)
+{
+    rp_error err = {0};
+    rp_sampler_options options = {
+        .struct_size = sizeof options, .batch_size = BATCH, .in_flight = 8, .gather_threads = threads};
+    return must(rp_sampler_new(client, "t", &options, &err), &err);
+}
+
+/* Two samplers at once, one of which gathers with several threads. */
+static void check_samplers(const char *service, uint32_t chunk_length, bool plain, uint32_t shards)
+{
+    rp_error err = {0};
+    rp_client *client = must(rp_client_connect(service, NULL, WAIT, &err), &err);
+    struct stream stream;
+    stream_open(&stream, client, chunk_length, plain);
+    stream_add(&stream, "t", ITEMS);
+    rp_sampler *samplers[] = {sampler_of(client, 1), sampler_of(client, 3)};
+    for (uint32_t i = 0; i < 20; i++)
+        take(samplers[i % 2], plain);
+    for (uint32_t i = 0; i < 2; i++) {
+        rp_sampler_stats stats = stats_of(samplers[i]);
+        assert_int_equal(stats.shared, shards);
+        assert_true(plain && shards ? stats.shared_bytes > 0 : shards || stats.shared_bytes == 0);
+        assert_int_equal(stats.overtaken, 0);
+        rp_sampler_destroy(&samplers[i]);
+    }
+    stream_close(&stream);
+    rp_client_destroy(&client);
+}
+
+TEST(the_same_batches_as_by_the_socket)
+{
+    for (uint32_t i = 0; i < 8; i++) {
+        bool off = i / 4;
+        struct broker_process broker;
+        broker_process_start(&broker, tables, NULL);
+        setenv("REPLAY_SHM", off ? "0" : "1", 1);
+        check_samplers(broker.service, i % 2 ? 10 : 1, i / 2 % 2, off ? 0 : 1);
+        unsetenv("REPLAY_SHM");
+        broker_process_fini(&broker);
+    }
+}
+
+TEST(a_broker_that_shares_nothing)
+{
+    struct broker_process broker;
+    broker_process_start(&broker, tables, "shared_memory: false\n");
+    check_samplers(broker.service, 10, true, 0);
+    broker_process_fini(&broker);
+}
+
+TEST(each_shard_shares_its_memory)
+{
+    for (uint32_t i = 0; i < 2; i++) {
+        struct shardbed bed;
+        shardbed_start(&bed, 2, tables, NULL);
+        check_samplers(bed.services[0], 10, i, 2);
+        shardbed_stop(&bed);
+    }
+}
+
+/* The memory of a new broker takes the place of that of the old one. */
+TEST(a_broker_is_killed_and_started_again)
+{
+    rp_error err = {0};
+    struct broker_process broker;
+    broker_process_start(&broker, tables, NULL);
+    rp_client *client = must(rp_client_connect(broker.service, NULL, WAIT, &err), &err);
+    rp_sampler *sampler = sampler_of(client, 1);
+    uint64_t before = 0;
+    for (uint32_t round = 0; round < 3; round++) {
+        struct stream stream;
+        stream_open(&stream, client, 10, true);
+        stream_add(&stream, "t", ITEMS);
+        stream_close(&stream);
+        for (uint32_t i = 0; i < 20; i++)
+            take(sampler, true);
+        rp_sampler_stats stats = stats_of(sampler);
+        assert_int_equal(stats.shared, 1);
+        assert_true(stats.shared_bytes > before);
+        before = stats.shared_bytes;
+        broker_process_stop(&broker, SIGKILL);
+        broker_process_again(&broker, NULL);
+    }
+    rp_sampler_destroy(&sampler);
+    rp_client_destroy(&client);
+    broker_process_fini(&broker);
+}
+
+/* ---- a sampler that is stopped, and one that is killed ---- */
+
+/* What a sampler in another process has to say. */
+struct reader {
+    pid_t pid;
+    uint64_t batches, overtaken, torn; /* atomic */
+};
+
+/* Never returns: the library has no thread here, so a client may be made. */
+static void read_for_ever(struct reader *self, const char *service)
+{
+    rp_error err = {0};
+    rp_client *client = rp_client_connect(service, NULL, WAIT, &err);
+    rp_sampler_options options = {.struct_size = sizeof options, .batch_size = BATCH / 2, .in_flight = 16};
+    rp_sampler *sampler = client ? rp_sampler_new(client, "t", &options, &err) : NULL;
+    rp_sampler_stats stats = {.struct_size = sizeof stats};
+    rp_batch *batch = NULL;
+    while (sampler && rp_sampler_next(sampler, &batch, WAIT, &err) == RP_OK) {
+        __atomic_add_fetch(&self->torn, !is_whole(batch, true), __ATOMIC_RELAXED);
+        rp_batch_release(&batch);
+        rp_sampler_get_stats(sampler, &stats);
+        __atomic_store_n(&self->overtaken, stats.overtaken, __ATOMIC_RELAXED);
+        __atomic_add_fetch(&self->batches, 1, __ATOMIC_RELEASE);
+    }
+    _exit(1); /* err says why, for who looks with a debugger */
+}
+
+static struct reader *reader_start(const char *service)
+{
+    struct reader *self = mmap(NULL, sizeof *self, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_true(self != MAP_FAILED);
+    pid_t pid = fork();
+    if (pid == 0)
+        read_for_ever(self, service);
+    assert_true(pid > 0);
+    self->pid = pid;
+    return self;
+}
+
+static int has_read(void *ctx)
+{
+    struct reader *const *one = ctx;
+    return __atomic_load_n(&one[0]->batches, __ATOMIC_ACQUIRE) >= one[1]->batches;
+}
+
+static void await_batches(struct reader *self, uint64_t more)
+{
+    struct reader until = {.batches = __atomic_load_n(&self->batches, __ATOMIC_RELAXED) + more};
+    assert_true(process_await(has_read, (struct reader *[]){self, &until}));
+}
+
+static void reader_end(struct reader *self)
+{
+    kill(self->pid, SIGKILL);
+    assert_int_equal(waitpid(self->pid, NULL, 0), self->pid);
+    munmap(self, sizeof *self);
+}
+
+/* Lets the broker use the memory of all that a reader was given for other data: new items, and other samples that take the place of
+ * its own. */
+static void overwrite_all(struct stream *stream, rp_sampler *other)
+{
+    for (uint32_t i = 0; i < 4; i++) {
+        stream_add(stream, "t", ITEMS);
+        for (uint32_t k = 0; k < 4; k++)
+            take(other, true);
+    }
+}
+
+TEST(a_stopped_sampler_loses_its_lease_and_reads_nothing_torn)
+{
+    rp_error err = {0};
+    struct broker_process broker;
+    /* 1 MiB of samples is kept: fewer than one reader asks for. */
+    broker_process_start(&broker, tables, "memory_limit: 16MiB\n");
+    struct reader *reader = reader_start(broker.service); /* first: a client here has threads */
+    rp_client *client = must(rp_client_connect(broker.service, NULL, WAIT, &err), &err);
+    struct stream stream;
+    stream_open(&stream, client, 4, true);
+    stream_add(&stream, "t", ITEMS);
+    rp_sampler *other = sampler_of(client, 1);
+    struct rng rng;
+    rng_seed(&rng, 7);
+    for (uint32_t round = 0; round < 100 && (round < 4 || !reader->overtaken); round++) {
+        await_batches(reader, 2);
+        usleep((useconds_t)rng_below(&rng, 3000)); /* anywhere in a read */
+        kill(reader->pid, SIGSTOP);
+        overwrite_all(&stream, other);
+        kill(reader->pid, SIGCONT);
+        await_batches(reader, 40); /* those that it was given before are among them */
+        assert_int_equal(reader->torn, 0);
+    }
+    print_message("%llu batches, %llu overtaken\n", (unsigned long long)reader->batches,
+                  (unsigned long long)reader->overtaken);
+    assert_true(reader->overtaken > 0);
+    reader_end(reader);
+    rp_sampler_destroy(&other);
+    stream_close(&stream);
+    rp_client_destroy(&client);
+    broker_process_fini(&broker);
+}
+
+TEST(samplers_that_are_killed_harm_nobody)
+{
+    rp_error err = {0};
+    struct broker_process broker;
+    broker_process_start(&broker, tables, "memory_limit: 64MiB\n");
+    struct reader *readers[4];
+    for (uint32_t i = 0; i < 4; i++)
+        readers[i] = reader_start(broker.service);
+    rp_client *client = must(rp_client_connect(broker.service, NULL, WAIT, &err), &err);
+    struct stream stream;
+    stream_open(&stream, client, 10, true);
+    stream_add(&stream, "t", ITEMS);
+    rp_sampler *other = sampler_of(client, 1);
+    for (uint32_t i = 0; i < 4; i++) {
+        await_batches(readers[i], 3);
+        assert_int_equal(readers[i]->torn, 0);
+        reader_end(readers[i]);
+        overwrite_all(&stream, other);
+    }
+    rp_sampler_destroy(&other);
+    stream_close(&stream);
+    rp_client_destroy(&client);
+    broker_process_fini(&broker);
+}
