@@ -127,6 +127,12 @@ static void pool_dealloc(PyObject *object)
     core_free(object);
 }
 
+static bool overlaps(const struct block *a, const struct block *b)
+{
+    const char *first = a->data, *second = b->data;
+    return first < second + b->bytes && second < first + a->bytes;
+}
+
 /* Adds a buffer of the user. False with an exception set. */
 static bool add_buffer(struct pool *self, PyObject *buffer)
 {
@@ -141,11 +147,15 @@ static bool add_buffer(struct pool *self, PyObject *buffer)
     block->bytes = (size_t)block->view.len;
     block->next = self->blocks;
     self->blocks = block;
-    if ((uintptr_t)block->data % 64 == 0)
-        return true;
-    PyErr_Format(PyExc_ValueError, "a buffer of %zd bytes begins at address %p, which is no multiple of 64: align it",
-                 block->view.len, block->data);
-    return false;
+    const struct block *other = block->next;
+    while (other && !overlaps(block, other))
+        other = other->next;
+    const char *wrong = other                              ? "overlaps another one"
+                        : (uintptr_t)block->data % 64 != 0 ? "begins at an address that is no multiple of 64"
+                                                           : NULL;
+    if (wrong)
+        PyErr_Format(PyExc_ValueError, "a buffer of %zd bytes for batches %s", block->view.len, wrong);
+    return !wrong;
 }
 
 static PyObject *pool_make(PyTypeObject *type, PyObject *args, PyObject *kwargs)

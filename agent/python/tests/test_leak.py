@@ -99,6 +99,24 @@ def test_everything_else(client):
         steady(run, 150, 50)
 
 
+def test_memory_of_batches(client):
+    fill(client)
+    buffer = np.zeros(1 << 16, "uint8")
+    buffer = buffer[-buffer.__array_interface__["data"][0] % 64:][:1 << 15]
+    count = sys.getrefcount(buffer)
+
+    def run(n):
+        for _ in range(n):
+            with client.sampler("uniform", 64, memory=[buffer]) as sampler:
+                held = [sampler.next(20) for _ in range(3)]
+            with pytest.raises(ValueError):
+                client.sampler("uniform", memory=[buffer, buffer])
+            assert held.pop().block().nbytes
+
+    steady(run, 300, 50)
+    assert sys.getrefcount(buffer) == count
+
+
 def test_failures(client):
     with client.writer({"x": np.zeros(100), "y": 0}) as writer:
         value = np.zeros(100)

@@ -107,8 +107,11 @@ def test_buffers_that_cannot_be_used(client):
     for buffer, error in ((aligned(1 << 16)[1:], ValueError), (constant, ValueError), (aligned(1 << 16)[::2], ValueError), (3, TypeError)):
         with pytest.raises((error, BufferError)):
             client.sampler("replay", memory=[aligned(64), buffer])
-    with pytest.raises(ValueError, match="65535 bytes begins at address .* no multiple of 64"):
+    with pytest.raises(ValueError, match="65535 bytes .* no multiple of 64"):
         client.sampler("replay", memory=[aligned(1 << 16)[1:]])
+    buffer = aligned(1 << 16)
+    with pytest.raises(ValueError, match="64 bytes .* overlaps another"):
+        client.sampler("replay", memory=[buffer, aligned(64), buffer[1 << 15:][:64]])
     with client.sampler("replay", 64, memory=[aligned(64)]) as sampler:  # too small
         assert len(sampler.next(10)) == 64
 
