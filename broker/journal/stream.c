@@ -656,13 +656,15 @@ static void chunk_head(struct chunk *chunk, uint8_t *body)
         .step = chunk->step,
         .length = chunk->length,
         .bytes = chunk->bytes,
-        .raw_bytes = chunk->raw_bytes,
+        .raw_bytes = chunk_raw_bytes(chunk),
         .session = chunk->session,
         .episode = chunk->episode,
         .columns = chunk->columns,
         .absent = chunk->absent,
     };
-    memcpy(body + sizeof(struct entry_chunk), chunk_block_sizes(chunk), (size_t)chunk->columns * 5);
+    uint8_t *sizes = body + sizeof(struct entry_chunk), *codecs = sizes + chunk->columns * sizeof(uint32_t);
+    memcpy(sizes, chunk_block_sizes(chunk), (size_t)(codecs - sizes));
+    memcpy(codecs, chunk_block_codecs(chunk), chunk->columns);
 }
 
 /* True if the disk writer copies the chunk's data out of its message. */

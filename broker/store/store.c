@@ -3,20 +3,35 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "proto/base/need.h"
+
 /* Follows the block tables of a split chunk, 8-byte aligned. */
 struct chunk_split {
     void *data; /* an object of the slab, a block, or a zmq_msg_t */
 };
 
+/* Bytes of block tables and raw_bytes. */
 static size_t table_bytes(uint32_t columns)
 {
-    return (size_t)columns * 5;
+    return (size_t)columns * 5 + sizeof(uint32_t);
+}
+
+static uint8_t *head_end(struct chunk *chunk)
+{
+    return (uint8_t *)(chunk + 1) + (chunk->plain ? 0 : table_bytes(chunk->columns));
 }
 
 static struct chunk_split *split(struct chunk *chunk)
 {
-    uintptr_t at = (uintptr_t)(chunk_block_codecs(chunk) + chunk->columns);
-    return (struct chunk_split *)((at + 7) & ~(uintptr_t)7);
+    return (struct chunk_split *)(((uintptr_t)head_end(chunk) + 7) & ~(uintptr_t)7);
+}
+
+uint32_t chunk_raw_bytes(struct chunk *chunk)
+{
+    uint32_t bytes = chunk->bytes;
+    if (!chunk->plain)
+        memcpy(&bytes, head_end(chunk) - sizeof bytes, sizeof bytes);
+    return bytes;
 }
 
 /* With less memory than this, pages that are touched ahead (some 40 MB) would be a notable part of it. */
@@ -38,7 +53,7 @@ void store_fini(struct store *self)
 const uint8_t *chunk_data(struct chunk *chunk)
 {
     if (!chunk_is_split(chunk))
-        return chunk_block_codecs(chunk) + chunk->columns;
+        return head_end(chunk);
     return chunk->where == CHUNK_IN_MESSAGE ? zmq_msg_data(split(chunk)->data) : split(chunk)->data;
 }
 
@@ -47,28 +62,26 @@ zmq_msg_t *chunk_message(struct chunk *chunk)
     return chunk->where == CHUNK_IN_MESSAGE ? split(chunk)->data : NULL;
 }
 
-static struct chunk *head_new(struct store *self, uint32_t columns, uint32_t bytes, uint64_t raw_bytes, size_t size)
+/* more: bytes after the head. */
+static struct chunk *head_new(struct store *self, uint32_t columns, uint32_t bytes, uint64_t raw_bytes, size_t more)
 {
-    struct chunk *chunk = slab_alloc(self->slabs, size);
+    uint32_t raw = raw_bytes < UINT32_MAX ? (uint32_t)raw_bytes : UINT32_MAX;
+    bool plain = columns == 1 && raw == bytes;
+    struct chunk *chunk = slab_alloc(self->slabs, sizeof *chunk + (plain ? 0 : table_bytes(columns)) + more);
     if (!chunk)
         return NULL;
-    memset(chunk, 0, sizeof *chunk);
-    chunk->refs = 1;
-    chunk->columns = (uint8_t)columns;
-    chunk->bytes = bytes;
-    chunk->raw_bytes = raw_bytes < UINT32_MAX ? (uint32_t)raw_bytes : UINT32_MAX;
+    *chunk = (struct chunk){.refs = 1, .columns = (uint8_t)columns, .plain = plain, .bytes = bytes};
+    if (!plain)
+        memcpy(head_end(chunk) - sizeof raw, &raw, sizeof raw);
     self->chunks++;
     self->bytes += bytes;
-    self->raw_bytes += chunk->raw_bytes;
+    self->raw_bytes += raw;
     return chunk;
 }
 
 /* ---- split chunks ---- */
 
-static size_t split_size(uint32_t columns)
-{
-    return sizeof(struct chunk) + table_bytes(columns) + 7 + sizeof(struct chunk_split);
-}
+#define SPLIT_BYTES (7 + sizeof(struct chunk_split))
 
 /* True if neither slabs nor shared memory count the data. */
 static bool is_outside(enum chunk_where where)
@@ -128,7 +141,7 @@ static struct chunk *split_add(struct store *self, uint32_t columns, const void 
     zmq_msg_t *object = keep ? malloc(sizeof *object) : split_copy(self, data, bytes, &where);
     if (!object)
         return NULL;
-    struct chunk *chunk = head_new(self, columns, bytes, raw_bytes, split_size(columns));
+    struct chunk *chunk = head_new(self, columns, bytes, raw_bytes, SPLIT_BYTES);
     if (!chunk) {
         object_free(self, object, where);
         return NULL;
@@ -143,7 +156,7 @@ static struct chunk *split_add(struct store *self, uint32_t columns, const void 
 
 struct chunk *store_add_absent(struct store *self, uint32_t columns, uint32_t bytes, uint64_t raw_bytes, uint64_t at)
 {
-    struct chunk *chunk = head_new(self, columns, bytes, raw_bytes, split_size(columns));
+    struct chunk *chunk = head_new(self, columns, bytes, raw_bytes, SPLIT_BYTES);
     if (!chunk)
         return NULL;
     split(chunk)->data = NULL;
@@ -210,9 +223,9 @@ struct chunk *store_add(struct store *self, uint32_t columns, const void *data, 
 {
     if (bytes >= (self->split ? STORE_SPLIT_BYTES : STORE_OWN_BYTES))
         return split_add(self, columns, data, bytes, raw_bytes, message);
-    struct chunk *chunk = head_new(self, columns, bytes, raw_bytes, sizeof *chunk + table_bytes(columns) + bytes);
+    struct chunk *chunk = head_new(self, columns, bytes, raw_bytes, bytes);
     if (chunk)
-        memcpy(chunk_block_codecs(chunk) + columns, data, bytes);
+        memcpy(head_end(chunk), data, bytes);
     return chunk;
 }
 
@@ -222,7 +235,7 @@ static void store_free(struct store *self, struct chunk *chunk)
         self->freed(self->freed_ctx, chunk);
     self->chunks--;
     self->bytes -= chunk->bytes;
-    self->raw_bytes -= chunk->raw_bytes;
+    self->raw_bytes -= chunk_raw_bytes(chunk);
     if (chunk->where == CHUNK_ON_DISK) {
         self->spilled_chunks--;
         self->spilled_bytes -= chunk->bytes;
@@ -238,55 +251,79 @@ void store_release(struct store *self, struct chunk *chunk)
         store_free(self, chunk);
 }
 
-enum chunk_entered chunk_enter(struct store *self, struct chunk *chunk, uint32_t table)
+/* ---- items by table ---- */
+
+#define ONE_USER (UINT64_C(1) << 32)
+
+/* What the low half of `users` is if all items are of this table; an address is even. */
+static uint32_t user_of(uint32_t table)
 {
-    if (chunk->home_refs == 0 || chunk->home == table) {
-        /* A share of the same table may exist since another table was at home. */
-        struct chunk_share *own = chunk->shares;
-        while (own && own->table != table)
-            own = own->next;
-        if (!own) {
-            chunk->home = (uint16_t)table;
-            return chunk->home_refs++ == 0 ? CHUNK_FIRST : CHUNK_AGAIN;
-        }
-        own->refs++;
-        return CHUNK_AGAIN;
-    }
-    for (struct chunk_share *share = chunk->shares; share; share = share->next)
-        if (share->table == table) {
-            share->refs++;
-            return CHUNK_AGAIN;
-        }
-    struct chunk_share *share = malloc(sizeof *share);
-    if (!share)
-        return CHUNK_NO_MEMORY;
-    *share = (struct chunk_share){chunk->shares, table, 1};
-    chunk->shares = share;
+    return table << 1 | 1;
+}
+
+static struct chunk_share *share_first(const struct chunk *chunk)
+{
+    return chunk->users & 1 ? NULL : (struct chunk_share *)(uintptr_t)chunk->users;
+}
+
+static struct chunk_share *share_new(struct store *self, struct chunk_share *next, uint32_t table, uint32_t refs)
+{
+    struct chunk_share *share = need_alloc(sizeof *share);
+    *share = (struct chunk_share){next, table, refs};
     self->outside += store_block_bytes(sizeof *share);
-    return CHUNK_FIRST;
+    return share;
+}
+
+/* Items of another table use the chunk, too. */
+static bool share_enter(struct store *self, struct chunk *chunk, uint32_t table)
+{
+    struct chunk_share *first = share_first(chunk), *share = first;
+    while (share && share->table != table)
+        share = share->next;
+    if (share) {
+        share->refs++;
+        return false;
+    }
+    if (!first)
+        first = share_new(self, NULL, (uint32_t)chunk->users >> 1, (uint32_t)(chunk->users / ONE_USER));
+    chunk->users = (uintptr_t)share_new(self, first, table, 1);
+    return true;
+}
+
+bool chunk_enter(struct store *self, struct chunk *chunk, uint32_t table)
+{
+    bool first = chunk->users == 0;
+    if (!first && (uint32_t)chunk->users != user_of(table))
+        return share_enter(self, chunk, table);
+    chunk->users = (first ? user_of(table) : chunk->users) + ONE_USER;
+    return first;
 }
 
 bool chunk_is_in(const struct chunk *chunk, uint32_t table)
 {
-    if (chunk->home_refs && chunk->home == table)
-        return true;
-    const struct chunk_share *share = chunk->shares;
+    const struct chunk_share *share = share_first(chunk);
     while (share && share->table != table)
         share = share->next;
-    return share != NULL;
+    return share || (uint32_t)chunk->users == user_of(table);
 }
 
 bool chunk_leave(struct store *self, struct chunk *chunk, uint32_t table)
 {
-    for (struct chunk_share **at = &chunk->shares; *at; at = &(*at)->next)
-        if ((*at)->table == table) {
-            if (--(*at)->refs > 0)
-                return false;
-            struct chunk_share *gone = *at;
-            *at = gone->next;
-            free(gone);
-            self->outside -= store_block_bytes(sizeof *gone);
-            return true;
-        }
-    return --chunk->home_refs == 0;
+    if (chunk->users & 1) {
+        chunk->users -= ONE_USER;
+        bool last = chunk->users < ONE_USER;
+        chunk->users = last ? 0 : chunk->users;
+        return last;
+    }
+    struct chunk_share *first = share_first(chunk), **at = &first;
+    while ((*at)->table != table)
+        at = &(*at)->next;
+    if (--(*at)->refs > 0)
+        return false;
+    struct chunk_share *gone = *at;
+    *at = gone->next;
+    chunk->users = (uintptr_t)first;
+    free(gone);
+    self->outside -= store_block_bytes(sizeof *gone);
+    return true;
 }

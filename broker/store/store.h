@@ -32,32 +32,33 @@
 /* Where the data of a chunk is: with its head, or (the chunk is split) in an object of its own, or on disk only. */
 enum chunk_where { CHUNK_WITH_HEAD, CHUNK_ON_DISK, CHUNK_IN_SLAB, CHUNK_IN_HEAP, CHUNK_IN_MESSAGE, CHUNK_SHARED };
 
-/* Items of a second, third ... table that use the chunk. */
+/* Items of one table that use a chunk, if items of several tables do. */
 struct chunk_share {
     struct chunk_share *next;
     uint32_t table;
     uint32_t refs;
 };
 
-/* Followed by uint32_t block_size[columns], uint8_t block_codec[columns], then the data, or a struct chunk_split. */
+/* Followed by uint32_t block_size[columns], uint8_t block_codec[columns] and uint32_t raw_bytes (the size of the data uncompressed), then by
+ * the data, or a struct chunk_split. A plain chunk has none of these three. With a chunk for each step these heads are a
+ * large part of all memory: no byte is spent on what follows from another. */
 struct chunk {
-    uint32_t refs;      /* all holders */
-    uint32_t home_refs; /* items of the table `home` */
-    struct chunk_share *shares;
-    uint64_t step; /* of the first row, in the session's stream of steps */
+    uint64_t users; /* items by table: their number << 32 | table << 1 | 1, or a list of struct chunk_share; 0: none */
+    uint64_t step;  /* of the first row, in the session's stream of steps */
+    uint64_t at;    /* place in a segment (disk/record.h); 0: in memory only */
+    uint32_t refs;  /* all holders */
     uint32_t length;
-    uint32_t bytes; /* of all blocks */
     uint32_t session;
     uint32_t episode;
-    uint16_t home;
     uint8_t columns;
     uint8_t where : 3;  /* enum chunk_where */
     uint8_t absent : 1; /* some block has no data */
     uint8_t hot : 1;    /* used since the hand of the spill room last came by */
     uint8_t seen : 1;   /* in which of two rounds the hand found it hot */
     uint8_t needed : 1; /* a parked waiter needs the data, or the data is being read: it must stay */
-    uint32_t raw_bytes; /* uncompressed */
-    uint64_t at;        /* place in a segment (disk/record.h); 0: in memory only */
+    uint8_t plain : 1;  /* one column, and raw_bytes is bytes */
+    uint8_t codec;      /* of the block of a plain chunk */
+    uint32_t bytes;     /* of all blocks */
 };
 
 struct store {
@@ -92,12 +93,14 @@ static inline uint64_t chunk_cost(const struct chunk *chunk)
 }
 static inline uint32_t *chunk_block_sizes(struct chunk *chunk)
 {
-    return (uint32_t *)(void *)(chunk + 1);
+    return &chunk->bytes + !chunk->plain;
 }
 static inline uint8_t *chunk_block_codecs(struct chunk *chunk)
 {
-    return (uint8_t *)(chunk_block_sizes(chunk) + chunk->columns);
+    return chunk->plain ? &chunk->codec : (uint8_t *)(chunk + 1) + (size_t)chunk->columns * sizeof(uint32_t);
 }
+/* Returns the size of the data uncompressed. */
+uint32_t chunk_raw_bytes(struct chunk *chunk);
 static inline bool chunk_is_here(const struct chunk *chunk)
 {
     return chunk->where != CHUNK_ON_DISK;
@@ -129,10 +132,9 @@ static inline void chunk_hold(struct chunk *chunk)
 }
 void store_release(struct store *self, struct chunk *chunk);
 
-/* An item of a table begins (ceases) to use the chunk. CHUNK_FIRST (true) if it is the first (last) item of that table: the
- * table's bytes then change by chunk->bytes. refs does not change. */
-enum chunk_entered { CHUNK_NO_MEMORY = -1, CHUNK_AGAIN, CHUNK_FIRST };
-enum chunk_entered chunk_enter(struct store *self, struct chunk *chunk, uint32_t table);
+/* An item of a table begins (ceases) to use the chunk. True if it is the first (last) item of that table: the table's bytes then
+ * change by chunk->bytes. refs does not change. */
+bool chunk_enter(struct store *self, struct chunk *chunk, uint32_t table);
 bool chunk_leave(struct store *self, struct chunk *chunk, uint32_t table);
 bool chunk_is_in(const struct chunk *chunk, uint32_t table);
 

@@ -168,34 +168,16 @@ static uint32_t slot_take(struct table *self)
     return slot;
 }
 
-/* Counts the span's chunks as this table's. False: no memory, and nothing has changed. */
-static bool span_enter(struct table *self, const struct span *span)
-{
-    struct chunk *const *chunks = span_chunks(span);
-    for (uint32_t i = 0; i < span->n; i++) {
-        enum chunk_entered entered = chunk_enter(self->store, chunks[i], self->in.account);
-        if (entered == CHUNK_FIRST)
-            self->bytes += chunks[i]->bytes;
-        if (entered != CHUNK_NO_MEMORY)
-            continue;
-        while (i-- > 0)
-            if (chunk_leave(self->store, chunks[i], self->in.account))
-                self->bytes -= chunks[i]->bytes;
-        return false;
-    }
-    return true;
-}
-
 rp_status table_enter(struct table *self, uint32_t slot, uint64_t key, const struct span *span, rp_error *err)
 {
     if (!keymap_put(self->in.keys, key, slot))
         return err_set(err, RP_ALREADY_EXISTS,
                        "key %llu is in table '%s' already: to change its priority send an update",
                        (unsigned long long)key, self->name);
-    if (!span_enter(self, span)) {
-        keymap_remove(self->in.keys, key);
-        return err_set(err, RP_NO_MEMORY, "no memory for an item of table '%s'", self->name);
-    }
+    struct chunk *const *chunks = span_chunks(span);
+    for (uint32_t i = 0; i < span->n; i++)
+        if (chunk_enter(self->store, chunks[i], self->in.account))
+            self->bytes += chunks[i]->bytes;
     ordinals_enter(&self->tables->ordinals, key);
     return RP_OK;
 }

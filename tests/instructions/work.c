@@ -25,6 +25,8 @@ static const char compiler[] = "gcc" STRING(__GNUC__);
 #define ITEMS 2000u
 #define BATCH 64u
 #define PER_MESSAGE 50u
+#define ITEM_BYTES 4u
+#define SHARED_BYTES 8192u /* of an item that a reply leaves in shared memory */
 
 static const char yaml[] = "service: inproc://service\n" /* not bound */
                            "tables:\n"
@@ -96,14 +98,15 @@ static void start(uint32_t item_bytes)
     rp_client_options options = {.struct_size = sizeof options, .name = "work"};
     all.client = client_connect("this process", &options, &host, WAIT_MS, &err);
     must(all.client ? RP_OK : (rp_status)err.status, &err);
-    const rp_column column = {.name = "x", .dtype = RP_DTYPE_UINT8, .rank = 1, .shape = {item_bytes}};
+    const rp_column column = {
+        .name = "x", .dtype = RP_DTYPE_UINT8, .codec = RP_CODEC_RAW, .rank = 1, .shape = {item_bytes}};
     all.writer = rp_writer_new(all.client, &column, 1, NULL, WAIT_MS, &err);
     must(all.writer ? RP_OK : (rp_status)err.status, &err);
 }
 
 static void insert(uint32_t n)
 {
-    static uint8_t row[1 << 16];
+    static uint8_t row[SHARED_BYTES];
     const void *value = row;
     rp_error err = {0};
     for (uint32_t i = 0; i < n; i++) {
@@ -116,18 +119,26 @@ static void insert(uint32_t n)
     must(rp_writer_flush(all.writer, 0, WAIT_MS, &err), &err);
 }
 
-static void sample(uint32_t n)
+/* shared: the data must come from memory that the broker shares. */
+static void sample(uint32_t n, bool shared)
 {
     rp_error err = {0};
     rp_sampler_options options = {.struct_size = sizeof options};
     options.batch_size = BATCH;
     options.on_demand = true;
+    options.gather_threads = 1;
     rp_sampler *sampler = rp_sampler_new(all.client, "replay", &options, &err);
     must(sampler ? RP_OK : (rp_status)err.status, &err);
     for (uint32_t i = 0; i < n; i++) {
         rp_batch *batch;
         must(rp_sampler_next(sampler, &batch, WAIT_MS, &err), &err);
         rp_batch_release(&batch);
+    }
+    rp_sampler_stats stats = {.struct_size = sizeof stats};
+    must(rp_sampler_get_stats(sampler, &stats), &err);
+    if (shared != (stats.shared_bytes > 0)) {
+        fprintf(stderr, "work: %llu bytes of shared memory were read\n", (unsigned long long)stats.shared_bytes);
+        exit(1);
     }
     rp_sampler_destroy(&sampler);
 }
@@ -152,15 +163,17 @@ int main(int argc, char **argv)
     if (strcmp(kind, "compiler") == 0)
         return puts(compiler) < 0;
     bool inserts = strcmp(kind, "insert") == 0, samples = strncmp(kind, "sample", 6) == 0;
+    bool shared = strcmp(kind, "sample-shared") == 0;
     if (n == 0 || (!inserts && !samples && strcmp(kind, "update") != 0)) {
-        fputs("usage: work compiler|insert|sample|sample-large|update N\n", stderr);
+        fputs("usage: work compiler|insert|sample|sample-shared|update N\n", stderr);
         return 2;
     }
-    start(strcmp(kind, "sample-large") == 0 ? 1u << 16 : 4);
+    setenv("REPLAY_SHM", shared ? "1" : "0", 1);
+    start(shared ? SHARED_BYTES : ITEM_BYTES);
     rp_error err = {0};
     insert(inserts ? n : ITEMS);
     if (samples)
-        sample(n);
+        sample(n, shared);
     else if (!inserts)
         update(n);
     must(rp_writer_destroy(&all.writer, WAIT_MS, &err), &err);

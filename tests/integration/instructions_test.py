@@ -19,7 +19,7 @@ import tempfile
 SOURCE = pathlib.Path(os.environ.get("RP_SOURCE_DIR", pathlib.Path(__file__).resolve().parents[2]))
 WORK = pathlib.Path(os.environ.get("RP_BUILD_DIR", SOURCE / "build" / "dev")) / "tests" / "work"
 MOST = 1.05
-KINDS = {"insert": 2000, "sample": 200, "update": 400}  # operations of the shorter run
+KINDS = {"insert": 2000, "sample": 200, "sample-shared": 200, "update": 400}  # operations of the shorter run
 BROKER = "broker_part"  # the function of work.c that gives the broker its turns
 NAMED = 25  # functions of a kind in the record
 SKIPPED = 77

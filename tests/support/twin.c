@@ -222,8 +222,9 @@ static void check_item(const struct embed *old, const struct embed *new, const s
         assert_int_equal(x->absent, y->absent);
         assert_int_equal(x->columns, y->columns);
         assert_int_equal(x->bytes, y->bytes);
-        assert_int_equal(x->raw_bytes, y->raw_bytes);
-        assert_memory_equal(chunk_block_sizes(x), chunk_block_sizes(y), (size_t)x->columns * 5);
+        assert_int_equal(chunk_raw_bytes(x), chunk_raw_bytes(y));
+        assert_memory_equal(chunk_block_sizes(x), chunk_block_sizes(y), x->columns * sizeof(uint32_t));
+        assert_memory_equal(chunk_block_codecs(x), chunk_block_codecs(y), x->columns);
         assert_memory_equal(chunk_data(x), chunk_data(y), x->bytes);
     }
 }

@@ -11,10 +11,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static bool is_wanted(void)
+static bool is_wanted(bool inside)
 {
     const char *value = getenv("REPLAY_SHM");
-    return !value || strcmp(value, "0") != 0;
+    return value ? strcmp(value, "0") != 0 : !inside;
 }
 
 /* True if the file is memory that cannot become smaller. */
@@ -38,10 +38,10 @@ static const uint8_t *map_file(int fd, size_t size, uint64_t nonce)
     return NULL;
 }
 
-struct conn_arena *conn_arena_map(struct conn_arena *before, const Replay__Arena *offer)
+struct conn_arena *conn_arena_map(struct conn_arena *before, const Replay__Arena *offer, bool inside)
 {
     char path[64];
-    if (!offer || !is_wanted() || offer->size < sizeof before->nonce || offer->size > SIZE_MAX / 2)
+    if (!offer || !is_wanted(inside) || offer->size < sizeof before->nonce || offer->size > SIZE_MAX / 2)
         return NULL;
     if (before && before->nonce == offer->nonce && before->size == offer->size)
         return conn_arena_ref(before);

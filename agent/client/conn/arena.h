@@ -2,6 +2,7 @@
 #ifndef AGENT_CLIENT_ARENA_H
 #define AGENT_CLIENT_ARENA_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -16,8 +17,9 @@ struct conn_arena {
 };
 
 /* Maps what a broker offers, or takes a reference to `before` if it is that. before and offer may be NULL. Returns NULL if nothing is
- * offered or it cannot be had: another host, another user, REPLAY_SHM=0 in the environment. Then all data comes by the socket. */
-struct conn_arena *conn_arena_map(struct conn_arena *before, const Replay__Arena *offer);
+ * offered or it cannot be had: another host, another user, REPLAY_SHM=0 in the environment. Then all data comes by the socket.
+ * inside: the broker is in this process, where frames cost little; its memory is mapped only with REPLAY_SHM=1. */
+struct conn_arena *conn_arena_map(struct conn_arena *before, const Replay__Arena *offer, bool inside);
 /* Allows NULL, and returns self. */
 struct conn_arena *conn_arena_ref(struct conn_arena *self);
 void conn_arena_unref(struct conn_arena **self);

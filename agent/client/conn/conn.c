@@ -744,8 +744,7 @@ static void take_hello(struct conn *self, struct conn_hello *hello)
     pthread_mutex_lock(&self->mutex);
     struct conn_hello *old = self->hello;
     self->hello = hello;
-    if (!conn_is_inside(self))
-        hello->arena = conn_arena_map(old ? old->arena : NULL, hello->says->arena);
+    hello->arena = conn_arena_map(old ? old->arena : NULL, hello->says->arena, conn_is_inside(self));
     atomic_store(&self->has_arena, hello->arena != NULL);
     self->refusal = (rp_error){0};
     self->reconnects += old && !old->basis;

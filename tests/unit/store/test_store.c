@@ -91,9 +91,42 @@ TEST(tables_enter_and_leave_a_chunk)
     for (uint32_t table = 0; table < 4; table++)
         for (; model[table]; model[table]--)
             assert_int_equal(chunk_leave(&store, chunk, table), model[table] == 1);
-    assert_null(chunk->shares);
+    assert_int_equal(chunk->users, 0);
     store_release(&store, chunk);
     assert_int_equal(store_memory(&store), 0);
+    store_fini(&store);
+}
+
+/* Sizes, codecs and data of a chunk have places of their own, compressed or not, with the head or apart. */
+TEST(tables_of_a_chunk)
+{
+    static const uint32_t all_columns[] = {1, 2, 3, 16, 255}, parts[] = {3, STORE_OWN_BYTES};
+    struct store store;
+    store_init(&store, UINT64_C(1) << 32);
+    for (uint32_t i = 0; i < 5 * 2 * 2; i++) {
+        uint32_t columns = all_columns[i / 4], part = parts[i % 2], bytes = columns * part;
+        uint32_t raw = i / 2 % 2 ? bytes : 2 * bytes + 1;
+        uint8_t *data = malloc(bytes);
+        for (uint32_t k = 0; k < bytes; k++)
+            data[k] = (uint8_t)(k * 7 + 1);
+        struct chunk *chunk = store_add(&store, columns, data, bytes, raw, NULL);
+        assert_non_null(chunk);
+        for (uint32_t c = 0; c < columns; c++) {
+            chunk_block_sizes(chunk)[c] = part;
+            chunk_block_codecs(chunk)[c] = (uint8_t)(255 - c);
+        }
+        assert_memory_equal(chunk_data(chunk), data, bytes);
+        assert_int_equal(chunk_raw_bytes(chunk), raw);
+        assert_int_equal(store.raw_bytes, raw);
+        assert_int_equal(chunk->bytes, bytes);
+        for (uint32_t c = 0; c < columns; c++) {
+            assert_int_equal(chunk_block_sizes(chunk)[c], part);
+            assert_int_equal(chunk_block_codecs(chunk)[c], 255 - c);
+        }
+        store_release(&store, chunk);
+        assert_int_equal(store_memory(&store) + store.raw_bytes, 0);
+        free(data);
+    }
     store_fini(&store);
 }
 
