@@ -12,10 +12,11 @@ def value_of(seed, size):
 
 def _sample(table, count, flags, timeout_ms):
     return pb.Sample(table=table, count=count, timeout_ms=timeout_ms, whole="w" in flags, flexible="f" in flags,
-                     distinct="d" in flags)
+                     distinct="d" in flags, shared="s" in flags)
 
 
 BODIES = {
+    "hello": lambda: pb.Hello(),
     "sample": _sample,
     "update": lambda table, keys, priorities: pb.Update(table=table, key=keys, priority=priorities),
     "delete": lambda table, keys: pb.Delete(table=table, key=keys),

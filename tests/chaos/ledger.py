@@ -130,8 +130,10 @@ class Ledger:
         if handler and status == 0:
             handler(source, state, args, *rest)
 
-    def did_sample(self, source, state, args, counted, rows, again=0):
+    def did_sample(self, source, state, args, counted, rows, again=0, shared=0, overtaken=0):
         book = self.books[args[0]]
+        self.operations["shared chunk"] = self.operations.get("shared chunk", 0) + shared
+        self.operations["overtaken"] = self.operations.get("overtaken", 0) + overtaken
         book.samples += counted
         book.repeated += again if book.table.whole else 0
         for key, uid, step, length, times in rows:

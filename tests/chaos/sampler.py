@@ -34,7 +34,11 @@ class Actor:
                 self.shared.cut[self.index] = 0
                 self.client.cut()
             for id, name, args, reply, frames in self.client.poll(0.01):
-                self.client.done(id, *getattr(self, "on_" + name)(id, args, reply, frames))
+                record = getattr(self, "on_" + name)(id, args, reply, frames)
+                if record is None:
+                    self.client.transmit(id)
+                    continue
+                self.client.done(id, *record)
                 self.shared.done[self.index] += 1
             if phase < SETTLE:
                 if len(self.client.under_way) < self.depth and time.monotonic() >= self.next_at:
@@ -54,6 +58,7 @@ class Sampler(Actor):
         super().__init__(scene, index, name, kind, depth, incarnation)
         self.plan, self.updates, self.pause = plan, updates, pause
         self.wishes = {table: {} for table in updates}
+        self.arena, self.arena_of, self.overtaken = None, -1, 0
         # Where items leave when they are sampled, a cancelled request has nothing, or brings what it has.
         self.cancels = depth > 1 and all(BY_NAME[table].times for table in plan)
 
@@ -67,8 +72,12 @@ class Sampler(Actor):
         waiting = [id for id, entry in self.client.under_way.items() if entry[0] == "sample"]
         if self.cancels and waiting and self.random.random() < 0.05:
             return self.client.begin("cancel", [waiting])
+        if self.arena_of != self.shared.generation:
+            self.arena_of = self.shared.generation
+            return self.client.begin("hello", [])
         table = self.random.choice(list(self.plan))
         flags = "w" if BY_NAME[table].whole else self.random.choice(["", "", "f", "f", "w"])
+        flags += "s" if self.arena and self.random.random() < 0.8 else ""
         self.client.begin("sample", [table, self.random.choice(self.plan[table]), flags,
                                      self.random.choice([0, 30, 200]) if phase == RUN else 20])
 
@@ -80,6 +89,14 @@ class Sampler(Actor):
         for wishes in self.wishes.values():
             wishes.clear()
 
+    def on_hello(self, id, args, reply, frames):
+        """The memory of the broker that has just started. Samples of the one before it are asked for again."""
+        try:
+            self.arena = learner.Arena(reply.hello)
+        except OSError:
+            self.arena = None   # it was killed meanwhile
+        return [reply.status]
+
     def on_sample(self, id, args, reply, frames):
         table, count, flags, _ = args
         if reply.status == DEADLINE_EXCEEDED:
@@ -89,9 +106,13 @@ class Sampler(Actor):
             return [reply.status]
         rows = []
         try:
-            for item in learner.decode(reply.sample, frames, raw=True):
+            for item in learner.decode(reply.sample, frames, raw=True, arena=self.arena):
                 uid, step = check_fields(item)
                 rows.append([item.key, uid, step, item.length, item.times_sampled])
+        except learner.Overtaken:
+            args[2] = flags.replace("s", "")
+            self.overtaken += 1
+            return None
         except (ValueError, KeyError, IndexError) as error:
             self.complain("a sample of %s: %r" % (table, error))
         if len(rows) > count:
@@ -103,7 +124,8 @@ class Sampler(Actor):
                     self.wishes[table][row[0]] = self.random.random() + 1e-6
         # Asked again when all its items had left the table, a sample is a new one, and counted once more.
         again = self.client.under_way[id][3] - 1 if "w" in flags else 0
-        return [0, count if "w" in flags else len(rows), rows, again * count]
+        overtaken, self.overtaken = self.overtaken, 0
+        return [0, count if "w" in flags else len(rows), rows, again * count, len(reply.sample.place), overtaken]
 
     def on_cancel(self, id, args, reply, frames):
         return [reply.status]

@@ -247,9 +247,10 @@ class Writer:
         """New steps. Now and then a chunk is so large that it goes as a frame of its own."""
         payload, codecs = [], b""
         for _ in range(1 if small else self.random.randint(1, 3)):
-            length = 900 if self.random.random() < 0.005 else self.random.randint(2, 6)
+            kind = self.random.random()   # from 103 steps on, samplers may read the chunk in shared memory
+            length = 900 if kind < 0.005 else self.random.randint(90, 200) if kind < 0.1 else self.random.randint(2, 6)
             codec = [blocks.RAW, blocks.RAW]
-            if length < 100 and self.random.random() < 0.03:
+            if length < 80 and self.random.random() < 0.03:
                 codec = [self.random.choice(CODECS), self.random.choice(CODECS)]
             steps = range(self.steps, self.steps + length)
             rows = [b"".join(tag_row(self.uid, s) for s in steps), b"".join(data_row(self.uid, s) for s in steps)]

@@ -1,5 +1,11 @@
 """Sampling: from a SampleReply and its payload frames to items with their fields. See PROTOCOL.md, "Sample"."""
 
+import fcntl
+import mmap
+import os
+import stat
+import struct
+
 import blocks
 from generated import pb
 from service import ReplayError
@@ -23,7 +29,39 @@ class Item:
     numbers, steps one after another (or the bytes, with raw=True)."""
 
 
-def _split_chunks(sampled, frames, n_chunks):
+class Overtaken(Exception):
+    """Data in shared memory was replaced before it was read: ask again with the same id, without `shared`."""
+
+
+class Arena:
+    """The memory of a broker on this host; of a HelloReply. OSError: there is none, or it is not for us."""
+
+    def __init__(self, hello):
+        arena = hello.arena
+        descriptor = os.open("/proc/%d/fd/%d" % (arena.pid, arena.fd), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode) or status.st_size != arena.size or not (
+                    fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK):
+                raise OSError("this is not the broker's memory")
+            self.memory = mmap.mmap(descriptor, arena.size, mmap.MAP_SHARED, mmap.PROT_READ)
+        finally:
+            os.close(descriptor)
+        if self.number(0) != arena.nonce:
+            raise OSError("this is the memory of another broker")
+
+    def number(self, at):
+        return struct.unpack_from("<Q", self.memory, at)[0]
+
+    def read(self, place, stamp, size):
+        """A copy of the data of a chunk."""
+        data = self.memory[place:place + size]
+        if self.number(place - 64) != stamp:
+            raise Overtaken
+        return data
+
+
+def _split_chunks(sampled, frames, n_chunks, arena):
     """For each chunk a dict: column index -> (codec, bytes)."""
     counts = spread(sampled.chunk_blocks, n_chunks)
     n_blocks = sum(counts)
@@ -36,11 +74,16 @@ def _split_chunks(sampled, frames, n_chunks):
     frames, packed, frame, at, b, chunks = list(frames), sampled.packed, b"", 0, 0, []
     if packed:
         frame = frames.pop(0)
+    first_shared = n_chunks - len(sampled.place)
     for c in range(n_chunks):
         if c >= packed:
             if at != len(frame):
                 raise ValueError("a payload frame has %d bytes too many" % (len(frame) - at))
-            frame, at = frames.pop(0), 0
+            shared = c - first_shared
+            if shared >= 0 and arena is None:   # a successor of the one who asked
+                raise Overtaken
+            frame, at = frames.pop(0) if shared < 0 else arena.read(
+                sampled.place[shared], sampled.stamp[shared], sum(sizes[b:b + counts[c]])), 0
         chunk = {}
         for _ in range(counts[c]):
             chunk[columns[b]] = (codecs[b], frame[at:at + sizes[b]])
@@ -60,7 +103,7 @@ def take(rows, row, field, length):
     return b"".join(rows[(start + i * stride) * row:(start + i * stride + 1) * row] for i in range(count))
 
 
-def decode(sampled, frames, raw=False):
+def decode(sampled, frames, raw=False, arena=None):
     """All items of a SampleReply."""
     n = len(sampled.key)
     spans = spread(sampled.chunks, n)
@@ -68,7 +111,7 @@ def decode(sampled, frames, raw=False):
     if not refs:
         return []
     n_chunks = max(refs) + 1
-    chunks = _split_chunks(sampled, frames, n_chunks)
+    chunks = _split_chunks(sampled, frames, n_chunks, arena)
     lengths = spread(sampled.chunk_length, n_chunks)
     decoded, items, ref = {}, [], 0
     arrays = {name: spread(getattr(sampled, name), n) for name in (
