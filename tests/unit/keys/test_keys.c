@@ -1,43 +1,30 @@
 /* Key files and lists of keys: what is written is read back, and everything else is refused with a reason. */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "proto/base/endpoint.h"
 #include "proto/keys/allow.h"
+#include "tests/support/tempdir.h"
 #include "tests/support/test.h"
 
-static char folder[64], path[96];
+static char path[96];
 
 static int setup(void **state)
 {
-    (void)state;
-    snprintf(folder, sizeof folder, "/tmp/replay-keys-XXXXXX");
-    assert_non_null(mkdtemp(folder));
-    snprintf(path, sizeof path, "%s/a.key", folder);
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    char command[96];
-    snprintf(command, sizeof command, "rm -rf %s", folder);
-    return system(command);
+    int status = tempdir_enter(state);
+    snprintf(path, sizeof path, "%s/a.key", tempdir);
+    return status;
 }
 
 static void write_text(const char *name, const char *text, mode_t mode)
 {
-    FILE *file = fopen(name, "w");
-    assert_non_null(file);
-    fputs(text, file);
-    fclose(file);
+    file_put(name, text);
     assert_int_equal(chmod(name, mode), 0);
 }
 
-TEST(round_trip, setup, teardown)
+TEST(round_trip, setup, tempdir_leave)
 {
     struct key key, other, read;
     struct stat info;
@@ -57,7 +44,7 @@ TEST(round_trip, setup, teardown)
     assert_string_equal(read.name, "broker");
 }
 
-TEST(loose_files_are_refused, setup, teardown)
+TEST(loose_files_are_refused, setup, tempdir_leave)
 {
     static const mode_t loose[] = {0640, 0604, 0660, 0644, 0777, 0610};
     struct key key;
@@ -73,12 +60,12 @@ TEST(loose_files_are_refused, setup, teardown)
     }
     chmod(path, 0400);
     assert_int_equal(key_read(path, &key, &err), RP_OK);
-    assert_int_equal(key_read(folder, &key, &err), RP_IO);
+    assert_int_equal(key_read(tempdir, &key, &err), RP_IO);
     assert_int_equal(key_read("/nowhere/a.key", &key, &err), RP_NOT_FOUND);
 }
 
 /* Every text but a right one is refused, and no message quotes a secret. */
-TEST(damaged_files, setup, teardown)
+TEST(damaged_files, setup, tempdir_leave)
 {
     struct key key, other;
     rp_error err = {0};
@@ -164,20 +151,20 @@ static struct allowed_key make_allowed(const char *name, uint32_t roles)
     return out;
 }
 
-TEST(list, setup, teardown)
+TEST(list, setup, tempdir_leave)
 {
     struct allow_list list;
     rp_error err = {0};
-    assert_int_equal(allow_read(folder, &list, &err), RP_OK);
+    assert_int_equal(allow_read(tempdir, &list, &err), RP_OK);
     assert_int_equal(list.n, 0);
     struct allowed_key keys[] = {make_allowed("a", KEY_ACTOR), make_allowed("b", KEY_ADMIN | KEY_LEARNER)};
     keys[0].quota = (struct quota){3, 1 << 20, 7, 0, 100};
-    assert_int_equal(allow_add(folder, &keys[0], &err), RP_OK);
-    assert_int_equal(allow_add(folder, &keys[1], &err), RP_OK);
-    assert_int_equal(allow_add(folder, &keys[1], &err), RP_ALREADY_EXISTS);
+    assert_int_equal(allow_add(tempdir, &keys[0], &err), RP_OK);
+    assert_int_equal(allow_add(tempdir, &keys[1], &err), RP_OK);
+    assert_int_equal(allow_add(tempdir, &keys[1], &err), RP_ALREADY_EXISTS);
     struct allowed_key same = make_allowed("a", KEY_ADMIN);
-    assert_int_equal(allow_add(folder, &same, &err), RP_ALREADY_EXISTS);
-    assert_int_equal(allow_read(folder, &list, &err), RP_OK);
+    assert_int_equal(allow_add(tempdir, &same, &err), RP_ALREADY_EXISTS);
+    assert_int_equal(allow_read(tempdir, &list, &err), RP_OK);
     assert_int_equal(list.n, 2);
     assert_memory_equal(&list.keys[0], &keys[0], sizeof keys[0]);
     assert_memory_equal(&list.keys[1], &keys[1], sizeof keys[1]);
@@ -188,43 +175,40 @@ TEST(list, setup, teardown)
     const struct quota some = {-1, -1, 9, -1, 0};
     keys[0].roles = KEY_OBSERVER;
     keys[1].quota = some;
-    assert_int_equal(allow_change(folder, "a", KEY_OBSERVER, &(struct quota){-1, -1, -1, -1, -1}, &err), RP_OK);
-    assert_int_equal(allow_change(folder, "b", 0, &some, &err), RP_OK);
-    assert_int_equal(allow_change(folder, "c", 0, &some, &err), RP_NOT_FOUND);
-    assert_int_equal(allow_read(folder, &list, &err), RP_OK);
+    assert_int_equal(allow_change(tempdir, "a", KEY_OBSERVER, &(struct quota){-1, -1, -1, -1, -1}, &err), RP_OK);
+    assert_int_equal(allow_change(tempdir, "b", 0, &some, &err), RP_OK);
+    assert_int_equal(allow_change(tempdir, "c", 0, &some, &err), RP_NOT_FOUND);
+    assert_int_equal(allow_read(tempdir, &list, &err), RP_OK);
     assert_int_equal(list.n, 2);
     assert_memory_equal(&list.keys[0], &keys[0], sizeof keys[0]);
     assert_memory_equal(&list.keys[1], &keys[1], sizeof keys[1]);
     allow_free(&list);
-    assert_int_equal(allow_remove(folder, text, &err), RP_OK);
-    assert_int_equal(allow_remove(folder, text, &err), RP_NOT_FOUND);
-    assert_int_equal(allow_remove(folder, "b", &err), RP_OK);
-    assert_int_equal(allow_read(folder, &list, &err), RP_OK);
+    assert_int_equal(allow_remove(tempdir, text, &err), RP_OK);
+    assert_int_equal(allow_remove(tempdir, text, &err), RP_NOT_FOUND);
+    assert_int_equal(allow_remove(tempdir, "b", &err), RP_OK);
+    assert_int_equal(allow_read(tempdir, &list, &err), RP_OK);
     assert_int_equal(list.n, 0);
     assert_int_equal(allow_add("/nowhere", &keys[0], &err), RP_NOT_FOUND);
 }
 
 /* Comments and the lines of others survive a change; a wrong line is named by its number. */
-TEST(list_edited_by_hand, setup, teardown)
+TEST(list_edited_by_hand, setup, tempdir_leave)
 {
     char file[96], text[512], line[KEY_TEXT];
     struct allow_list list;
     rp_error err = {0};
     struct allowed_key hand = make_allowed("hand", KEY_ACTOR), added = make_allowed("added", KEY_OBSERVER);
-    snprintf(file, sizeof file, "%s/%s", folder, ALLOW_FILE);
+    snprintf(file, sizeof file, "%s/%s", tempdir, ALLOW_FILE);
     key_text(hand.public_key, line);
     snprintf(text, sizeof text, "# mine\n\nhand actor %s granted=64MiB", line);
     write_text(file, text, 0600);
-    assert_int_equal(allow_add(folder, &added, &err), RP_OK);
-    assert_int_equal(allow_read(folder, &list, &err), RP_OK);
+    assert_int_equal(allow_add(tempdir, &added, &err), RP_OK);
+    assert_int_equal(allow_read(tempdir, &list, &err), RP_OK);
     assert_int_equal(list.n, 2);
     assert_int_equal(list.keys[0].quota.granted_bytes, 64 << 20);
     allow_free(&list);
-    assert_int_equal(allow_remove(folder, "hand", &err), RP_OK);
-    FILE *in = fopen(file, "r");
-    assert_non_null(fgets(text, sizeof text, in));
-    fclose(in);
-    assert_string_equal(text, "# mine\n");
+    assert_int_equal(allow_remove(tempdir, "hand", &err), RP_OK);
+    assert_memory_equal(file_text(file), "# mine\n", 7);
     static const char *const wrong[] = {"x",
                                         "x actor",
                                         "x actor short",
@@ -241,15 +225,15 @@ TEST(list_edited_by_hand, setup, teardown)
 #pragma GCC diagnostic pop
         snprintf(text, sizeof text, "\n%s\n", full);
         write_text(file, text, 0600);
-        assert_int_equal(allow_read(folder, &list, &err), RP_INVALID_ARGUMENT);
+        assert_int_equal(allow_read(tempdir, &list, &err), RP_INVALID_ARGUMENT);
         assert_non_null(strstr(err.text, "line 2"));
     }
     write_text(file, "", 0622);
-    assert_int_equal(allow_read(folder, &list, &err), RP_PERMISSION_DENIED);
+    assert_int_equal(allow_read(tempdir, &list, &err), RP_PERMISSION_DENIED);
 }
 
 /* Root changes the files of a broker that runs as somebody else: it can still read them. */
-TEST(files_keep_their_owner, setup, teardown)
+TEST(files_keep_their_owner, setup, tempdir_leave)
 {
     char file[96];
     struct stat info;
@@ -259,15 +243,15 @@ TEST(files_keep_their_owner, setup, teardown)
     const uid_t owner = 4321;
     if (geteuid() != 0)
         skip();
-    assert_int_equal(chown(folder, owner, owner), 0);
-    snprintf(file, sizeof file, "%s/%s", folder, ALLOW_FILE);
-    assert_int_equal(allow_add(folder, &allowed, &err), RP_OK);
+    assert_int_equal(chown(tempdir, owner, owner), 0);
+    snprintf(file, sizeof file, "%s/%s", tempdir, ALLOW_FILE);
+    assert_int_equal(allow_add(tempdir, &allowed, &err), RP_OK);
     assert_int_equal(stat(file, &info), 0);
     assert_int_equal(info.st_uid, owner);
     assert_int_equal(info.st_mode & 07777, 0600);
     assert_int_equal(chown(file, 0, owner), 0);
     assert_int_equal(chmod(file, 0640), 0);
-    assert_int_equal(allow_remove(folder, "a", &err), RP_OK);
+    assert_int_equal(allow_remove(tempdir, "a", &err), RP_OK);
     assert_int_equal(stat(file, &info), 0);
     assert_int_equal(info.st_uid, 0);
     assert_int_equal(info.st_gid, owner);

@@ -11,6 +11,7 @@
 #include "broker/config/config.h"
 #include "broker/loop/loop.h"
 #include "broker/peer/peers.h"
+#include "tests/support/tempdir.h"
 #include "tests/support/test.h"
 
 /* A clock that moves by itself each time it is read, as on a slow disk. */
@@ -19,7 +20,7 @@ struct slow_clock {
 };
 
 struct scene {
-    char folder[64], list[96];
+    char list[96];
     struct slow_clock slow;
     struct loop loop;
     struct broker_config config;
@@ -57,13 +58,12 @@ static int setup(void **state)
     struct scene *self = calloc(1, sizeof *self);
     assert_non_null(self);
     log_set_level(LEVEL_OFF);
-    snprintf(self->folder, sizeof self->folder, "/tmp/replay-identity-XXXXXX");
-    assert_non_null(mkdtemp(self->folder));
-    snprintf(self->list, sizeof self->list, "%s/%s", self->folder, ALLOW_FILE);
+    assert_int_equal(tempdir_enter(state), 0);
+    snprintf(self->list, sizeof self->list, "%s/%s", tempdir, ALLOW_FILE);
     for (uint32_t i = 0; i < 2; i++)
         assert_int_equal(key_make(&self->keys[i], "a", NULL), RP_OK);
     replace_list(self, "actor", 0600);
-    self->config.keys_dir = self->folder;
+    self->config.keys_dir = tempdir;
     self->config.security_mode = SECURITY_CURVE;
     self->slow.now_ns = 1000 * NS_PER_S;
     self->loop.clock = (struct clock){slow_now, &self->slow};
@@ -77,12 +77,10 @@ static int setup(void **state)
 static int teardown(void **state)
 {
     struct scene *self = *state;
-    char command[96];
     identities_close(&self->peers.identities);
     commit_fini(&self->peers.commit);
-    snprintf(command, sizeof command, "rm -rf %s", self->folder);
     free(self);
-    return system(command);
+    return tempdir_leave(state);
 }
 
 static uint32_t roles_now(struct scene *self)

@@ -7,13 +7,13 @@
 
 #include "broker/peer/peers.h"
 #include "tests/support/embed.h"
+#include "tests/support/tempdir.h"
 #include "tests/support/test.h"
 
 #define FRAMES_MOST 12u
 
 struct scene {
     struct embed embed;
-    char folder[64];
     struct key key, observer;
     void *ask;
 };
@@ -22,19 +22,18 @@ static void scene_start(struct scene *self)
 {
     char more[512];
     struct allowed_key allowed = {.name = "a", .roles = KEY_ACTOR, .quota = {-1, -1, -1, -1, -1}};
-    snprintf(self->folder, sizeof self->folder, "/tmp/replay-zap-XXXXXX");
-    assert_non_null(mkdtemp(self->folder));
+    assert_int_equal(tempdir_enter(NULL), 0);
     assert_int_equal(key_make(&self->key, "a", NULL), RP_OK);
     memcpy(allowed.public_key, self->key.public_key, KEY_BYTES);
-    assert_int_equal(allow_add(self->folder, &allowed, NULL), RP_OK);
+    assert_int_equal(allow_add(tempdir, &allowed, NULL), RP_OK);
     assert_int_equal(key_make(&self->observer, "o", NULL), RP_OK);
     allowed = (struct allowed_key){.name = "o", .roles = KEY_OBSERVER | KEY_LEARNER, .quota = {-1, -1, -1, -1, -1}};
     memcpy(allowed.public_key, self->observer.public_key, KEY_BYTES);
-    assert_int_equal(allow_add(self->folder, &allowed, NULL), RP_OK);
+    assert_int_equal(allow_add(tempdir, &allowed, NULL), RP_OK);
     snprintf(more, sizeof more,
              "service: tcp://127.0.0.1:0\ningest: tcp://127.0.0.1:0\nevents: tcp://127.0.0.1:0\n"
              "security: {mode: curve, keys: %s}\n",
-             self->folder);
+             tempdir);
     embed_start(&self->embed, "  - {name: t, max_size: 10}\n", more);
     self->ask = zmq_socket(self->embed.context, ZMQ_REQ);
     assert_int_equal(zmq_connect(self->ask, "inproc://zeromq.zap.01"), 0);
@@ -42,13 +41,11 @@ static void scene_start(struct scene *self)
 
 static void scene_stop(struct scene *self)
 {
-    char command[96];
     int linger = 0;
     zmq_setsockopt(self->ask, ZMQ_LINGER, &linger, sizeof linger);
     zmq_close(self->ask);
     embed_stop(&self->embed);
-    snprintf(command, sizeof command, "rm -rf %s", self->folder);
-    assert_int_equal(system(command), 0);
+    assert_int_equal(tempdir_leave(NULL), 0);
 }
 
 struct frame {
