@@ -441,7 +441,7 @@ def actor_and_learner_keep_the_ratio(world):
     for _ in range(inserted):
         actor.item(layout, actor.chunk(rows(actor.next_step, 4), 4, [1, 0, 0, 3]), 0, 4)
         actor.oldest_chunk = actor.next_chunk
-        check(actor.send(timeout=20), "no credit")
+        check(actor.send(), "no credit")
     check(actor.flush(20), "not resolved")
     thread.join(30)
     equal(problems, [])
@@ -464,7 +464,7 @@ def deadlines_are_kept_and_explained(world):
         except ReplayError as error:
             equal(error.status, DEADLINE_EXCEEDED)
             contains(error.text, "ratio", "10")
-    check(time.monotonic() - start < 20, "too late")
+    check(time.monotonic() - start < 60, "too late")
     actor = world.actor("partial")
     layout = actor.layout("replay", WHOLE)
     for i in range(3):

@@ -84,9 +84,9 @@ class Neighbour(threading.Thread):
         actor.item(layout, chunk, 0, 3)
         actor.item(layout, chunk, 1, 2)
         actor.oldest_chunk = chunk
-        if not actor.send(10) or not actor.flush(10):
-            raise RuntimeError("items were not taken within 10 s")
-        _, items, _ = learner.sample("calm", 4, timeout_ms=10000)
+        if not actor.send() or not actor.flush():
+            raise RuntimeError("items were not taken within a minute")
+        _, items, _ = learner.sample("calm", 4, timeout_ms=60000)
         for item in items:
             if item.fields["n"] != list(range(item.step, item.step + item.length)):
                 raise RuntimeError("step %d has data %s" % (item.step, item.fields["n"]))
@@ -413,7 +413,7 @@ def strangers_on_the_ports(world):
         s.setsockopt(zmq.ROUTING_ID, b"r" * length)
         s.connect(world.service_endpoint)
         s.send(pb.Request(version=1, id=1, client=1, why=pb.Why()).SerializeToString())
-        got = s.poll(3000 if length <= 60 else 300)
+        got = s.poll(60000 if length <= 60 else 300)
         check(got or length > 60, "no answer to a peer with a routing id of", length, "bytes")
         s.close()
 
@@ -439,7 +439,7 @@ def odd_envelopes(world):
     request = pb.Request(version=1, id=3, client=1, why=pb.Why()).SerializeToString()
     for envelope in ([], [b""], [b"abcd", b""], [b"a", b"bc", b""]):
         service.socket.send_multipart(envelope + [request])
-        check(service.socket.poll(5000), "no answer to envelope", envelope)
+        check(service.socket.poll(60000), "no answer to envelope", envelope)
         frames = service.socket.recv_multipart()
         equal(frames[:-1], envelope)
         equal(pb.Reply.FromString(frames[-1]).id, 3)
@@ -790,7 +790,7 @@ def a_consumer_that_never_reads(world):
             request.sample.CopyFrom(pb.Sample(table="large", count=10, timeout_ms=1000))
             s.send(request.SerializeToString(), zmq.DONTWAIT)
     # A reader that shares the table is served meanwhile.
-    _, items, _ = Learner(world.service()).sample("large", 2, timeout_ms=10000)
+    _, items, _ = Learner(world.service()).sample("large", 2, timeout_ms=60000)
     equal([len(i.fields["bytes"]) for i in items], [1000000] * 2)
 
     def settled():
@@ -834,7 +834,7 @@ def sessions_opened_and_dropped(world):
             request = pb.Request(version=1, id=i + 1, client=wave * at_once + i + 1, hello=hello)
             sockets[i % connections].send(request.SerializeToString())
         for i in range(at_once):
-            check(sockets[i % connections].poll(20000), "no answer to HELLO", i, "of", at_once)
+            check(sockets[i % connections].poll(60000), "no answer to HELLO", i, "of", at_once)
             reply = pb.Reply.FromString(sockets[i % connections].recv())
             check(reply.status in (OK, RESOURCE_EXHAUSTED), reply.text)
             opened += reply.status == OK
@@ -1021,7 +1021,7 @@ def nothing_was_lost_and_nobody_was_disturbed(world):
     equal(info.limiter.samples, 4 * neighbour.rounds)
     equal(info.size, min(500, 2 * neighbour.rounds))
     equal(info.rejected, 0)
-    check(SANITIZED or neighbour.longest < 3, "a round took", neighbour.longest, "s")
+    check(SANITIZED or neighbour.longest < 20, "a round took", neighbour.longest, "s")
 
 
 @test

@@ -167,7 +167,7 @@ def test_broker_dies_at_the_end():
         os.kill(run.pid("broker"), signal.SIGKILL)
         run.ends(0, 2 * PATIENCE)
         contains(run.text(), "broker failed while it ended: killed by signal 9")
-        check(time.monotonic() - asked < 10 * SLOW, "it took", time.monotonic() - asked, "s")
+        check(time.monotonic() - asked < PATIENCE / 2, "it took", time.monotonic() - asked, "s")
 
 
 @test
@@ -329,7 +329,7 @@ def test_many():
         equal(run.log("actor-249"), odd.replace("{{", "{") + "\n", "its argument")
         asked = time.monotonic()
         run.stop()
-        check(time.monotonic() - asked < 10 * SLOW, "it took", time.monotonic() - asked, "s")
+        check(time.monotonic() - asked < PATIENCE / 2, "it took", time.monotonic() - asked, "s")
 
 
 @test
@@ -354,4 +354,4 @@ def test_interrupted_profile():
         run.signal(signal.SIGTERM)
         contains(run.ends(130, PATIENCE), "stopped while it was measuring")
         contains(follow.ends(0), '"phase": "stopped"', "before the run began")
-        check(time.monotonic() - asked < 10 * SLOW, "it took", time.monotonic() - asked, "s")
+        check(time.monotonic() - asked < PATIENCE / 2, "it took", time.monotonic() - asked, "s")

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 
-from launches import CONFIG, PATIENCE, SLOW, Place, check, eventually
+from launches import CONFIG, PATIENCE, Place, check, eventually
 
 SSHD = shutil.which("sshd", path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
 NETWORK = "10.231.0."

@@ -185,11 +185,11 @@ def test_learner_killed():
 @test
 def test_actor_paused():
     """Who gets no time of the processor hears no answers, and must not take that for silence."""
-    with make_run(broker="  session: {expiry: 6s}\n") as run:
+    with make_run(broker="  session: {expiry: 12s}\n") as run:
         broker, learner, actor = run.broker(), run.learner(), run.actor(0)
         run.await_more("actor-0", "actor_steps", 100)
         actor.popen.send_signal(signal.SIGSTOP)
-        time.sleep(3.5)  # more than half of the expiry: a broker that is silent for so long is given up
+        time.sleep(6.5)  # more than half of the expiry: a broker that is silent for so long is given up
         actor.popen.send_signal(signal.SIGCONT)
         run.await_more("actor-0", "actor_steps", 100)
         check("C0103" not in actor.text(), actor.text())

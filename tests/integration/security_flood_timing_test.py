@@ -98,7 +98,7 @@ while True:
     end, n, worst = time.monotonic() + float(line), 0, 0.0
     while time.monotonic() < end:
         start = time.monotonic()
-        service.ask("counter", pb.Counter(name="innocent", add=1), timeout=20)
+        service.ask("counter", pb.Counter(name="innocent", add=1), timeout=60)
         worst, n = max(worst, time.monotonic() - start), n + 1
     print(n / float(line), worst, flush=True)
 """
@@ -173,7 +173,7 @@ def a_flood_of_failing_handshakes(world):
           % (HANDSHAKES // rounds * len(ratios), took, alone, statistics.median(rates), statistics.median(rates) / alone, ratio, worst * 1000,
              open_before, most_open, (most_size - size) / 1e6, len(world.broker.lines("B0606")) - lines))
     check(share() >= least, "the innocent client got %.2f of its rate" % share())
-    check(worst < 5.0, "an answer took %.2f s" % worst)
+    check(worst < 20.0, "an answer took %.2f s" % worst)
     check(most_size - size < (512 if SANITIZED else 64) << 20, "memory grew by %d bytes" % (most_size - size))
     check(len(world.broker.lines("B0606")) - lines <= 6 * (took + 2 * len(ratios)), "lines in the log")
     eventually(lambda: descriptors(world) <= open_before + 4, 40, "the descriptors")

@@ -55,7 +55,7 @@ broker:
   tables: [{name: replay, max_size: 10000, limiter: {kind: sample_to_insert_ratio, samples_per_insert: 2, min_size: 20,
                                                       error_buffer: 40}}]
 """
-BACK = 15  # seconds in which the plan is met again
+BACK = 60  # seconds in which the plan is met again
 
 
 class Terminal(Launcher):

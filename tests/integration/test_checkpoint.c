@@ -246,11 +246,14 @@ static void damage(uint32_t number, bool cut)
     snprintf(path, sizeof path, "%s/checkpoint-%08u.replay", folder, number);
     int file = open(path, O_RDWR);
     struct stat about;
+    uint8_t byte = 0;
     assert_true(file >= 0 && fstat(file, &about) == 0);
     if (cut)
         assert_int_equal(ftruncate(file, about.st_size / 2), 0);
-    else
-        assert_int_equal(pwrite(file, "?", 1, about.st_size / 2), 1);
+    else if (pread(file, &byte, 1, about.st_size / 2) == 1)
+        byte ^= 0x55;
+    if (!cut)
+        assert_int_equal(pwrite(file, &byte, 1, about.st_size / 2), 1);
     close(file);
 }
 

@@ -198,7 +198,7 @@ TEST(the_end_does_not_wait_for_a_full_disk)
     clock_gettime(CLOCK_MONOTONIC, &from);
     assert_int_equal(WEXITSTATUS(broker_process_stop(&self->broker, SIGTERM)), 0);
     clock_gettime(CLOCK_MONOTONIC, &to);
-    assert_in_range(to.tv_sec - from.tv_sec, 0, 20); /* it tries for a second, twice */
+    assert_in_range(to.tv_sec - from.tv_sec, 0, 60); /* it tries for a second, twice */
     assert_int_equal(mount("tmpfs", self->disk, "tmpfs", MS_REMOUNT, "size=64m"), 0);
     broker_process_again(&self->broker, NULL);
     assert_true(process_await(is_done, self));

@@ -13,8 +13,6 @@
 #include "tests/support/process.h"
 #include "tests/support/test.h"
 
-#define POLL_MS 2000
-
 static const char tables[] = "  - name: other\n"
                              "  - name: queue\n"
                              "    max_size: 4\n"
@@ -65,22 +63,22 @@ static void add_items(struct fixture *f, int n)
     float value = 1.0f;
     for (int i = 0; i < n; i++) {
         const void *values[] = {&value};
-        ok(rp_writer_append(f->writer, values, POLL_MS, &f->err), &f->err);
-        ok(rp_writer_item_last(f->writer, "queue", 1.0, 1, POLL_MS, NULL, &f->err), &f->err);
+        ok(rp_writer_append(f->writer, values, WAIT, &f->err), &f->err);
+        ok(rp_writer_item_last(f->writer, "queue", 1.0, 1, WAIT, NULL, &f->err), &f->err);
     }
 }
 
 static int insert_waits(void *ctx)
 {
     struct fixture *f = ctx;
-    observer_poll(f->observer, POLL_MS, &f->seen);
+    observer_poll(f->observer, WAIT, &f->seen);
     return f->seen.waiting_inserts == 1 && f->seen.inserts == 4;
 }
 
 static int sample_waits(void *ctx)
 {
     struct fixture *f = ctx;
-    observer_poll(f->observer, POLL_MS, &f->seen);
+    observer_poll(f->observer, WAIT, &f->seen);
     return f->seen.waiting_samplers == 2 && f->seen.samples == 9;
 }
 
@@ -88,12 +86,12 @@ TEST(counts_and_waits, set_up, tear_down)
 {
     struct fixture *f = *state;
     static const rp_column column = {.name = "x", .dtype = RP_DTYPE_FLOAT32};
-    rp_counter_add(f->client, "environment_steps", 70, POLL_MS, NULL, NULL);
-    rp_counter_add(f->client, "environment_steps_taken", 3, POLL_MS, NULL, NULL); /* what an earlier leg has put back */
-    rp_counter_add(f->client, "learner_steps", 7, POLL_MS, NULL, NULL);
-    rp_params_put(f->client, "policy", "p", 1, POLL_MS, NULL, NULL);
-    rp_params_put(f->client, "policy", "q", 1, POLL_MS, NULL, NULL);
-    f->writer = rp_writer_new(f->client, &column, 1, NULL, POLL_MS, &f->err);
+    rp_counter_add(f->client, "environment_steps", 70, WAIT, NULL, NULL);
+    rp_counter_add(f->client, "environment_steps_taken", 3, WAIT, NULL, NULL); /* what an earlier leg has put back */
+    rp_counter_add(f->client, "learner_steps", 7, WAIT, NULL, NULL);
+    rp_params_put(f->client, "policy", "p", 1, WAIT, NULL, NULL);
+    rp_params_put(f->client, "policy", "q", 1, WAIT, NULL, NULL);
+    f->writer = rp_writer_new(f->client, &column, 1, NULL, WAIT, &f->err);
     assert_non_null(f->writer);
     add_items(f, 9);
     assert_true(process_await(insert_waits, f));
@@ -132,13 +130,13 @@ static int broker_answers(void *ctx)
 TEST(broker_goes_and_comes, set_up, tear_down)
 {
     struct fixture *f = *state;
-    rp_counter_add(f->client, "environment_steps", 70, POLL_MS, NULL, NULL);
-    assert_true(broker_answers(f));
+    rp_counter_add(f->client, "environment_steps", 70, WAIT, NULL, NULL);
+    assert_true(process_await(broker_answers, f));
     uint64_t instance = f->seen.broker_instance;
     broker_process_stop(&f->broker, SIGKILL);
     int64_t before = f->seen.at_ns;
     assert_false(broker_answers(f));
-    assert_true(f->seen.at_ns - before < INT64_C(3000000000));
+    assert_true(f->seen.at_ns - before < INT64_C(20000000000));
     assert_int_equal(f->seen.steps, 70);
     broker_process_again(&f->broker, NULL);
     assert_true(process_await(broker_answers, f));

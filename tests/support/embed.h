@@ -18,6 +18,7 @@ struct embed {
     bool remote;   /* the endpoints are not inproc: messages take time */
     uint64_t due;  /* messages that peers have sent since the last embed_settle */
     uint64_t seen; /* messages that the broker had read at the last embed_settle */
+    bool lossy;    /* messages may be lost with their sockets, or the broker may not read them */
 };
 
 /* tables: the YAML under "tables:"; more: further top-level keys (other endpoints, too), or NULL. Fails the test if the broker

@@ -31,7 +31,7 @@ static int tell(void **state)
 /* A thread that ends may have a block for a moment longer. */
 static void check_held(uint64_t want)
 {
-    for (int ms = 0; nomem_held() != want && ms < 3000; ms++)
+    for (int ms = 0; nomem_held() != want && ms < WAIT; ms++)
         usleep(1000);
     if (nomem_held() != want)
         nomem_print_held(5);

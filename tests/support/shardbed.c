@@ -49,3 +49,18 @@ void shardbed_stop(struct shardbed *self)
     }
     rmdir(self->dir);
 }
+
+static int all_are_connected(void *client)
+{
+    rp_client_info info = {.struct_size = sizeof info};
+    assert_int_equal(rp_client_get_info(client, &info, NULL), RP_OK);
+    return info.connected_shards == info.shards;
+}
+
+rp_client *shardbed_connect(const struct shardbed *self, uint32_t shard, const rp_client_options *options)
+{
+    rp_error err = {0};
+    rp_client *client = must(rp_client_connect(self->services[shard], options, WAIT, &err), &err);
+    assert_true(process_await(all_are_connected, client));
+    return client;
+}

@@ -23,4 +23,8 @@ void shardbed_prepare(struct shardbed *self, uint32_t n);
 void shardbed_run(struct shardbed *self, uint32_t shard, const char *tables, const char *more);
 void shardbed_stop(struct shardbed *self);
 
+/* Connects by the service of a shard, and waits until all shards are connected: a connect gets along without a shard that takes
+ * longer than a second. options: may be NULL. */
+rp_client *shardbed_connect(const struct shardbed *self, uint32_t shard, const rp_client_options *options);
+
 #endif

@@ -24,7 +24,7 @@ def server(tmp_path_factory):
 
 @pytest.fixture
 def client(server):
-    with server.client(timeout=20) as client:
+    with server.client(timeout=60) as client:
         for table in client.tables:
             client.reset(table)
         yield client

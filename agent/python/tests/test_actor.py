@@ -54,7 +54,7 @@ def policy(config, seed=0, scale=1.0):
 
 @pytest.fixture
 def broker():
-    with replaybus.Server([ONCE, replaybus.Table("other")]) as server, server.client(timeout=20) as client:
+    with replaybus.Server([ONCE, replaybus.Table("other")]) as server, server.client(timeout=60) as client:
         yield types.SimpleNamespace(endpoint=server.endpoint, client=client)
 
 
@@ -93,9 +93,9 @@ def c_items(config, steps, tmp_path, tensors):
     """What replay-actor writes with these parameters."""
     path = tmp_path / "run.json"
     path.write_text(json.dumps({**config, "stop": {"steps": steps}}))
-    with replaybus.Server([ONCE]) as server, server.client(timeout=20) as client:
+    with replaybus.Server([ONCE]) as server, server.client(timeout=60) as client:
         client.params["policy"] = weights.encode(tensors)
-        subprocess.run([ACTOR, "-c", str(path), "-e", server.endpoint], check=True, timeout=60, capture_output=True)
+        subprocess.run([ACTOR, "-c", str(path), "-e", server.endpoint], check=True, timeout=120, capture_output=True)
         return take_all(client)
 
 
@@ -180,7 +180,7 @@ def test_act_waits_for_the_first_parameters(broker):
         start = time.monotonic()
         timer.start()
         assert actor.act(np.zeros(4, "float32")) in (0, 1)
-        assert 0.2 < time.monotonic() - start < 20
+        assert 0.2 < time.monotonic() - start < 50
         timer.join()
 
 
@@ -468,7 +468,7 @@ def interrupt_when_it_waits(actor):
 
 def test_ctrl_c_in_observe_loses_nothing():
     """A step that Ctrl-C interrupts, because the table is full, is finished by the next call."""
-    with replaybus.Server([FULL]) as server, server.client(timeout=20) as client:
+    with replaybus.Server([FULL]) as server, server.client(timeout=60) as client:
         with replaybus.Actor(server.endpoint, full_config(), wait=False) as actor:
             actor.observe_first(np.zeros(4, "float32"))
             thread = threading.Thread(target=interrupt_when_it_waits, args=(actor,))
@@ -506,7 +506,7 @@ with replaybus.Server([replaybus.Table("replay")]) as server:
         late = time.monotonic() - sent[0]
         sys.exit(0 if late < 0.5 else f"{{late}} s")
 """
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
 
 
 def test_close_ends_a_wait(broker):
@@ -530,7 +530,7 @@ def test_closes_after_the_broker():
     start = time.monotonic()
     with pytest.raises(replaybus.DeadlineExceeded):
         actor.close(0.3)
-    assert actor.closed and time.monotonic() - start < 20
+    assert actor.closed and time.monotonic() - start < 50
 
 
 def test_exit_without_close(broker):
@@ -542,7 +542,7 @@ for _ in range(50):
     actor.act(np.zeros(4))
     actor.observe(1.0, False, False, np.zeros(4))
 """
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert (out.returncode, out.stderr) == (0, "")
     assert len(take_all(broker.client)["reward"]) == 49
 

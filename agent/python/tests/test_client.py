@@ -163,12 +163,12 @@ def test_every_error(cls):
 
 def test_without_numpy():
     out = subprocess.run([sys.executable, "-c", "import sys; sys.modules['numpy'] = None; import replaybus"], capture_output=True,
-                         text=True, timeout=60)
+                         text=True, timeout=120)
     assert out.returncode == 1 and "pip install numpy" in out.stderr and sys.executable in out.stderr
 
 
 def test_self_test():
-    out = subprocess.run([sys.executable, "-m", "replaybus"], capture_output=True, text=True, timeout=60)
+    out = subprocess.run([sys.executable, "-m", "replaybus"], capture_output=True, text=True, timeout=120)
     assert out.returncode == 0, out.stderr
     assert replaybus.__version__ in out.stdout and "self-test" in out.stdout
 

@@ -31,9 +31,9 @@ def test_roles(keys, mode):
         with actor.writer() as writer:
             writer.append({"x": 1.0})
             writer.item("replay", 1.0)
-            writer.flush(timeout=10)
+            writer.flush(timeout=60)
         again = pickle.loads(pickle.dumps(learner))
-        with again.sampler("replay", batch_size=1, timeout=10) as sampler:
+        with again.sampler("replay", batch_size=1, timeout=60) as sampler:
             assert next(sampler).data["x"].tolist() == [[1.0]]
         with pytest.raises(replaybus.PermissionDenied):
             actor.params["policy"] = b"weights"

@@ -60,7 +60,7 @@ def test_reduce(client):
         with client.reduce("group") as member:
             joined.wait(10)
             values = np.full(5, i, "float32")
-            results.append((member.add(values, timeout=10), values.tolist()))
+            results.append((member.add(values, timeout=60), values.tolist()))
 
     joined = threading.Barrier(3)
     threads = [threading.Thread(target=work, args=(i,)) for i in range(3)]
@@ -74,7 +74,7 @@ def test_reduce(client):
 def test_reduce_alone(client):
     with client.reduce("one") as member:
         values = np.arange(3, dtype="float32")
-        assert member.add(values, timeout=10).contributors == 1 and values.tolist() == [0, 1, 2]
+        assert member.add(values, timeout=60).contributors == 1 and values.tolist() == [0, 1, 2]
         for wrong in (np.zeros(3), np.zeros((4, 4), "float32")[:, 0]):
             with pytest.raises((ValueError, BufferError)):
                 member.add(wrong)

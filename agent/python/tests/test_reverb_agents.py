@@ -210,7 +210,7 @@ def test_a_server_that_is_not_there():
         start = time.monotonic()
         with pytest.raises(reverb.DeadlineExceededError):
             call()
-        assert time.monotonic() - start < 30
+        assert time.monotonic() - start < 60
 
 
 def test_a_block_that_fails_does_not_wait_long():
@@ -223,4 +223,4 @@ def test_a_block_that_fails_does_not_wait_long():
                 writer.append(1)
                 writer.create_item("full", 1.0, writer.history[-1])
                 writer.flush(timeout_ms=20)
-        assert time.monotonic() - start < 30
+        assert time.monotonic() - start < 60

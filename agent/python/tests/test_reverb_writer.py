@@ -171,7 +171,7 @@ def test_time_outs(client):
         writer.flush(timeout_ms=50)
     with pytest.raises(TimeoutError):
         writer.end_episode(timeout_ms=50)
-    assert time.monotonic() - start < 30
+    assert time.monotonic() - start < 60
     reader = threading.Thread(target=lambda: list(client.sample("full", 2)))
     reader.start()
     writer.close()
@@ -237,7 +237,7 @@ def test_an_item_of_an_open_step_keeps_the_time_out(client):
     for _ in range(2):
         with pytest.raises(reverb.DeadlineExceededError):
             writer.flush(timeout_ms=30)
-    assert time.monotonic() - start < 30
+    assert time.monotonic() - start < 60
     reader = threading.Thread(target=lambda: list(client.sample("full", 3, emit_timesteps=False)))
     reader.start()
     writer.flush(timeout_ms=5000)
@@ -256,4 +256,4 @@ def test_closing_gives_up_after_a_time_out(client):
     start = time.monotonic()
     writer.close()
     writer.close()
-    assert time.monotonic() - start < 30
+    assert time.monotonic() - start < 60

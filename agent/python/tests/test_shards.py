@@ -19,7 +19,7 @@ def shards(request):
 
 @pytest.fixture
 def client(shards):
-    with shards.client(timeout=20) as client:
+    with shards.client(timeout=60) as client:
         for table in client.tables:
             client.reset(table)
         yield client
@@ -33,7 +33,7 @@ def fill(client, table, episodes, priority=lambda i: 1.0):
             writer.append({"x": float(i)})
             keys.append(writer.item(table, priority(i)))
             writer.end_episode(wait=False)
-        writer.flush(timeout=20)
+        writer.flush(timeout=60)
     return np.array(keys, np.uint64)
 
 
@@ -73,7 +73,7 @@ def test_any_endpoint_and_a_list(shards, client):
     assert len(shards.endpoints) == N and shards.endpoint == shards.endpoints[0]
     assert client.state()["shards"] == client.state()["connected_shards"] == N
     for endpoint in (shards.endpoints[2], ",".join(shards.endpoints[:2])):
-        with replaybus.Client(endpoint, timeout=20) as other:
+        with replaybus.Client(endpoint, timeout=60) as other:
             assert other.counter("steps").add(1) == client.counter("steps").add(0)  # there is one
             batch = other.sampler("uniform", 100).next(20)
             assert set(batch.key.tolist()) <= set(keys.tolist()) and np.allclose(batch.probability, 1 / 30)
@@ -81,7 +81,7 @@ def test_any_endpoint_and_a_list(shards, client):
 
 def test_sources_with_shares(client, server):
     """Demonstrations at one broker without shards beside replay over shards."""
-    with server.client(timeout=20) as demos:
+    with server.client(timeout=60) as demos:
         demos.reset("uniform")
         mine, theirs = fill(client, "uniform", 20), fill(demos, "uniform", 10)
         sources = [(client, "uniform"), (demos, "uniform", 0.25)]

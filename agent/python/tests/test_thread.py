@@ -65,14 +65,14 @@ def test_fork_with_a_server_in_a_thread():
 
 def _stop_in_child(endpoint):
     gc.collect()
-    size = replaybus.Client(endpoint, timeout=10).info()["tables"][0]["size"]
+    size = replaybus.Client(endpoint, timeout=60).info()["tables"][0]["size"]
     return size
 
 
 def test_exit_with_a_server_in_a_thread():
     script = ("import replaybus; s = replaybus.Server([replaybus.Table('t')], mode='thread'); c = s.client()\n"
               "w = c.writer(); w.append(1.0); w.item('t'); sampler = c.sampler('t', 1); next(sampler)")
-    out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=30)
+    out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
     assert (out.returncode, out.stderr) == (0, "")
 
 

@@ -40,7 +40,7 @@ def episode(tmp_path, environment, agent, tensors):
                                   "broker": {"tables": [{"name": "replay"}]}}))
     replaybus.weights.save(weights, {**tensors, "steps": np.array([3], "uint64")})
     out = subprocess.run([str(ACTOR), "-c", str(config), "--weights", str(weights), "--show", "--episodes", "1"],
-                         capture_output=True, text=True, timeout=60)
+                         capture_output=True, text=True, timeout=120)
     assert out.returncode == 0, out.stderr
     lines = out.stdout.splitlines()
     rows = np.array([line.split() for line in lines if line[:6].strip().isdigit()], float)

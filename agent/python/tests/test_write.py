@@ -213,7 +213,7 @@ def test_vector_writer(client):
         assert [info["episode"] for info in writer.info()] == [0, 1, 0, 0]
         with pytest.raises(ValueError):
             writer.append({"x": np.arange(3.0)})
-        writer.flush(timeout=10)
+        writer.flush(timeout=60)
     rows = sample(client, "queue", 7).data["x"].tolist()
     assert sorted(rows) == sorted([[i, i + 10] for i in range(4)] + [[i + 10, i + 20] for i in (0, 2, 3)])
     assert len(writer) == 4
@@ -295,7 +295,7 @@ def test_item_waits_for_room(client):
             writer.flush(timeout=0.05)
         assert [wait["kind"] for wait in client.why()["waits"]] == ["insert"]
         client.reset("ratio")
-        writer.flush(timeout=10)
+        writer.flush(timeout=60)
 
 
 def test_rejections(client):

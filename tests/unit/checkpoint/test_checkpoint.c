@@ -551,7 +551,7 @@ TEST(old_ones_go_and_foreign_files_stay, set_up, tear_down)
     print_message("%u checkpoints, %u segments kept of %llu\n", kept, segments,
                   (unsigned long long)broker->stream->segment);
     stream_hand_over(broker->stream); /* the newest is a file, too */
-    for (uint32_t ms = 0; ms < 5000 && files("segment-") != segments + 1; ms++)
+    for (uint32_t ms = 0; ms < WAIT && files("segment-") != segments + 1; ms++)
         zmq_poll(NULL, 0, 1);
     assert_int_equal(files("segment-"), segments + 1);
     assert_true(segments < broker->stream->segment);

@@ -130,14 +130,18 @@ TEST(every_path_is_answered)
 /* The server stops at once, though a request waits for a core thread that does not answer any more. */
 TEST(stopping_does_not_wait)
 {
-    struct core core;
-    struct web *web = begin(&core);
-    atomic_store(&core.mood, IS_SILENT);
-    int fd = dial(web, "/metrics");
-    while (!atomic_load(&core.asked))
-        usleep(1000);
-    int64_t start_ns = now();
-    end(&core, &web);
-    assert_true(now() - start_ns < 4 * NS_PER_S); /* the request would wait for five seconds */
-    close(fd);
+    int64_t took_ns = INT64_MAX;
+    for (uint32_t tries = 0; tries < 5 && took_ns > 4 * NS_PER_S; tries++) { /* a machine stalls, but not five times */
+        struct core core;
+        struct web *web = begin(&core);
+        atomic_store(&core.mood, IS_SILENT);
+        int fd = dial(web, "/metrics");
+        while (!atomic_load(&core.asked))
+            usleep(1000);
+        int64_t start_ns = now();
+        end(&core, &web);
+        took_ns = now() - start_ns;
+        close(fd);
+    }
+    assert_true(took_ns < 4 * NS_PER_S); /* the request would wait for five seconds */
 }

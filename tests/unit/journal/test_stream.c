@@ -73,7 +73,7 @@ static void desk_begin(struct desk *self)
 static void desk_settle(struct desk *self)
 {
     stream_hand_over(self->stream);
-    for (uint32_t i = 0; i < 2000 && self->stream->durable < stream_now(self->stream); i++) {
+    for (uint32_t i = 0; i < WAIT && self->stream->durable < stream_now(self->stream); i++) {
         zmq_pollitem_t item = {disk_writer_socket(self->stream->disk_writer), 0, ZMQ_POLLIN, 0};
         zmq_poll(&item, 1, 5);
         stream_run(self->stream);

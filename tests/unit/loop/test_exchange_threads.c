@@ -52,7 +52,7 @@ TEST(every_question_is_answered)
         unsigned parts = 1 + i % 7;
         exchange_ask(&exchange, parts);
         struct pollfd fd = {exchange.made_fd, POLLIN, 0};
-        assert_int_equal(poll(&fd, 1, 10000), 1);
+        assert_int_equal(poll(&fd, 1, WAIT), 1);
         struct snapshot *snapshot = exchange_take(&exchange);
         assert_non_null(snapshot);
         assert_int_equal(snapshot->parts, parts);

@@ -65,7 +65,7 @@ static int ask(struct scene *self, const struct frame *frames, uint32_t n, char 
     for (uint32_t i = 0; i < n; i++)
         assert_true(zmq_send(self->ask, frames[i].data, frames[i].size, i + 1 < n ? ZMQ_SNDMORE : 0) >= 0);
     zmq_pollitem_t item = {self->ask, 0, ZMQ_POLLIN, 0};
-    for (uint32_t ms = 0; zmq_poll(&item, 1, 1) == 0 && ms < 5000; ms++)
+    for (uint32_t ms = 0; zmq_poll(&item, 1, 1) == 0 && ms < WAIT; ms++)
         broker_turn(self->embed.broker, 0);
     for (uint32_t i = 0; i < 6; i++) {
         assert_true(zmq_recv(self->ask, parts[i], sizeof parts[i] - 1, ZMQ_DONTWAIT) >= 0);

@@ -157,7 +157,7 @@ EMBED_TEST(who_gives_up_or_is_gone_was_charged_nothing, RATIO,
     ask(0, 30, NO_TIMEOUT, 0);
     embed_settle(embed);
     testpeer_reconnect(peer); /* over tcp the broker sees the end of the connection */
-    for (uint32_t i = 0; i < 5000 && embed_table(embed, "t")->waiters.n; i++) {
+    for (uint32_t i = 0; i < WAIT && embed_table(embed, "t")->waiters.n; i++) {
         zmq_poll(NULL, 0, 1);
         embed_advance(embed, 1);
     }

@@ -263,7 +263,7 @@ TEST(picks_of_a_cancelled_request_are_counted_if_they_are_still_there, NULL, end
 /* Until the ROUTER has heard that the peer behind a waiting request is gone. */
 static void await_gone(const struct envelope *to)
 {
-    for (int i = 0; i < 5000; i++) {
+    for (int i = 0; i < WAIT; i++) {
         if (zmq_send(embed.broker->peers.service, to->bytes + 1, to->bytes[0], ZMQ_SNDMORE | ZMQ_DONTWAIT) < 0)
             return;
         zmq_send(embed.broker->peers.service, "", 0, ZMQ_DONTWAIT);
@@ -339,11 +339,11 @@ TEST(requests_of_a_lost_connection_are_given_up, NULL, end)
     testpeer_open(peer, false);
     testpeer_counter(dead, "hello", 1);
     testpeer_sample(dead, "t", 3, NO_TIMEOUT, 0);
-    for (int i = 0; i < 5000 && embed.broker->peers.waits.count < 1; i++)
+    for (int i = 0; i < WAIT && embed.broker->peers.waits.count < 1; i++)
         broker_turn(embed.broker, 1);
     assert_int_equal(embed.broker->peers.waits.count, 1);
     testpeer_close(dead);
-    for (int i = 0; i < 5000 && embed.broker->peers.waits.count; i++)
+    for (int i = 0; i < WAIT && embed.broker->peers.waits.count; i++)
         broker_turn(embed.broker, 1);
     assert_int_equal(embed.broker->peers.waits.count, 0);
     testpeer_insert(peer, "t", 1, 1, 1);

@@ -369,7 +369,7 @@ static void spill_all(void)
 static const struct wait *await_parked(uint64_t n)
 {
     struct broker *broker = embed.broker;
-    for (uint32_t ms = 0; ms < 5000 && broker->spill->parked.n < n; ms++)
+    for (uint32_t ms = 0; ms < WAIT && broker->spill->parked.n < n; ms++)
         if (!service_receive(&broker->service))
             zmq_poll(NULL, 0, 1);
     assert_int_equal(broker->spill->parked.n, n);
@@ -626,7 +626,7 @@ TEST(files_of_a_broker_that_is_gone_are_removed, make_folder, drop_folder)
     start(TABLE, "memory: 64KiB", NULL);
     assert_int_equal(embed_table(&embed, "t")->in.size, 0);
     embed_advance(&embed, 1100);
-    for (uint32_t ms = 0; ms < 5000 && count_segments() > 1; ms++)
+    for (uint32_t ms = 0; ms < WAIT && count_segments() > 1; ms++)
         zmq_poll(NULL, 0, 1);
     assert_true(count_segments() <= 1);
 }
@@ -669,7 +669,7 @@ TEST(checkpoints_move_chunks_that_are_on_disk_only, make_folder, drop_folder)
     testpeer_forget(peer);
     twin_checkpoint(&embed);
     twin_checkpoint(&embed);
-    for (uint32_t ms = 0; ms < 5000 && count_segments() > before / 2; ms++)
+    for (uint32_t ms = 0; ms < WAIT && count_segments() > before / 2; ms++)
         zmq_poll(NULL, 0, 1);
     assert_true(count_segments() <= before / 2);
     twin_kill(&embed);

@@ -47,7 +47,7 @@ static void start(struct embed *embed, enum mode mode)
 static void settle(struct embed *embed)
 {
     struct stream *stream = embed->broker->stream;
-    for (uint32_t ms = 0; ms < 10000; ms++) {
+    for (uint32_t ms = 0; ms < WAIT; ms++) {
         embed_settle(embed);
         assert_true(stream->out.used <= stream->out.capacity);
         if (stream->durable >= stream_now(stream))
