@@ -19,7 +19,7 @@
 #define SMALL_MOST (512u << 10)
 /* Classes from 1 KiB to 512 KiB, eight for each power of two. */
 #define FIRST_LOG 10u
-#define CLASSES ((19u - FIRST_LOG) * 8)
+#define SHM_CLASSES ((19u - FIRST_LOG) * 8)
 /* A large object of 513 KiB takes a whole unit of the file, though not of the memory. */
 #define FILE_FACTOR 8u
 /* Pages without objects that are kept for the next ones, besides an eighth. */
@@ -55,7 +55,7 @@ struct shm {
     uint32_t n_units;
     uint32_t lowest; /* no unit below is free */
     uint32_t top;    /* no unit from here on was ever used */
-    uint32_t room[CLASSES];
+    uint32_t room[SHM_CLASSES];
     uint64_t stamp; /* the newest */
     struct shm_file file;
 };

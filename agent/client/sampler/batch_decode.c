@@ -15,6 +15,7 @@
 
 #include "agent/client/conn/conn.h"
 #include "agent/client/sampler/batch.h"
+#include "agent/client/sampler/batch_slabs.h"
 #include "agent/client/sampler/crew.h"
 #include "proto/base/dtype.h"
 #include "proto/base/error.h"
@@ -23,11 +24,9 @@
 
 /* Frames of a reply that need no allocation. */
 #define FEW_FRAMES 16u
-#define SLAB_KEEP ((size_t)64 << 20)
 /* Chunks, and blocks, without data that a reply may have: a broker puts no more chunks into one. */
 #define SPARE_EMPTY (UINT64_C(1) << 20)
 
-#define SLAB_BYTES ((size_t)1 << 20)
 /* Layouts that are kept from reply to reply, by the broker's number modulo this. */
 #define KEPT_LAYOUTS 512u
 /* Bytes of a batch that several threads fill, and parts into which it is cut for each of them: one of them may be slow. */
@@ -85,12 +84,6 @@ struct batch_item {
     uint32_t n_refs;
     uint32_t offset;
     uint32_t length;
-};
-
-struct batch_slab {
-    struct batch_slab *next;
-    size_t size, used;
-    _Alignas(16) uint8_t data[];
 };
 
 struct batch_vec {
@@ -527,41 +520,6 @@ static rp_status read_layouts(struct batch_decoder *self, const struct wire_samp
 
 /* ---- copying rows ---- */
 
-static void slabs_reset(struct batch_worker *self, size_t keep)
-{
-    struct batch_slab *kept = NULL;
-    while (self->slabs) {
-        struct batch_slab *slab = self->slabs, *drop = slab;
-        self->slabs = slab->next;
-        if (slab->size <= keep && (!kept || slab->size > kept->size)) {
-            drop = kept;
-            kept = slab;
-        }
-        free(drop);
-    }
-    if (kept) {
-        kept->next = NULL;
-        kept->used = 0;
-    }
-    self->slabs = kept;
-}
-
-static void *slabs_take(struct batch_worker *self, size_t bytes)
-{
-    bytes = (bytes + 15) & ~(size_t)15;
-    if (!self->slabs || self->slabs->size - self->slabs->used < bytes) {
-        size_t size = bytes > SLAB_BYTES ? bytes : SLAB_BYTES;
-        struct batch_slab *slab = malloc(sizeof *slab + size);
-        if (!slab)
-            return NULL;
-        *slab = (struct batch_slab){.next = self->slabs, .size = size};
-        self->slabs = slab;
-    }
-    void *out = self->slabs->data + self->slabs->used;
-    self->slabs->used += bytes;
-    return out;
-}
-
 static rp_status block_damaged(const struct batch_block *block, const struct batch_field *field, rp_error *err)
 {
     if (block->codec == RP_CODEC_ABSENT)
@@ -590,7 +548,7 @@ static rp_status block_open(struct batch_worker *self, struct batch_block *block
             return block_damaged(block, field, err);
         block->plain = block->data;
     } else {
-        uint8_t *out = whole ? whole : slabs_take(self, (size_t)bytes);
+        uint8_t *out = whole ? whole : batch_slabs_take(&self->slabs, (size_t)bytes);
         const uint8_t *from = block_bytes(self, block);
         if (!out || !from)
             return no_memory(err);
@@ -1131,7 +1089,7 @@ rp_status batch_decode(struct batch_decoder *self, const struct batch_reply *rep
     self->view = reply->view;
     self->made_bytes = 0;
     for (uint32_t i = 0; i < crew_size(self->crew); i++)
-        slabs_reset(&self->workers[i], SLAB_KEEP);
+        batch_slabs_reset(&self->workers[i].slabs, BATCH_SLAB_KEEP);
     self->shared = (struct batch_shared){.overtaken = shared && !reply->arena};
     if (reply->arena)
         RP_TRY(check_places(reply, err));
@@ -1180,7 +1138,7 @@ void batch_decoder_destroy(struct batch_decoder **self)
     for (size_t i = 0; i < sizeof vecs / sizeof vecs[0]; i++)
         free(vecs[i]->data);
     for (uint32_t i = 0; decoder->workers && decoder->crew && i < crew_size(decoder->crew); i++) {
-        slabs_reset(&decoder->workers[i], 0);
+        batch_slabs_reset(&decoder->workers[i].slabs, 0);
         codec_scratch_fini(&decoder->workers[i].scratch);
         free(decoder->workers[i].stable.data);
     }
