@@ -23,6 +23,8 @@ KINDS = {"insert": 2000, "sample": 200, "sample-shared": 200, "update": 400}  # 
 BROKER = "broker_part"  # the function of work.c that gives the broker its turns
 NAMED = 25  # functions of a kind in the record
 SKIPPED = 77
+# The C library chooses functions by the processor: here it has those that every x86-64 can run.
+SAME_EVERYWHERE = {"GLIBC_TUNABLES": "glibc.cpu.hwcaps=-AVX2,-AVX,-FMA,-FMA4,-ERMS,-FSRM,-AVX_Fast_Unaligned_Load,-SSE4_2,-SSSE3"}
 
 
 def read_profile(path):
@@ -51,7 +53,8 @@ def read_profile(path):
 
 def profile(folder, kind, n):
     out = folder / f"{kind}-{n}"
-    subprocess.run(["valgrind", "-q", "--tool=callgrind", f"--callgrind-out-file={out}", WORK, kind, str(n)], check=True)
+    subprocess.run(["valgrind", "-q", "--tool=callgrind", f"--callgrind-out-file={out}", WORK, kind, str(n)], check=True,
+                   env={**os.environ, **SAME_EVERYWHERE})
     return read_profile(out)
 
 
