@@ -436,24 +436,57 @@ TEST(many_samplers_share_memory_and_reads, make_folder, drop_folder)
     assert_true(most <= 256 << 10);
 }
 
-/* A sample that has read its data waits for a client that does not read; meanwhile the data goes to disk again. */
-TEST(data_goes_while_its_client_does_not_read, make_folder, drop_folder)
+/* Parks a sample, and holds it when it has read its data, because its client does not read. Returns its client. */
+static struct peer *park_and_hold(struct testpeer *peer, uint64_t *id)
 {
-    struct testpeer *peer = start_rows(TABLE, "memory: 1MiB", NULL);
+    struct broker *broker = embed.broker;
     insert_rows(peer, 0, 60, 32, false);
     spill_all();
-    uint64_t id = testpeer_sample(peer, "t", 12, NO_TIMEOUT, 0);
-    const struct wait *wait = await_parked(1);
-    struct broker *broker = embed.broker;
-    struct peer *to = peer_find(&broker->peers, &wait->to);
+    *id = testpeer_sample(peer, "t", 12, NO_TIMEOUT, 0);
+    struct peer *to = peer_find(&broker->peers, &await_parked(1)->to);
     atomic_fetch_add(&to->pending_bytes, 1LL << 40);
     for (uint32_t ms = 0; ms < WAIT && !broker->samples.held.first; ms++)
         broker_turn(broker, 1);
     assert_non_null(broker->samples.held.first);
+    return to;
+}
+
+/* A sample that has read its data waits for a client that does not read; meanwhile the data goes to disk again. */
+TEST(data_goes_while_its_client_does_not_read, make_folder, drop_folder)
+{
+    uint64_t id;
+    struct testpeer *peer = start_rows(TABLE, "memory: 1MiB", NULL);
+    struct peer *to = park_and_hold(peer, &id);
     spill_all();
     atomic_fetch_sub(&to->pending_bytes, 1LL << 40);
     embed_advance(&embed, 5);
     check_all(testpeer_await(peer, id));
+}
+
+/* The same, and the sample is cancelled meanwhile: it is parked again, and no longer held. */
+TEST(data_goes_and_a_held_sample_is_cancelled, make_folder, drop_folder)
+{
+    uint64_t id;
+    struct testpeer *peer = start_rows(QUEUE, "memory: 1MiB", NULL);
+    struct peer *to = park_and_hold(peer, &id);
+    struct broker *broker = embed.broker;
+    const struct picks *picks = &broker->samples.held.first->picks;
+    for (uint32_t i = 0; i < picks->n_refs; i++)
+        if (chunk_is_here(picks->refs[i]))
+            store_let_go(&broker->store, picks->refs[i]);
+    Replay__Cancel cancel = REPLAY__CANCEL__INIT;
+    cancel.n_id = 1;
+    cancel.id = &id;
+    TESTPEER_REQUEST(request, CANCEL, cancel, &cancel);
+    testpeer_ask(peer, &request);
+    await_parked(1);
+    assert_int_equal(broker->samples.held.n, 0);
+    atomic_fetch_sub(&to->pending_bytes, 1LL << 40);
+    embed_advance(&embed, 5);
+    const struct testpeer_answer *answer = testpeer_await(peer, id);
+    check_all(answer);
+    assert_int_equal(answer->reply->sample->n_key, 12);
+    assert_has(answer->text, "cancelled");
 }
 
 static void damage(const struct chunk *chunk)
