@@ -1,5 +1,6 @@
 """Traces: replay-ctl trace of real runs, checked against the rules of Chrome's trace format."""
 
+import functools
 import json
 import pathlib
 import subprocess
@@ -8,7 +9,7 @@ import threading
 from runs import PATIENCE, SLOW, Process, Run, check, configuration, equal, eventually, program
 from harness import test
 from generated import pb
-from service import Service
+from service import ReplayError, Service
 
 CONFIG = configuration(
     broker="  folder: BASE/journal\n  journal: 50ms\n  checkpoint: {every: 300ms}\n", stop="{steps: 0}",
@@ -129,15 +130,28 @@ def names(trace, process):
 
 # ---- tests
 
+def windows(function):
+    """Traces for a second, and for ten if something was not seen in the first: a machine that stalls is slow, and a fault stays."""
+    @functools.wraps(function)
+    def both():
+        try:
+            function(1)
+        except (AssertionError, ReplayError) as error:
+            print("      again, for longer:", error)
+            function(10)
+    return both
+
+
 @test
-def a_run_of_actors_and_a_learner():
+@windows
+def a_run_of_actors_and_a_learner(seconds):
     with Run(CONFIG) as run:
         run.broker()
         run.learner()
         run.actor(0)
         run.actor(1)
         eventually(lambda: run.policy() > 2, PATIENCE, "published parameters")
-        trace = take(run.base, 1.5 * SLOW)
+        trace = take(run.base, 1.5 * seconds * SLOW)
         check({"broker", "learner-0", "actor-0", "actor-1"} <= set(trace.processes), set(trace.processes))
         check({"insert", "sample", "fill", "reply", "update", "params_put", "checkpoint"} <= names(trace, "broker"),
               names(trace, "broker"))
@@ -178,7 +192,8 @@ ELSEWHERE = ["unshare", "--time", "--fork", "--kill-child", "--monotonic", str(A
 
 
 @test
-def a_learner_with_another_clock():
+@windows
+def a_learner_with_another_clock(seconds):
     """A time namespace stands for another machine: its clock is 500 s ahead, and the trace puts its spans right."""
     if subprocess.run(ELSEWHERE + ["true"], capture_output=True).returncode != 0:
         print("      skipped: no time namespaces here")
@@ -188,7 +203,7 @@ def a_learner_with_another_clock():
         Process(run, "learner-0", ELSEWHERE + [program("learner"), "-c", str(run.config), "--index", "0"])
         run.actor()
         eventually(lambda: run.policy() > 2, PATIENCE, "published parameters")
-        trace = take(run.base, 1.0 * SLOW)
+        trace = take(run.base, seconds * SLOW)
         samples_lie_inside_their_requests(trace, -AHEAD_S * 10**9)
         equal(trace.about("actor-0", "clock_offset_ns"), 0, "the actor has the broker's clock")
         check(all(e["ts"] < 60e6 for e in trace.spans("learner-0")), "spans far off the trace")
@@ -207,7 +222,8 @@ broker:
 
 
 @test
-def a_thousand_requests_lose_nothing():
+@windows
+def a_thousand_requests_lose_nothing(seconds):
     """All are answered, and all are in the trace; a wait that does not end is there, too."""
     with Run(BARE) as run:
         run.broker()
@@ -215,7 +231,7 @@ def a_thousand_requests_lose_nothing():
         service, traces = Service(endpoint), []
         waiting = service.send("sample", pb.Sample(table="replay", count=1))
         eventually(lambda: service.table("replay").waiting_samplers == 1, PATIENCE, "the sample to wait")
-        thread = threading.Thread(target=lambda: traces.append(take(run.base, 2.0 * SLOW)))
+        thread = threading.Thread(target=lambda: traces.append(take(run.base, 2 * seconds * SLOW)))
         thread.start()
         eventually(lambda: service.ask("info", pb.Info())[0].HasField("tracing"), PATIENCE, "the trace's start")
         ids = [service.send("counter", pb.Counter(name="c", add=1)) for _ in range(1000)]
@@ -261,20 +277,21 @@ def record(name=0, track=0, link=0, start=1 << 40, duration=5, id=7):
 
 
 @test
-def clients_share_the_room():
+@windows
+def clients_share_the_room(seconds):
     """All clients together send more than the broker keeps: each shows its beginning, and one that has little leaves its rest."""
     with Run(BARE) as run:
         run.broker()
         endpoint = "ipc://%s/service" % run.base
         admin, clients = Service(endpoint), [Service(endpoint) for _ in range(9)]
         large = b"".join(record(id=i) for i in range(16384))
-        id = admin.send("trace", pb.Trace(duration_ms=1000 * SLOW))
+        id = admin.send("trace", pb.Trace(duration_ms=1000 * seconds * SLOW))
         number = eventually(lambda: clients[0].ask("info", pb.Info())[0].tracing.trace, PATIENCE, "the trace's start")
         for client in clients:
             client.ask("trace_spans", pb.TraceSpans(trace=number, text=["a"]))
         for client, frame in zip(clients, [large[:4000 * 40]] + 8 * [large]):
             client.ask("trace_spans", pb.TraceSpans(trace=number, text=["a"], last=True), [frame])
-        reply, frames = admin.wait(id, 10 * SLOW)
+        reply, frames = admin.wait(id)
         found = {p.client: (len(frame) // 40, p.dropped, frame) for p, frame in zip(reply.trace.processes, frames)}
         equal(found[clients[0].client][:2], (4000, 0), "the small client")
         for client in clients[1:]:
@@ -283,12 +300,13 @@ def clients_share_the_room():
 
 
 @test
-def odd_spans_make_a_sound_file():
+@windows
+def odd_spans_make_a_sound_file(seconds):
     """Spans that all overlap fill a bounded number of rows, and a clock that cannot be puts a client out of the trace."""
     with Run(BARE) as run:
         run.broker()
         service, odd, traces = Service("ipc://%s/service" % run.base), Service("ipc://%s/service" % run.base), []
-        thread = threading.Thread(target=lambda: traces.append(take(run.base, 1.0 * SLOW)))
+        thread = threading.Thread(target=lambda: traces.append(take(run.base, seconds * SLOW)))
         thread.start()
         told = eventually(lambda: (lambda r: r.HasField("tracing") and r.tracing)(service.ask("info", pb.Info())[0]), PATIENCE,
                           "the trace's start")
@@ -310,7 +328,7 @@ def a_file_that_cannot_be_written():
         run.broker()
         endpoint, out = "ipc://%s/service" % run.base, run.base / "out.json"
         for path in (run.base / "none" / "out.json", run.base):
-            done = subprocess.run(words(endpoint, 60, path), capture_output=True, text=True, timeout=30)
+            done = subprocess.run(words(endpoint, 60, path), capture_output=True, text=True, timeout=120)
             equal(done.returncode, 1, path)
         out.write_text("old")
         limited = "ulimit -f 1; trap '' XFSZ; exec \"$@\""
@@ -331,14 +349,15 @@ def a_file_that_cannot_be_written():
 
 
 @test
-def wrong_spans_are_refused():
+@windows
+def wrong_spans_are_refused(seconds):
     with Run(BARE) as run:
         run.broker()
         endpoint = "ipc://%s/service" % run.base
         admin, client = Service(endpoint), Service(endpoint)
         for duration in (0, 60001, 1 << 63):
             equal(admin.ask("trace", pb.Trace(duration_ms=duration), check=False)[0].status, 1, duration)  # INVALID_ARGUMENT
-        id = admin.send("trace", pb.Trace(duration_ms=1000 * SLOW))
+        id = admin.send("trace", pb.Trace(duration_ms=1000 * seconds * SLOW))
         number = eventually(lambda: client.ask("info", pb.Info())[0].tracing.trace, PATIENCE, "the trace's start")
 
         def send(payload=(), trace=number, **said):
@@ -353,6 +372,6 @@ def wrong_spans_are_refused():
         check(send(name="n" * 256) != 0, "a long name of a client")
         equal(send([record()], name="odd \"\\\n name", pid=5, text=["\u00fc\"<"], last=True), 0, "good spans")
         check(send([record()], text=["a"]) != 0, "spans after the last")
-        reply, frames = admin.wait(id, 10 * SLOW)
+        reply, frames = admin.wait(id)
         equal([p.name for p in reply.trace.processes], ["broker", "odd \"\\\n name"])
         equal(frames[1], record())
