@@ -326,6 +326,15 @@ void kept_samples_unreserve(struct waiter *waiter)
     waiter->reserved = NULL;
 }
 
+/* True if the client would read some chunk itself: small ones travel. */
+static bool some_are_shared(const struct picks *picks)
+{
+    for (uint32_t i = 0; i < picks->n_refs; i++)
+        if (picks->refs[i]->bytes >= STORE_OWN_BYTES)
+            return true;
+    return false;
+}
+
 struct picks *kept_samples_keep(struct waiter *waiter, bool answered)
 {
     struct kept_samples *self = &waiter->samples->kept;
@@ -343,7 +352,7 @@ struct picks *kept_samples_keep(struct waiter *waiter, bool answered)
     struct kept_sample *sample = NULL;
     struct kept_info info = kept_samples_info(waiter);
     info.answered = answered;
-    waiter->shared = waiter->shared && client && id > client->settled;
+    waiter->shared = waiter->shared && client && id > client->settled && some_are_shared(&waiter->picks);
     info.holds = waiter->table->one_by_one || !answered || waiter->shared;
     if (client && id > client->settled) {
         if (info.holds)

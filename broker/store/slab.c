@@ -12,7 +12,7 @@
 #define SLABS_PER_REGION (REGION_BYTES / SLAB_BYTES)
 #define SMALL_LIMIT 1024u
 #define SMALL_CLASSES (SMALL_LIMIT / 16)
-#define CLASSES (SMALL_CLASSES + 32)
+#define SLAB_CLASSES (SMALL_CLASSES + 32)
 #define SPARE_SLABS 64u
 /* A heap with this many regions is considered to be growing. */
 #define GROWING_REGIONS 8u
@@ -40,7 +40,7 @@ struct region {
 struct slab_heap {
     struct slab_bytes bytes; /* first */
     bool ahead;
-    struct slab *room[CLASSES];
+    struct slab *room[SLAB_CLASSES];
     struct slab *spare;
     uint32_t n_spare;
     struct region *regions;

@@ -220,6 +220,7 @@ export function broker(store, page) {
   return h("div", {class: "cards"},
     card("Broker", facts([["release", server.release], ["since", duration(server.uptime_ns / 1e9)], ["service", server.service], ["ingest", server.ingest],
       ["memory", `${bytes(server.memory_bytes)} of ${bytes(server.memory_limit)}`], ["chunks", `${exact(server.chunk_count)}, ${bytes(server.chunk_bytes)} (${bytes(server.raw_bytes)} unpacked)`],
+      ["shared memory", server.shared_clients ? `${bytes(server.memory?.shared ?? 0)}, read by ${plural(server.shared_clients, "sampler")}` : "not used"],
       ["granted to writers", bytes(server.granted_bytes)], ["messages", `${exact(server.messages_in)}, ${exact(server.messages_bad)} bad`],
       ["longest stretch", duration(server.longest_stretch_ns / 1e9)]]),
       lines([{name: "memory", points: over(store, (p) => p.brokerMemory)}], {title: "Memory of the broker's tables", xTime: true, zero: true, format: bytes}),
