@@ -281,8 +281,8 @@ def a_report():
         report = folders[0] / "report.html"
         browser.open(report.as_uri())
         browser.wait("the charts", "return document.querySelectorAll('main figure').length >= 5")  # a short run may lack some figures
-        shown = browser.run("return [...document.querySelectorAll('main section h2')].map((one) => one.textContent)")
-        check(set(charts) <= set(shown), shown)
+        browser.wait("all of them", "const shown = [...document.querySelectorAll('main section h2')].map((one) => one.textContent);"
+                     "return arguments[0].every((one) => shown.includes(one))", charts)
         missing = [part for part in ("final return", "Achieved", "samples per insert", "replay-launch ") if part not in browser.text("main")]
         check(not missing, "the report does not tell", missing)
         check("ended" in browser.text("#verdict"), browser.text("#verdict"))
