@@ -166,8 +166,8 @@ static double adder_item_bytes(const struct run_config *self, const rp_env_spec 
     bool sequence = adder->kind != ADDER_TRANSITION, log_prob = sequence && ops && ops->stores_log_prob;
     double row = (double)(env_observation_bytes(spec) + env_action_bytes(spec) + 2 * sizeof(float) +
                           (sequence ? sizeof(uint8_t) : 0) + (log_prob ? sizeof(float) : 0));
-    double columns = 4.0 + sequence + log_prob;
-    double chunk = sizeof(struct chunk) + columns * (sizeof(uint32_t) + sizeof(uint8_t)) + length * row;
+    uint32_t columns = 4u + sequence + log_prob;
+    double chunk = (double)(sizeof(struct chunk) + chunk_table_bytes(columns)) + length * row;
     double chunks = ceil(spanned / length) + (length > 1.0 ? 1.0 : 0.0);
     return ceil(chunk / GRAIN) * GRAIN * added / length +
            (chunks > 1.0 ? (double)store_block_bytes((uint64_t)chunks * sizeof(void *)) : 0.0);

@@ -10,15 +10,9 @@ struct chunk_split {
     void *data; /* an object of the slab, a block, or a zmq_msg_t */
 };
 
-/* Bytes of block tables and raw_bytes. */
-static size_t table_bytes(uint32_t columns)
-{
-    return (size_t)columns * 5 + sizeof(uint32_t);
-}
-
 static uint8_t *head_end(struct chunk *chunk)
 {
-    return (uint8_t *)(chunk + 1) + (chunk->plain ? 0 : table_bytes(chunk->columns));
+    return (uint8_t *)(chunk + 1) + (chunk->plain ? 0 : chunk_table_bytes(chunk->columns));
 }
 
 static struct chunk_split *split(struct chunk *chunk)
@@ -67,7 +61,7 @@ static struct chunk *head_new(struct store *self, uint32_t columns, uint32_t byt
 {
     uint32_t raw = raw_bytes < UINT32_MAX ? (uint32_t)raw_bytes : UINT32_MAX;
     bool plain = columns == 1 && raw == bytes;
-    struct chunk *chunk = slab_alloc(self->slabs, sizeof *chunk + (plain ? 0 : table_bytes(columns)) + more);
+    struct chunk *chunk = slab_alloc(self->slabs, sizeof *chunk + (plain ? 0 : chunk_table_bytes(columns)) + more);
     if (!chunk)
         return NULL;
     *chunk = (struct chunk){.refs = 1, .columns = (uint8_t)columns, .plain = plain, .bytes = bytes};

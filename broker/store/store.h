@@ -86,6 +86,11 @@ struct store {
 void store_init(struct store *self, uint64_t memory_limit);
 void store_fini(struct store *self);
 
+/* Bytes of the block tables and raw_bytes of a chunk that is not plain. */
+static inline size_t chunk_table_bytes(uint32_t columns)
+{
+    return (size_t)columns * 5 + sizeof(uint32_t);
+}
 /* Bytes that a chunk takes. Block tables count, or chunks without data would cost nothing. */
 static inline uint64_t chunk_cost(const struct chunk *chunk)
 {

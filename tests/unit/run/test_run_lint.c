@@ -287,14 +287,14 @@ static double table_bytes(const char *text, const char *set)
     return bytes;
 }
 
-/* A row of CartPole-v1 is 16 + 4 + 4 + 4 bytes; 56 and 4 * 5 are its chunk's; 16-byte grains; two or more in a list; and 79 bytes
+/* A row of CartPole-v1 is 16 + 4 + 4 + 4 bytes; 48 and 4 + 4 * 5 are its chunk's; 16-byte grains; two or more in a list; and 79 bytes
  * without data: with uniform and fifo. */
 TEST(table_bytes)
 {
     static const char text[] = "broker: {tables: [{name: replay, max_size: 1000}]}";
     assert_true(table_bytes(text, NULL) == 1000.0 * (112 + 32 + 79));
     assert_true(table_bytes(text, "adder.n_step=10") == 1000.0 * (112 + 96 + 79));
-    assert_true(table_bytes(text, "adder.chunk_length=10") == 1000.0 * (368 / 10.0 + 32 + 79));
+    assert_true(table_bytes(text, "adder.chunk_length=10") == 1000.0 * (352 / 10.0 + 32 + 79));
     assert_true(table_bytes(text, "broker.tables[0].max_bytes=4KiB") == 28.0 * (112 + 32 + 79));
     static const char sequences[] = "agent: {algorithm: impala, batch: 2}\n"
                                     "adder: {kind: sequence, length: 21, period: 20}\n"
