@@ -182,7 +182,7 @@ typedef struct rp_sampler_stats {
     uint64_t batches;      /* taken */
     uint64_t items;        /* in them */
     uint64_t decode_ns;    /* time spent decoding */
-    uint64_t shared_bytes; /* read from the memory of brokers */
+    uint64_t shared_bytes; /* of batches that were read from the memory of brokers, at least in part */
     uint64_t overtaken; /* replies that were asked for again, because the broker had used their memory for other data */
 } rp_sampler_stats;
 RP_API rp_status rp_sampler_get_stats(rp_sampler *sampler, rp_sampler_stats *out);

@@ -286,6 +286,29 @@ static void answer_sample(struct fakepeer *self, const Replay__Request *request)
     answer_with(self, &reply, numbers, n * sizeof *numbers);
 }
 
+/* The first cancel crosses a reply whose item is in shared memory; what is asked for again is cancelled. */
+static void on_cancel(struct fakepeer *self, const Replay__Cancel *cancel)
+{
+    static uint64_t place = 64, stamp = 1;
+    for (size_t i = 0; i < cancel->n_id; i++) {
+        Replay__SampleReply body = REPLAY__SAMPLE_REPLY__INIT;
+        Replay__Reply reply = REPLAY__REPLY__INIT;
+        struct given given;
+        fill_items(&body, &given, 1);
+        body.packed = 0;
+        body.n_place = body.n_stamp = 1;
+        body.place = &place;
+        body.stamp = &stamp;
+        reply.id = cancel->id[i];
+        reply.body_case = REPLAY__REPLY__BODY_SAMPLE;
+        reply.sample = &body;
+        if (self->cancels++ == 0)
+            answer(self, &reply);
+        else
+            answer_error(self, cancel->id[i], RP_CANCELLED);
+    }
+}
+
 static void on_request(struct fakepeer *self)
 {
     zmq_msg_t frame;
@@ -317,6 +340,10 @@ static void on_request(struct fakepeer *self)
     } else if (self->permit && request->body_case == REPLAY__REQUEST__BODY_PERMIT) {
         self->permits++;
         answer_permit(self, request->id);
+    } else if (self->overtake && request->body_case == REPLAY__REQUEST__BODY_SAMPLE) {
+        self->samples++;
+    } else if (self->overtake && request->body_case == REPLAY__REQUEST__BODY_CANCEL) {
+        on_cancel(self, request->cancel);
     } else if (self->permit && request->body_case == REPLAY__REQUEST__BODY_SAMPLE) {
         self->samples++;
         answer_sample(self, request);

@@ -41,10 +41,12 @@ struct fakepeer {
     const void
         *permit; /* a Replay__PermitReply: the answer to permits; NULL: none. Samples are then answered without items */
     bool give;   /* samples are answered with items instead: field "number" of one int32 each */
+    bool
+        overtake; /* samples wait for a cancel: the first says that the items are in memory, which nobody has; others are obeyed */
     uint64_t surplus;  /* of them: more than were asked for */
     uint64_t instance; /* random */
     /* Counts. */
-    uint64_t hellos, resumes, heartbeats, byes, explains, permits, samples;
+    uint64_t hellos, resumes, heartbeats, byes, explains, permits, samples, cancels;
     uint64_t messages, duplicates, stale, gaps, blanks;
     uint64_t items, chunks, layouts, out_of_order;
     uint64_t largest;       /* items in one message */

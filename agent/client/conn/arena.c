@@ -17,13 +17,29 @@ static bool is_wanted(bool inside)
     return value ? strcmp(value, "0") != 0 : !inside;
 }
 
+/* Opens a file of a process if it is a regular one of this size: to open others, such as a pipe, would have an effect on who uses them.
+ * Returns -1 if not. */
+static int open_file(uint32_t pid, uint32_t number, uint64_t size)
+{
+    char path[64];
+    struct stat info;
+    snprintf(path, sizeof path, "/proc/%u/fd/%u", pid, number);
+    int name = open(path, O_PATH | O_CLOEXEC), fd = -1;
+    if (name < 0)
+        return -1;
+    snprintf(path, sizeof path, "/proc/self/fd/%d", name);
+    if (fstat(name, &info) == 0 && S_ISREG(info.st_mode) && (uint64_t)info.st_size == size)
+        fd = open(path, O_RDONLY | O_CLOEXEC);
+    close(name);
+    return fd;
+}
+
 /* True if the file is memory that cannot become smaller. */
-static bool is_sound(int fd, uint64_t size)
+static bool is_sealed(int fd, uint64_t size)
 {
     struct stat info;
     int seals = fcntl(fd, F_GET_SEALS);
-    return fstat(fd, &info) == 0 && S_ISREG(info.st_mode) && (uint64_t)info.st_size == size && seals >= 0 &&
-           (seals & F_SEAL_SHRINK);
+    return seals >= 0 && (seals & F_SEAL_SHRINK) && fstat(fd, &info) == 0 && (uint64_t)info.st_size == size;
 }
 
 /* Returns NULL unless the file begins with the nonce. */
@@ -40,16 +56,14 @@ static const uint8_t *map_file(int fd, size_t size, uint64_t nonce)
 
 struct conn_arena *conn_arena_map(struct conn_arena *before, const Replay__Arena *offer, bool inside)
 {
-    char path[64];
     if (!offer || !is_wanted(inside) || offer->size < sizeof before->nonce || offer->size > SIZE_MAX / 2)
         return NULL;
     if (before && before->nonce == offer->nonce && before->size == offer->size)
         return conn_arena_ref(before);
     struct conn_arena *self = malloc(sizeof *self);
-    snprintf(path, sizeof path, "/proc/%u/fd/%u", offer->pid, offer->fd);
-    int fd = self ? open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY) : -1;
+    int fd = self ? open_file(offer->pid, offer->fd, offer->size) : -1;
     size_t size = (size_t)offer->size;
-    const uint8_t *data = fd >= 0 && is_sound(fd, size) ? map_file(fd, size, offer->nonce) : NULL;
+    const uint8_t *data = fd >= 0 && is_sealed(fd, size) ? map_file(fd, size, offer->nonce) : NULL;
     if (fd >= 0)
         close(fd);
     if (data)

@@ -925,13 +925,14 @@ static rp_status worker_errors(struct batch_decoder *self, rp_status kind, rp_er
     return status;
 }
 
-/* Gathers all rows, by several threads if the batch is large. They share no block that is not open. */
+/* Gathers all rows, by several threads if the batch is large. They share no block that is not open, and open those of all chunks: one
+ * thread does it if some chunks are not of these fields. */
 static rp_status gather_all(struct batch_decoder *self, const struct batch_spec *spec, struct rp_batch *batch,
                             rp_error *err)
 {
     struct batch_job job = {self, spec, batch, crew_size(self->crew) * SLICES};
     if (spec->bytes < (self->options.large ? self->options.large : LARGE_BATCH) || crew_size(self->crew) == 1 ||
-        !self->one_layout)
+        !self->one_layout || self->n_groups > 1)
         return gather_items(self, &self->workers[0], spec, (struct batch_range){0, spec->n}, batch, err);
     if (!self->regular.on) {
         crew_run(self->crew, job.slices, open_slice, &job);

@@ -380,6 +380,8 @@ static void send_pick(struct pick *pick, uint64_t again)
     for (struct pick *at = self->asked.first; at; at = at->next)
         if (at == pick) /* it may have been decoded and freed meanwhile */
             pick->id = id;
+    if (sampler->ending)
+        part_recall(self); /* another thread has ended the stream meanwhile */
 }
 
 bool part_ask(struct part *self, uint32_t count, int64_t now_ns, int64_t timeout_ms, struct plan *whole)
@@ -440,7 +442,8 @@ static void cancel_picks(struct part *self, bool recall)
 
 void part_recall(struct part *self)
 {
-    cancel_picks(self, true);
+    if (self->group->deal == DEAL_PLAIN) /* others answer soon, or keep the items for later */
+        cancel_picks(self, true);
 }
 
 void part_abandon(struct part *self)
@@ -458,10 +461,12 @@ void part_cancel(struct part *self)
 {
     uint64_t permit = self->permit ? self->permit->id : 0;
     cancel_picks(self, false);
-    if (!permit)
-        return;
     pthread_mutex_unlock(&self->sampler->lock);
-    conn_cancel(self->conn, permit);
+    /* Nobody decodes those that have arrived; the last reference to the sampler may outlive this connection. */
+    for (struct pick *pick = self->asked.first; pick; pick = pick->next)
+        conn_lease_end(self->conn, &pick->lease);
+    if (permit)
+        conn_cancel(self->conn, permit);
     pthread_mutex_lock(&self->sampler->lock);
 }
 

@@ -678,8 +678,6 @@ void plans_ask(struct rp_sampler *self)
         part->retry_ns = now + RETRY_NS;
     }
     self->sending = false;
-    if (self->ending)
-        part_recall(part); /* another thread has ended the stream meanwhile */
 }
 
 /* ---- what a batch waits for ---- */

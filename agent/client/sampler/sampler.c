@@ -313,8 +313,7 @@ static void end_stream(rp_sampler *self)
         plans_drop(self);
     for (uint32_t p = 0; p < self->n_parts; p++) {
         part_abandon(&self->parts[p]);
-        if (self->parts[p].group->deal == DEAL_PLAIN)
-            part_recall(&self->parts[p]);
+        part_recall(&self->parts[p]);
     }
     sampler_wake(self);
     pthread_cond_signal(&self->ready);
@@ -782,8 +781,7 @@ static void settle_now(rp_sampler *self)
     plans_drop(self);
     for (uint32_t p = 0; p < self->n_parts; p++) {
         part_abandon(&self->parts[p]);
-        if (self->parts[p].group->deal == DEAL_PLAIN) /* others answer soon, or keep the items for later */
-            part_recall(&self->parts[p]);
+        part_recall(&self->parts[p]);
     }
     do
         make_step(self);

@@ -6,6 +6,7 @@ import os
 import random
 import threading
 import time
+import weakref
 
 import numpy as np
 import pytest
@@ -53,8 +54,8 @@ class Late:
         self.queue, self.random, self.hurry, self.used = collections.deque(), random.Random(seed), hurry, []
 
     def copy(self, block):
-        out = torch.full_like(block, 0xEE)
-        return devices.Copy(out, Event(self, lambda: out.copy_(block)))
+        out, source = torch.full_like(block, 0xEE), weakref.ref(block)
+        return devices.Copy(out, Event(self, lambda: out.copy_(source())))  # None: the memory was given back too early
 
     def use(self, copy):
         self.used.append(copy.done)
@@ -137,6 +138,64 @@ def test_closing_ends_a_wait(client):
     assert "closed" in repr(sampler)
 
 
+def test_a_feed_is_closed_while_another_thread_copies(client):
+    """Nothing is left under way, whatever the thread was doing; its call ends with a batch or with Cancelled."""
+    fill(client)
+
+    class Slow(Late):
+        def copy(self, block):
+            copy = super().copy(block)
+            if self.random.random() < 0.3:
+                closing.release()
+                closed.acquire(timeout=0.02)  # anywhere in the other thread's close
+            return copy
+
+    for seed in range(20):
+        closing, closed, device, errors = threading.Semaphore(0), threading.Semaphore(0), Slow(seed, hurry=0), []
+        with client.sampler("uniform", 16) as arrays:
+            feed = feed_of(arrays, device, 4)
+
+            def consume():
+                try:
+                    while True:
+                        feed.next(WAIT)
+                except Exception as error:
+                    errors.append(error)
+            consumer = threading.Thread(target=consume)
+            consumer.start()
+            assert closing.acquire(timeout=WAIT)
+            feed.close()
+            closed.release()
+            consumer.join(WAIT)
+            assert [type(error) for error in errors] == [replaybus.Cancelled]
+            assert not feed._started and not feed._held and all(event.work is None for event in device.used)
+
+
+def test_a_batch_that_the_device_refuses_is_copied_later(client):
+    fill(client)
+    refused = []
+
+    class Full(Late):
+        def copy(self, block):
+            if self.random.random() < 0.5:
+                refused.append(block.data_ptr())
+                raise RuntimeError("CUDA out of memory")
+            return super().copy(block)
+
+    with client.sampler("uniform", 16, max_samples=16 * 50) as arrays:
+        feed, batches, errors = feed_of(arrays, Full(3)), 0, 0
+        while True:
+            try:
+                assert len(feed.next(WAIT)) == 16
+                batches += 1
+            except RuntimeError as error:
+                assert "out of memory" in str(error)
+                errors += 1
+            except replaybus.EndOfStream:
+                break
+    assert batches == 50 and errors == len(refused) > 0
+
+
 def test_a_child_leaves_the_device_alone(client):
     fill(client)
     device = Late(3)
@@ -156,18 +215,19 @@ class Runtime:
     """The functions of CUDA's runtime that pin memory."""
 
     def __init__(self, refuse=0):
-        self.pinned, self.all, self.refuse = {}, [], refuse
+        self.pinned, self.all, self.refuse, self.unknown = {}, [], refuse, []
 
     def cudaHostRegister(self, address, size, flags):
         assert not any(address < start + length and start < address + size for start, length in self.pinned.items())
-        if self.refuse:
+        if self.refuse and len(self.all) >= 1:  # the first may be pinned
             return self.refuse
         self.pinned[address] = size
         self.all.append(address)
         return 0
 
     def cudaHostUnregister(self, address):
-        self.pinned.pop(address, None)
+        if self.pinned.pop(address, None) is None:
+            self.unknown.append(address)
 
 
 def test_batches_come_in_pinned_memory(client, monkeypatch):
@@ -195,7 +255,7 @@ def test_batches_come_in_pinned_memory(client, monkeypatch):
     assert runtime.pinned
     del batches, batch
     gc.collect()
-    assert not runtime.pinned
+    assert not runtime.pinned and not runtime.unknown
 
 
 class Stream:
@@ -238,12 +298,28 @@ def test_the_calls_of_cuda(client, monkeypatch):
 
 
 def test_memory_that_cannot_be_pinned_is_used_as_it_is(client, monkeypatch):
+    """CUDA's error is taken at once: otherwise the next work of the consumer would raise it."""
     fill(client)
-    monkeypatch.setattr(torch.cuda, "cudart", lambda: Runtime(refuse=2))
-    memory = devices.Pinned()
-    with replaybus.Sampler([(client, "uniform")], 16, memory=memory) as arrays:
-        with pytest.warns(RuntimeWarning, match="error 2.*ulimit -l"):
-            memory.pin(rt.Batch(arrays.next(WAIT)).block.data_ptr())
+    runtime, taken, ones = Runtime(refuse=2), [], torch.ones
+
+    def launch(n, device=None, **options):
+        if device is None:
+            return ones(n, **options)
+        taken.append(device)
+        raise RuntimeError("CUDA error: out of memory")
+    monkeypatch.setattr(torch.cuda, "cudart", lambda: runtime)
+    monkeypatch.setattr(torch, "ones", launch)
+    memory, batches = devices.Pinned("cuda:1"), []
+    arrays = replaybus.Sampler([(client, "uniform")], 16, memory=memory)
+    with pytest.warns(RuntimeWarning, match="error 2.*ulimit -l"):
+        while not taken and len(batches) < 20:
+            batches.append(rt.Batch(arrays.next(WAIT)))
+            memory.pin(batches[-1].block.data_ptr())
+    assert set(taken) == {"cuda:1"}
+    arrays.close()
+    del arrays, batches, memory
+    gc.collect()
+    assert len(runtime.all) == 1 and not runtime.pinned and not runtime.unknown
 
 
 def test_prefetch(client):
@@ -319,3 +395,30 @@ def test_an_update_that_fails_is_told_and_the_others_are_sent(client, monkeypatc
     with pytest.raises(replaybus.Error):
         updater.add(keys, torch.ones(8))
         updater.flush(WAIT)
+
+
+class Refused:
+    """An updater whose first call tells the error of an earlier request."""
+
+    def __init__(self, updater):
+        self.add, self.close, self.real = self.fail, updater.close, updater
+
+    def fail(self, *_):
+        self.add = self.real.add
+        raise replaybus.InvalidArgument("an earlier request")
+
+
+def test_close_sends_what_is_left_after_an_error(client, monkeypatch):
+    """The error is that of an earlier request: it takes nothing away from later ones."""
+    fill(client, "replay")
+    device = Late(8, hurry=0)
+    monkeypatch.setattr("replaybus.torch.updater.to_host", device.to_host)
+    keys = client.sampler("replay", 30, distinct=True).next(WAIT).key
+    updater = rt.Updater(client, "replay")
+    for i in (10, 20):
+        updater.add(keys[i:i + 10], torch.full((10,), float(i)))
+    updater._updater = Refused(updater._updater)
+    with pytest.raises(replaybus.InvalidArgument):
+        updater.close(WAIT)
+    found = priorities_of(client, keys[10:])
+    assert [found[int(key)] for key in keys[10:]] == [10.0] * 10 + [20.0] * 10

@@ -1,12 +1,15 @@
 /* What a broker says about its memory is checked before it is mapped. */
+#include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/inotify.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "agent/client/conn/arena.h"
+#include "tests/support/tempdir.h"
 #include "tests/support/test.h"
 
 #define SIZE 8192u
@@ -84,4 +87,22 @@ TEST(an_offer_that_is_not_what_it_says)
     int fds[] = {fd, loose, folder, ends[0], ends[1]};
     for (uint32_t i = 0; i < 5; i++)
         close(fds[i]);
+}
+
+/* To open a pipe or a device has an effect on who uses it. */
+TEST(nothing_but_a_file_is_opened, tempdir_enter, tempdir_leave)
+{
+    char event[sizeof(struct inotify_event) + 256];
+    const char *path = tempdir_at("pipe");
+    assert_int_equal(mkfifo(path, 0600), 0);
+    int fd = open(path, O_RDWR | O_CLOEXEC), opened = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
+    assert_true(fd >= 0 && inotify_add_watch(opened, path, IN_OPEN) >= 0);
+    Replay__Arena offer = offer_of(fd);
+    assert_null(conn_arena_map(NULL, &offer, false));
+    assert_int_equal(read(opened, event, sizeof event), -1);
+    assert_int_equal(errno, EAGAIN);
+    close(open(path, O_RDWR | O_CLOEXEC)); /* that one shows */
+    assert_true(read(opened, event, sizeof event) > 0);
+    close(opened);
+    close(fd);
 }

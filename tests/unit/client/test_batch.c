@@ -51,6 +51,7 @@ struct model {
     uint32_t n_columns, n_layouts, n_chunks, n_items, n_steps;
     bool regular; /* raw blocks, all in one frame, columns told once */
     bool shared;  /* some chunks are in the broker's memory */
+    bool typed;   /* chunks with odd numbers are for layout 1, where elements of column 0 are twice as large */
     struct column columns[MAX_COLUMNS];
     struct layout_spec layouts[MAX_LAYOUTS];
     uint32_t chunk_first[MAX_CHUNKS], chunk_length[MAX_CHUNKS];
@@ -257,6 +258,16 @@ static void shared_model(struct model *m, uint64_t seed)
     m->shared = true;
 }
 
+static struct column column_of(const struct model *m, uint32_t column, uint32_t layout)
+{
+    struct column out = m->columns[column];
+    if (m->typed && layout == 1 && column == 0) {
+        out.dtype = RP_DTYPE_FLOAT64;
+        out.shape[0] /= 2;
+    }
+    return out;
+}
+
 /* ---- the reply that a broker would make of it ---- */
 
 static void encode_layouts(const struct model *m, struct text *out)
@@ -265,6 +276,7 @@ static void encode_layouts(const struct model *m, struct text *out)
         Replay__Layout layout = REPLAY__LAYOUT__INIT;
         Replay__Field fields[MAX_FIELDS], *field_list[MAX_FIELDS];
         Replay__Column columns[MAX_COLUMNS], *column_list[MAX_COLUMNS];
+        struct column specs[MAX_COLUMNS];
         char names[MAX_COLUMNS][24];
         for (uint32_t f = 0; f < m->layouts[l].n_fields; f++) {
             const struct field *from = &m->layouts[l].fields[f];
@@ -281,9 +293,10 @@ static void encode_layouts(const struct model *m, struct text *out)
             replay__column__init(&columns[c]);
             snprintf(names[c], sizeof names[c], "column_%u", c);
             columns[c].name = names[c];
-            columns[c].dtype = (char *)dtype_name(m->columns[c].dtype);
-            columns[c].n_shape = m->columns[c].rank;
-            columns[c].shape = (uint32_t *)m->columns[c].shape;
+            specs[c] = column_of(m, c, l);
+            columns[c].dtype = (char *)dtype_name(specs[c].dtype);
+            columns[c].n_shape = specs[c].rank;
+            columns[c].shape = specs[c].shape;
             column_list[c] = &columns[c];
         }
         layout.id = 100 + l;
@@ -304,7 +317,7 @@ static void encode_block(struct model *m, uint32_t chunk, uint32_t column, struc
 {
     static const int32_t wanted[] = {RP_CODEC_RAW, RP_CODEC_AUTO, RP_CODEC_LZ4, RP_CODEC_SHUFFLE_LZ4,
                                      RP_CODEC_DELTA_LZ4};
-    const struct column *from = &m->columns[column];
+    const struct column spec = column_of(m, column, chunk % 2), *from = &spec;
     struct codec_shape shape = {.elem_bytes = dtype_size(from->dtype),
                                 .is_integer = dtype_is_integer(from->dtype),
                                 .row_bytes = from->row_bytes,
@@ -313,7 +326,7 @@ static void encode_block(struct model *m, uint32_t chunk, uint32_t column, struc
     struct codec_scratch scratch = {0};
     uint8_t *bytes = malloc(codec_bound(&shape) + 1);
     size_t size = 0;
-    int32_t codec = m->regular ? RP_CODEC_RAW : wanted[below(m, 5)];
+    int32_t codec = m->regular ? RP_CODEC_RAW : m->typed ? RP_CODEC_SHUFFLE_LZ4 : wanted[below(m, 5)];
     rp_status status =
         codec_encode(&scratch, codec, &shape, from->rows + (size_t)m->chunk_first[chunk] * from->row_bytes, bytes,
                      &size, codec_out, NULL);
@@ -878,6 +891,7 @@ static void model_part(const struct model *m, uint32_t like, const bool *alike, 
     *part = *m;
     part->n_items = 0;
     part->layouts[0] = m->layouts[like];
+    part->columns[0] = column_of(m, 0, like);
     for (uint32_t i = 0; i < m->n_items; i++) {
         if (!alike[m->items[i].layout])
             continue;
@@ -962,6 +976,29 @@ BATCH_TEST(layouts_that_differ)
     m->layouts[1] = m->layouts[0];
     m->layouts[1].n_fields = 3;
     expect_split(f, 1);
+    model_fini(m);
+}
+
+/* Threads open no block as one of the other layout: its rows have as many bytes, of other elements. */
+BATCH_TEST(layouts_that_differ_in_the_size_of_elements)
+{
+    struct batch_options options = {.beta = 0.4, .max_bytes = UINT64_C(1) << 30, .threads = 4, .large = 1};
+    struct model *m = &f->m;
+    batch_decoder_destroy(&f->decoder);
+    f->decoder = batch_decoder_new(f->pool, &options);
+    plain_model(m, 64);
+    m->n_layouts = 2;
+    m->layouts[1] = m->layouts[0];
+    m->typed = true;
+    for (uint32_t i = 0; i < m->n_items; i++)
+        m->items[i].layout = i % 2;
+    for (size_t i = 0; i < (size_t)m->n_steps * m->columns[0].row_bytes; i++)
+        m->columns[0].rows[i] =
+            (uint8_t)(i % 8 * 16 + i / 64 % 16); /* compresses, and no two bytes of an element are alike */
+    for (uint32_t shared = 0; shared < 2; shared++) {
+        m->shared = shared;
+        expect_split(f, 1);
+    }
     model_fini(m);
 }
 

@@ -250,3 +250,25 @@ CASE(waits_that_the_caller_ends)
     rp_sampler_destroy(&demand);
     rp_sampler_destroy(&ahead);
 }
+
+/* A reply whose memory is gone comes when the stream has ended already: what is asked for again is cancelled, too. */
+TEST(a_stream_that_ends_recalls_what_it_asks_for_again)
+{
+    rp_error err = {0};
+    rp_batch *batch;
+    struct fakepeer *peer = calloc(1, sizeof *peer);
+    fakepeer_start(peer);
+    fakepeer_set(peer, &peer->overtake, true);
+    rp_client *client = must(rp_client_connect(peer->endpoint, NULL, WAIT, &err), &err);
+    rp_sampler_options options = {.struct_size = sizeof options, .batch_size = 1, .in_flight = 1};
+    rp_sampler *sampler = must(rp_sampler_new(client, "a", &options, &err), &err);
+    assert_true(fakepeer_await(peer, &peer->samples, 1));
+    ok(rp_sampler_stop(sampler, &err), &err);
+    assert_int_equal(rp_sampler_next(sampler, &batch, WAIT, &err), RP_END_OF_STREAM);
+    assert_int_equal(fakepeer_read(peer, &peer->samples), 2);
+    assert_int_equal(fakepeer_read(peer, &peer->cancels), 2);
+    rp_sampler_destroy(&sampler);
+    rp_client_destroy(&client);
+    fakepeer_stop(peer);
+    free(peer);
+}

@@ -7,6 +7,7 @@ the consumer for the interpreter, and would have nothing to wait for: the librar
 from __future__ import annotations
 
 import collections
+import contextlib
 import os
 import warnings
 import weakref
@@ -15,7 +16,7 @@ from typing import Any, Callable, Iterable, Iterator, NamedTuple, Optional
 import torch
 
 from .. import _core
-from ..errors import DeadlineExceeded
+from ..errors import Cancelled, DeadlineExceeded
 from .batch import Batch, Device
 
 
@@ -30,25 +31,31 @@ class Copy(NamedTuple):
 class Pinned(_core.Pool):
     """Memory of batches that a device reads by itself. The library adds blocks on its own threads; each is pinned when it is first used."""
 
-    def __new__(cls) -> "Pinned":
+    def __new__(cls, device: Device = "cuda") -> "Pinned":
         return super().__new__(cls, ())
 
-    def __init__(self) -> None:
+    def __init__(self, device: Device = "cuda") -> None:
+        self._device = device
         self._known: set[int] = set()
+        self._pinned: list[int] = []
         self._pid, self._runtime = os.getpid(), torch.cuda.cudart()
 
     def pin(self, address: int) -> None:
         """Pins the block at an address, and others that are new. Memory that cannot be pinned is copied as well, but slower."""
         if address not in self._known:
             new = [block for block in self.blocks() if block[0] not in self._known]
-            failed = [code for code in (int(self._runtime.cudaHostRegister(*block, 0)) for block in new) if code]
+            codes = [int(self._runtime.cudaHostRegister(*block, 0)) for block in new]
             self._known.update(block[0] for block in new)
+            self._pinned += [block[0] for block, code in zip(new, codes) if not code]
+            failed = [code for code in codes if code]
             if failed:
+                with contextlib.suppress(RuntimeError, AssertionError):
+                    torch.ones(1, device=self._device)  # takes CUDA's last error, which the consumer's next work would raise
                 warnings.warn(f"{len(failed)} blocks of batches could not be pinned (cudaHostRegister: error {failed[0]}): copies to the "
                               "device are slower. Look at the limit of locked memory (ulimit -l)", RuntimeWarning)
 
     def __del__(self) -> None:
-        for address in self._known:
+        for address in self._pinned:
             if os.getpid() == self._pid:
                 self._runtime.cudaHostUnregister(address)
 
@@ -57,7 +64,7 @@ class Cuda:
     """Copies to a CUDA device. Nothing here waits for the device."""
 
     def __init__(self, device: torch.device) -> None:
-        self.device, self.memory = device, Pinned()
+        self.device, self.memory = device, Pinned(device)
         self.stream = torch.cuda.Stream(device)
 
     def copy(self, block: torch.Tensor) -> Copy:
@@ -119,22 +126,28 @@ def to_host(tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
     return host, torch.cuda.current_stream(tensor.device).record_event(torch.cuda.Event(blocking=True))
 
 
+def _drained(entries: "collections.deque") -> Iterator[Any]:
+    """Takes all entries, also while another thread adds or takes some."""
+    with contextlib.suppress(IndexError):
+        while True:
+            yield entries.popleft()
+
+
 def _end(pid: int, device: Any, started: "collections.deque", held: "collections.deque") -> None:
     """Gives up copies under way: their memory is free when they are done."""
     if os.getpid() != pid:
         return  # a child has no use of its parent's device
-    for _, copy in started:
+    for _, copy in _drained(started):
         device.use(copy)
-    for _, copy in held:
+    for _, copy in _drained(held):
         copy.done.synchronize()
-    started.clear()
-    held.clear()
 
 
 class Feed:
     """Batches on a device, ``ahead`` of them copied before they are asked for.
 
-    ``take(timeout)`` gives a batch, raises DeadlineExceeded if there is none yet, or another error. ``close`` gives up copies under way.
+    ``take(timeout)`` gives a batch, raises DeadlineExceeded if there is none yet, or another error. ``close`` gives up copies under way,
+    also while another thread waits in ``next``.
     """
 
     def __init__(self, take: Callable[[Optional[float]], Batch], device: Any, ahead: int = 2) -> None:
@@ -142,32 +155,40 @@ class Feed:
         self._started: "collections.deque[tuple[Batch, Copy]]" = collections.deque()  # on the device
         self._held: "collections.deque[tuple[Batch, Copy]]" = collections.deque()  # on the host, until the copy is done
         self._error: Optional[Exception] = None
-        self.close = weakref.finalize(self, _end, os.getpid(), device, self._started, self._held)
+        self._taken: Optional[Batch] = None  # not copied yet
+        self._ended = (os.getpid(), device, self._started, self._held)
+        self.close = weakref.finalize(self, _end, *self._ended)
 
     def next(self, timeout: Optional[float] = None) -> Batch:
         """The next batch. An error of a later one waits until the batches before it are taken."""
-        while len(self._started) <= self._ahead and self._error is None:
+        while self.close.alive and len(self._started) <= self._ahead and self._error is None:
             try:
-                batch = self._take(0.0 if self._started else timeout)
+                if self._taken is None:
+                    self._taken = self._take(0.0 if self._started else timeout)
+                self._start(self._taken)
+                self._taken = None  # after an error of the device it is copied again
             except Exception as error:
                 if self._started and isinstance(error, DeadlineExceeded):
                     break
                 self._error = error
-            else:
-                self._start(batch)
-        if not self._started:
+        try:
+            batch, copy = self._started.popleft()
+        except IndexError:
             error, self._error = self._error, None
-            raise error
-        batch, copy = self._started.popleft()
+            raise error or Cancelled("the batches were given up: their feed was closed") from None
         self._device.use(copy)
         return batch
 
     def _start(self, batch: Batch) -> None:
         copy = self._device.copy(batch.block)
-        self._started.append((batch.on(copy.block), copy))
         self._held.append((batch, copy))
-        while self._held and (len(self._held) > self._ahead + 2 or self._held[0][1].done.query()):
-            self._held.popleft()[1].done.synchronize()
+        self._started.append((batch.on(copy.block), copy))
+        with contextlib.suppress(IndexError):  # another thread has closed the feed
+            while len(self._held) > self._ahead + 2 or self._held[0][1].done.query():
+                first = self._held.popleft()  # keeps the memory until the copy is done
+                first[1].done.synchronize()
+        if not self.close.alive:
+            _end(*self._ended)
 
 
 def feeding(device: Device) -> Any:

@@ -8,6 +8,7 @@ import torch
 
 from ..client import Client
 from ..closing import Flushing
+from ..errors import Error
 from ..sampler import Change, as_keys
 from .device import to_host
 
@@ -54,8 +55,15 @@ class Updater(Flushing):
 
     def close(self, timeout: Optional[float] = None) -> None:
         """Flushes, then gives up what is left."""
+        errors = []
         try:
-            self._send(0)
+            for _ in range(len(self._pending) + 1):
+                try:
+                    self._send(0)
+                except Error as error:  # of an earlier request: what is left is sent all the same
+                    errors.append(error)
         finally:
             self._pending.clear()
             self._updater.close(timeout)
+        if errors:
+            raise errors[0]
