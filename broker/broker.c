@@ -475,6 +475,8 @@ static rp_status broker_init(struct broker *self, void *context, rp_error *err)
     if (self->wake_fd < 0)
         return err_set(err, RP_NO_MEMORY, "no memory or descriptors for the broker");
     store_init(&self->store, (uint64_t)self->config->memory_limit);
+    self->store.relieve = kept_samples_relieve;
+    self->store.relieve_ctx = &self->samples;
     if (self->config->shared_memory)
         self->store.shm = shm_new((uint64_t)self->config->memory_limit);
     RP_TRY(tables_init(&self->tables, err));

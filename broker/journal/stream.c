@@ -668,7 +668,7 @@ static void chunk_head(struct chunk *chunk, uint8_t *body)
 }
 
 /* True if the disk writer copies the chunk's data out of its message. */
-static bool chunk_is_shared(struct chunk *chunk)
+static bool chunk_is_in_message(struct chunk *chunk)
 {
     zmq_msg_t *message = chunk_message(chunk);
     return message && zmq_msg_size(message) == chunk->bytes && chunk_entry_bytes(chunk) > LARGE_CHUNK;
@@ -677,7 +677,7 @@ static bool chunk_is_shared(struct chunk *chunk)
 static void chunk_put(struct stream *self, struct chunk *chunk)
 {
     size_t size = chunk_entry_bytes(chunk);
-    if (chunk_is_shared(chunk)) {
+    if (chunk_is_in_message(chunk)) {
         uint8_t head[sizeof(struct entry_chunk) + 5 * UINT8_MAX] __attribute__((aligned(8)));
         chunk_head(chunk, head);
         recorder_flush(&self->out);
@@ -701,7 +701,7 @@ bool stream_chunk(struct stream *self, struct chunk *chunk)
 bool stream_chunk_again(struct stream *self, struct chunk *chunk)
 {
     size_t need = sizeof(struct record_head) + chunk_disk_bytes(chunk);
-    if (!chunk_is_shared(chunk) && !recorder_reserve(&self->out, need))
+    if (!chunk_is_in_message(chunk) && !recorder_reserve(&self->out, need))
         return false;
     if (chunk->at)
         stream_chunk_dead(self, chunk);

@@ -31,6 +31,8 @@ struct kept_sample {
     struct kept_info info;
     struct kept_sample *next; /* of those that are dropped or spare */
     int64_t since_ns;
+    bool leased; /* in the list of leases, which is oldest first */
+    struct kept_sample *older_lease, *newer_lease;
     uint64_t own_bytes; /* of its bytes: other than of chunks */
     struct picks picks; /* if info.holds */
     /* Otherwise: key[n], priority[n], probability[n], times_sampled[n]. */
@@ -145,9 +147,28 @@ static void sample_release(struct kept_samples *self, struct kept_sample *sample
     self->releasing = true;
 }
 
+static void lease_add(struct kept_samples *self, struct kept_sample *sample)
+{
+    sample->leased = true;
+    sample->newer_lease = NULL;
+    sample->older_lease = self->newest_lease;
+    *(self->newest_lease ? &self->newest_lease->newer_lease : &self->oldest_lease) = sample;
+    self->newest_lease = sample;
+}
+
+static void lease_remove(struct kept_samples *self, struct kept_sample *sample)
+{
+    if (!sample->leased)
+        return;
+    sample->leased = false;
+    *(sample->older_lease ? &sample->older_lease->newer_lease : &self->oldest_lease) = sample->newer_lease;
+    *(sample->newer_lease ? &sample->newer_lease->older_lease : &self->newest_lease) = sample->older_lease;
+}
+
 /* Takes a sample out of the lists. */
 static void sample_remove(struct kept_samples *self, struct kept_sample *sample)
 {
+    lease_remove(self, sample);
     kept_list_remove(&self->list, &sample->kept);
     self->samples->store->overhead -= sample->own_bytes;
 }
@@ -216,8 +237,38 @@ static bool block_fill(struct kept_sample *self, const struct picks *picks)
     return true;
 }
 
-/* Returns the bytes of the chunks that picks keep from being freed. A chunk that neighbours share counts once. Of a lease each chunk
- * counts in part, for it has other holders; should they all go, the lease is the first to give way. */
+/* Moves the picks of a lease; what a retry needs stays. False: no memory, and nothing was moved. */
+static bool lease_move(struct kept_samples *self, struct kept_sample *sample, struct picks *out)
+{
+    if (!block_fill(sample, &sample->picks))
+        return false;
+    lease_remove(self, sample);
+    picks_fini(out);
+    *out = sample->picks;
+    sample->picks = (struct picks){0};
+    sample->info.holds = false;
+    uint64_t own = sizeof *sample + (uint64_t)sample->n * KEPT_ITEM_BYTES;
+    self->list.bytes += own - sample->kept.bytes;
+    self->samples->store->overhead += own - sample->own_bytes;
+    sample->kept.bytes = sample->own_bytes = own;
+    return true;
+}
+
+/* Ends a lease: its chunks are released. */
+static void lease_end(struct kept_samples *self, struct kept_sample *sample)
+{
+    struct kept_sample *held = sample_new(self);
+    held->info = sample->info;
+    if (lease_move(self, sample, &held->picks)) {
+        sample_release(self, held);
+    } else {
+        sample_recycle(self, held);
+        sample_drop(self, sample);
+    }
+}
+
+/* Returns the bytes of the chunks that picks keep from being freed. A chunk that neighbours share counts once. Of a lease each
+ * chunk counts in part, for it has other holders; should they all go, the lease is the first to give way. */
 static uint64_t held_bytes(const struct picks *picks, bool lease)
 {
     uint64_t bytes = 0;
@@ -239,15 +290,20 @@ static void log_full(struct kept_samples *self, const struct kept_info *info, ui
                  (unsigned long long)self->budget, held);
 }
 
-static bool make_room(struct kept_samples *self, struct kept_client *client, uint64_t bytes)
+/* A lease takes only the room of other leases. */
+static bool make_room(struct kept_samples *self, struct kept_client *client, uint64_t bytes, bool lease)
 {
     if (bytes > self->budget)
         return false;
     while (client->count >= (client->settled ? KEPT_SETTLING : KEPT_PER_CLIENT))
         sample_drop(self, (struct kept_sample *)client->first);
+    while (self->list.bytes + bytes > self->budget && self->oldest_lease)
+        lease_end(self, self->oldest_lease);
     while (self->list.bytes + bytes > self->budget) {
+        if (lease)
+            return false;
         struct kept_sample *oldest = (struct kept_sample *)self->list.oldest;
-        if (oldest->info.holds && !is_lease(&oldest->info))
+        if (oldest->info.holds)
             log_full(self, &oldest->info, oldest->picks.n);
         sample_drop(self, oldest);
     }
@@ -263,8 +319,9 @@ static struct kept_sample *keep(struct kept_samples *self, struct kept_client *c
                                : (uint64_t)picks->n * KEPT_ITEM_BYTES;
     own += sizeof(struct kept_sample);
     uint64_t bytes = own + (info->holds ? held_bytes(picks, is_lease(info)) : 0);
-    if (!make_room(self, client, bytes)) {
-        log_full(self, info, picks->n);
+    if (!make_room(self, client, bytes, is_lease(info))) {
+        if (!is_lease(info))
+            log_full(self, info, picks->n);
         return NULL;
     }
     struct kept_sample *sample = reserved && *reserved ? *reserved : sample_new(self);
@@ -285,6 +342,8 @@ static struct kept_sample *keep(struct kept_samples *self, struct kept_client *c
     sample->own_bytes = own;
     sample->since_ns = self->samples->loop->now_ns;
     kept_list_add(&self->list, client, &sample->kept);
+    if (is_lease(info))
+        lease_add(self, sample);
     self->samples->store->overhead += own;
     return sample;
 }
@@ -346,9 +405,11 @@ struct picks *kept_samples_keep(struct waiter *waiter, bool answered)
         EFFECT(loop, answered, client_id, id);
     answered |= waiter->again;
     struct kept_client *client = client_make(self, client_id);
-    /* A sample whose items are looked up by keys stays kept while it is sent once more. */
-    if (waiter->again && sample_find(client, id))
+    /* A sample whose items are looked up by keys stays kept while it is sent once more. Nothing holds its data then. */
+    if (waiter->again && sample_find(client, id)) {
+        waiter->shared = false;
         return &waiter->picks;
+    }
     struct kept_sample *sample = NULL;
     struct kept_info info = kept_samples_info(waiter);
     info.answered = answered;
@@ -358,6 +419,10 @@ struct picks *kept_samples_keep(struct waiter *waiter, bool answered)
         if (info.holds)
             picks_own(&waiter->picks, waiter->samples);
         sample = keep(self, client, &info, &waiter->picks, &waiter->reserved);
+        if (!sample && is_lease(&info)) { /* no room for a lease: the data travels */
+            waiter->shared = info.holds = false;
+            sample = keep(self, client, &info, &waiter->picks, &waiter->reserved);
+        }
         client->shared |= waiter->shared;
     }
     if (sample)
@@ -439,7 +504,7 @@ enum kept_found kept_samples_load(struct waiter *waiter)
             sample_drop(self, sample);
             return KEPT_NOTHING;
         }
-    } else {
+    } else if (!sample->leased || !lease_move(self, sample, &waiter->picks)) {
         struct picks empty = waiter->picks;
         waiter->picks = sample->picks;
         sample->picks = empty;
@@ -457,10 +522,10 @@ enum kept_found kept_samples_load(struct waiter *waiter)
 bool kept_samples_relieve(void *samples)
 {
     struct kept_samples *self = &((struct samples *)samples)->kept;
-    struct kept_sample *oldest = (struct kept_sample *)self->list.oldest;
-    if (!oldest || !is_lease(&oldest->info) || self->samples->loop->now_ns - oldest->since_ns < LEASE_NS)
+    struct kept_sample *oldest = self->oldest_lease;
+    if (self->releasing || !oldest || self->samples->loop->now_ns - oldest->since_ns < LEASE_NS)
         return false;
-    sample_drop(self, oldest);
+    lease_end(self, oldest);
     return true;
 }
 
@@ -507,6 +572,8 @@ void kept_samples_sweep(struct samples *samples)
         if (!client->first)
             kept_client_forget(&self->list, client);
     }
+    if (samples->store->sharing && kept_samples_readers(self) == 0)
+        samples->store->sharing = false;
     uint32_t held;
     if (lost && log_allow(&self->gone_log, 1, now_ns, &held))
         log_line(LEVEL_WARN, "B0541", "a sampler did not come back for the items picked for it",

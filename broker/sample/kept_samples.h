@@ -3,10 +3,13 @@
  *
  * For each client the last KEPT_PER_CLIENT samples are kept (KEPT_SETTLING of a client that says what it has read, in
  * Request.settled), all of them together within a sixteenth of memory_limit. Picks of a table whose items leave when they
- * are sampled hold their chunks; of other tables the keys are kept, and the items are looked up again. A client that reads shared
- * memory has a lease: its picks hold their chunks, too, until it says that it has read them; after a second, until memory is short. If the connection
+ * are sampled hold their chunks; of other tables the keys are kept, and the items are looked up again. If the connection
  * of a client ends or the broker stops while a sample is being filled, the unanswered sample is kept, and a retry
- * continues from its picks. Client 0 is anonymous and cannot retry: its samples are not kept. */
+ * continues from its picks. Client 0 is anonymous and cannot retry: its samples are not kept.
+ *
+ * A client that reads shared memory has a lease: its picks hold their chunks, too, until it says that it has read them, or asks
+ * again. A lease takes no room from other samples; it ends when they need the room, or after a second if memory is short. Then the
+ * keys stay. */
 #ifndef BROKER_KEPT_SAMPLES_H
 #define BROKER_KEPT_SAMPLES_H
 
@@ -34,8 +37,9 @@ struct kept_info {
 /* A client is known even when none of its samples is kept: its settled id still counts. */
 struct kept_samples {
     struct kept_list list;
-    struct chore chore; /* releases what is in `dropped` */
-    bool releasing;     /* the chore is running */
+    struct kept_sample *oldest_lease, *newest_lease; /* samples of the list */
+    struct chore chore;                              /* releases what is in `dropped` */
+    bool releasing;                                  /* the chore is running */
     struct samples *samples;
     uint64_t budget;                     /* most of list.bytes */
     struct kept_sample *dropped, *spare; /* linked by next */

@@ -1,6 +1,6 @@
 /* From picks to frames. What travels of a chunk is a piece of it: the rows that the items of the reply need, or all of it if a
- * block that is needed is compressed. To a client that reads shared memory, data there does not travel: its place is told. Small pieces are packed into one frame, large ones are frames of their own, without a copy
- * where they are whole chunks. */
+ * block that is needed is compressed. Small pieces are packed into one frame, large ones are frames of their own, without a copy
+ * where they are whole chunks. To a client that reads shared memory, data there does not travel: its place is told. */
 #include "broker/sample/reply.h"
 
 #include <stdlib.h>
@@ -656,12 +656,17 @@ static bool send_built(const struct reply_build *self, struct peers *peers, stru
 }
 
 /* Brings data that is worth it to shared memory: of the first samples that are read there. New chunks come there at once. */
-static void share_chunks(struct store *store, const struct picks *picks)
+static void share_chunks(struct samples *samples, const struct picks *picks)
 {
+    struct store *store = samples->store;
+    uint64_t limit = (uint64_t)samples->config->memory_limit;
     store->sharing = true;
     for (uint32_t i = 0; i < picks->n_refs; i++) {
         struct chunk *chunk = picks->refs[i];
-        if (chunk->bytes >= STORE_OWN_BYTES && chunk->where != CHUNK_SHARED && !store_share(store, chunk))
+        if (chunk->bytes < STORE_OWN_BYTES || chunk->where == CHUNK_SHARED)
+            continue;
+        /* The place that the data leaves is free only for data of its size, so all memory may grow. */
+        if (store_memory(store) + chunk->bytes > limit || !store_share(store, chunk))
             return;
     }
 }
@@ -685,7 +690,7 @@ bool reply_picks(struct samples *samples, const struct sample_reply *reply)
     bool sent = false;
     build->shared = reply->shared;
     if (reply->shared)
-        share_chunks(samples->store, reply->picks);
+        share_chunks(samples, reply->picks);
     bool ok = reply_build_collect(build, samples->layouts, reply->picks);
     if (ok) {
         collect_places(build, samples->store);

@@ -604,7 +604,8 @@ static void permit_expire(void *ctx, struct wait *wait)
 {
     struct waiter *self = (struct waiter *)wait;
     const struct table *table = self->table;
-    bool first = !table->waiters.first || table->waiters.first == self; /* those before it in the queue get what there is */
+    /* Those before it in the queue get what there is. */
+    bool first = !table->waiters.first || table->waiters.first == self;
     uint64_t n = first ? table_sampleable(table, self->want) : 0;
     if (n > 0) {
         permit_grant(self, (uint32_t)n);
@@ -697,8 +698,6 @@ void watcher_explain(const struct watcher *self, char *text, size_t size)
 
 void samples_init(struct samples *self)
 {
-    self->store->relieve = kept_samples_relieve;
-    self->store->relieve_ctx = self;
     kept_samples_init(&self->kept, self);
     self->held.end = &self->held.first;
     self->held_timer = (struct timer){.fire = look_at_held, .ctx = self};

@@ -1,8 +1,8 @@
 /* Samples: from picked items to replies.
  *
  * The room owns the samples that wait for items, their picks (picks.h), the samples that were answered and may be asked for again
- * (kept_samples.h), and what it knows of samplers that wait for all shards. It offers answering (and reply.h). It uses the loop, parameters, the configuration, tables, peers, and the flags of a pick from the disk
- * format. */
+ * (kept_samples.h), and what it knows of samplers that wait for all shards. It offers answering (and reply.h). It uses the loop,
+ * parameters, the configuration, tables, peers, and the flags of a pick from the disk format. */
 #ifndef BROKER_SAMPLES_H
 #define BROKER_SAMPLES_H
 
@@ -149,8 +149,8 @@ bool sample_serve(struct waiter *self, bool *progress);
 /* Lets a fetch, which has its picks, wait on behalf of a request. */
 rp_status fetch_begin(struct waiter *waiter, const struct request *request, rp_error *err);
 
-/* Answers with the picks. text: why there are fewer than asked for; NULL: what was said before, if anything. If data has to be read from disk first, the
- * waiter is parked and answered later; if its client does not read, it is held. */
+/* Answers with the picks. text: why there are fewer than asked for; NULL: what was said before, if anything. If data has to be read
+ * from disk first, the waiter is parked and answered later; if its client does not read, it is held. */
 void sample_answer(struct waiter *waiter, const char *text);
 /* Answers with an error. The picks count as lost. */
 void sample_fail(struct waiter *waiter, rp_status status, const char *text);

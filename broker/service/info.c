@@ -46,10 +46,12 @@ static Replay__MemoryInfo *memory_info(struct arena *arena, const struct service
 {
     Replay__MemoryInfo *info = arena_take(arena, 1, sizeof *info);
     const struct store *store = service->store;
+    const struct slab_bytes *slabs = slab_bytes(store->slabs);
+    struct shm_bytes shared = store_shared(store);
     replay__memory_info__init(info);
     info->chunks = store_chunk_memory(store);
-    info->shared = store->shm ? shm_bytes(store->shm)->used : 0;
-    info->slabs_free = slab_bytes(store->slabs)->reserved - slab_bytes(store->slabs)->used;
+    info->shared = shared.used;
+    info->slabs_free = slabs->reserved - slabs->used + shared.reserved - shared.used;
     info->session_chunks = service->sessions->kept_bytes;
     info->params = service->params->bytes;
     info->kept_samples = service->samples->kept.list.bytes;

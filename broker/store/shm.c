@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -22,8 +23,11 @@
 #define SHM_CLASSES ((19u - FIRST_LOG) * 8)
 /* A large object of 513 KiB takes a whole unit of the file, though not of the memory. */
 #define FILE_FACTOR 8u
-/* Pages without objects that are kept for the next ones, besides an eighth. */
-#define SPARE_BYTES (UINT64_C(64) << 20)
+/* Pages without objects that are kept for the next ones: an eighth of the used ones, and this part of the room. They count as
+ * memory, which others then lack. */
+#define SPARE_SHARE 64u
+/* Pages of small objects are made so many bytes at a time. */
+#define STEP_BYTES (256u << 10)
 
 enum unit_kind {
     UNIT_FREE,
@@ -77,10 +81,14 @@ static uint32_t object_bytes(uint32_t class)
 
 static bool open_file(struct shm_file *file, uint8_t **memory)
 {
+    /* A file that is larger than the process may make would be its end, by SIGXFSZ. */
+    struct rlimit most;
+    if (getrlimit(RLIMIT_FSIZE, &most) == 0 && most.rlim_cur < file->size)
+        return false;
     file->fd = memfd_create("replay", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (file->fd < 0)
         return false;
-    *memory = ftruncate(file->fd, (off_t)file->size) == 0
+    *memory = ftruncate(file->fd, (off_t)file->size) == 0 && fallocate(file->fd, 0, 0, PAGE_BYTES) == 0
                   ? mmap(NULL, file->size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file->fd, 0)
                   : MAP_FAILED;
     if (*memory != MAP_FAILED && fchmod(file->fd, S_IRUSR) == 0 &&
@@ -152,13 +160,27 @@ static void set_present(struct shm *self, struct unit *unit, uint64_t bytes)
     unit->present = bytes;
 }
 
+/* Makes the pages of a unit up to this byte, if they are not there. Where the system lacks memory for a page at its first use, the
+ * process would end by SIGBUS. False: no memory. */
+static bool make_present(struct shm *self, uint32_t at, uint64_t bytes)
+{
+    struct unit *unit = &self->units[at];
+    if (bytes <= unit->present)
+        return true;
+    if (fallocate(self->file.fd, 0, (off_t)((uint64_t)at * UNIT_BYTES + unit->present),
+                  (off_t)(bytes - unit->present)) != 0)
+        return false;
+    set_present(self, unit, bytes);
+    return true;
+}
+
 static void units_give_back(struct shm *self, uint32_t first, uint32_t n)
 {
     for (uint32_t i = first; i < first + n; i++)
         self->units[i] = (struct unit){.kind = UNIT_FREE, .present = self->units[i].present};
     if (first < self->lowest)
         self->lowest = first;
-    uint64_t most = self->bytes.used + self->bytes.used / 8 + SPARE_BYTES;
+    uint64_t most = self->bytes.used + self->bytes.used / 8 + self->file.size / (FILE_FACTOR * SPARE_SHARE);
     for (uint32_t i = self->top; --i > 0 && self->bytes.reserved > most;)
         if (self->units[i].kind == UNIT_FREE && self->units[i].present) {
             /* Should it fail, the pages are there longer than they are counted. */
@@ -188,6 +210,13 @@ static void room_drop(struct shm *self, uint32_t at)
         self->room[unit->class] = unit->next;
     if (unit->next)
         self->units[unit->next].prev = unit->prev;
+}
+
+/* The last object of a unit of small ones is gone. */
+static void small_give_back(struct shm *self, uint32_t at)
+{
+    room_drop(self, at);
+    units_give_back(self, at, 1);
 }
 
 /* ---- objects ---- */
@@ -221,11 +250,17 @@ static void *alloc_small(struct shm *self, size_t size)
         room_push(self, at);
     }
     struct unit *unit = &self->units[at];
+    uint64_t end = ((uint64_t)(unit->fresh + 1) * bytes + STEP_BYTES - 1) / STEP_BYTES * STEP_BYTES;
+    if (!unit->free && !make_present(self, at, end)) {
+        if (!unit->used)
+            small_give_back(self, at);
+        return NULL;
+    }
     struct line *line = line_of(self, at, unit->free ? unit->free - 1 : unit->fresh);
     if (unit->free)
         unit->free = line->next;
-    else if ((uint64_t)++unit->fresh * bytes > unit->present)
-        set_present(self, unit, (uint64_t)unit->fresh * bytes);
+    else
+        unit->fresh++;
     unit->used++;
     self->bytes.used += bytes;
     if (is_full(unit))
@@ -238,17 +273,18 @@ static void *alloc_large(struct shm *self, size_t size)
     uint32_t n = (uint32_t)((size + UNIT_BYTES - 1) / UNIT_BYTES), at = units_take(self, n, UNIT_LARGE);
     if (!at)
         return NULL;
-    struct unit *unit = &self->units[at];
-    unit->class = n;
-    unit->used = (uint32_t)((size + PAGE_BYTES - 1) / PAGE_BYTES);
-    uint64_t left = (uint64_t)unit->used * PAGE_BYTES;
-    self->bytes.used += left;
-    for (; left; unit++) {
+    uint64_t pages = (size + PAGE_BYTES - 1) / PAGE_BYTES, left = pages * PAGE_BYTES;
+    for (uint32_t i = at; left; i++) {
         uint64_t bytes = left < UNIT_BYTES ? left : UNIT_BYTES;
-        if (bytes > unit->present)
-            set_present(self, unit, bytes);
+        if (!make_present(self, i, bytes)) {
+            units_give_back(self, at, n);
+            return NULL;
+        }
         left -= bytes;
     }
+    self->units[at].class = n;
+    self->units[at].used = (uint32_t)pages;
+    self->bytes.used += pages * PAGE_BYTES;
     return stamp(self, line_of(self, at, 0));
 }
 
@@ -277,10 +313,8 @@ void shm_free(struct shm *self, void *object)
     self->bytes.used -= bytes;
     if (was_full)
         room_push(self, at);
-    if (--unit->used == 0) {
-        room_drop(self, at);
-        units_give_back(self, at, 1);
-    }
+    if (--unit->used == 0)
+        small_give_back(self, at);
 }
 
 struct shm_place shm_place(const struct shm *self, const void *object)

@@ -3,10 +3,10 @@
  * This room owns chunks (slab.h and reserve.h give them memory) and layouts (layout.h). It may use the loop and the
  * wire format, and knows nothing of tables, sessions or files: whoever puts chunks on disk sets `freed`.
  *
- * A small chunk is one object of the slab heap: header, block table, data. The data of a larger one is an object of its own, so that
- * it can be elsewhere: in the message in which it came, which is sent without a copy, in memory that clients on the same host read
- * (shm.h), or on disk. Chunks are held by the session that
- * sent them (until it says that no later item will refer to them), by items, by waiting items, and by picks of waiting samplers. */
+ * A small chunk is one object of the slab heap: header, block table, data. The data of a larger one is an object of its own, so
+ * that it can be elsewhere: in the message in which it came, which is sent without a copy, in memory that clients on the same host
+ * read (shm.h), or on disk. Chunks are held by the session that sent them (until it says that no later item will refer to them), by
+ * items, by waiting items, and by picks of waiting samplers. */
 #ifndef BROKER_STORE_H
 #define BROKER_STORE_H
 
@@ -65,8 +65,8 @@ struct store {
     /* Called before a chunk that has a place in a segment is freed; NULL: no chunk is on disk. */
     void (*freed)(void *ctx, const struct chunk *chunk);
     void *freed_ctx;
-    /* Called before an item is evicted because memory is short: releases chunks that are held for somebody's convenience. False: there
-     * are none. NULL: the same. */
+    /* Called before an item is evicted because memory is short: releases chunks that are held for somebody's convenience. False:
+     * there are none. NULL: the same. */
     bool (*relieve)(void *ctx);
     void *relieve_ctx;
     struct slab_heap *slabs;
@@ -149,13 +149,17 @@ static inline uint64_t store_block_bytes(uint64_t bytes)
     return bytes <= 24 ? 32 : (bytes + 8 + 15) & ~UINT64_C(15);
 }
 
+static inline struct shm_bytes store_shared(const struct store *self)
+{
+    return self->shm ? *shm_bytes(self->shm) : (struct shm_bytes){0};
+}
 /* Memory that chunks take. Evicting an item lowers it, if the item is the last that uses its chunks. */
 static inline uint64_t store_chunk_memory(const struct store *self)
 {
-    return slab_bytes(self->slabs)->used + self->outside + (self->shm ? shm_bytes(self->shm)->used : 0);
+    return slab_bytes(self->slabs)->used + self->outside + store_shared(self).used;
 }
-/* Free places in slabs and shared memory that count as memory. The next chunk of their size gets a free place; but where sizes change,
- * slabs stay until their last old chunk goes. So more than an eighth counts. */
+/* Free places in slabs and shared memory that count as memory. The next chunk of their size gets a free place; but where sizes
+ * change, slabs stay until their last old chunk goes. So more than an eighth counts. */
 static inline uint64_t store_waste_of(uint64_t used, uint64_t reserved)
 {
     uint64_t most = used + reserved / 8 + STORE_FREE_BYTES;
@@ -164,8 +168,8 @@ static inline uint64_t store_waste_of(uint64_t used, uint64_t reserved)
 static inline uint64_t store_waste(const struct store *self)
 {
     const struct slab_bytes *slabs = slab_bytes(self->slabs);
-    uint64_t waste = store_waste_of(slabs->used, slabs->reserved);
-    return waste + (self->shm ? store_waste_of(shm_bytes(self->shm)->used, shm_bytes(self->shm)->reserved) : 0);
+    struct shm_bytes shared = store_shared(self);
+    return store_waste_of(slabs->used, slabs->reserved) + store_waste_of(shared.used, shared.reserved);
 }
 /* All memory that is accounted for: memory_limit bounds it. */
 static inline uint64_t store_memory(const struct store *self)

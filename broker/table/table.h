@@ -244,8 +244,8 @@ static inline bool room_waits(struct table *self, const struct span *span)
 static inline bool room_is_short(const struct tables *tables)
 {
     const struct store *store = tables->store;
-    return slab_bytes(store->slabs)->reserved + store->outside + store->overhead + store->overhead / 16 >
-           tables->storage_budget;
+    uint64_t chunks = slab_bytes(store->slabs)->reserved + store_shared(store).reserved + store->outside;
+    return chunks + store->overhead + store->overhead / 16 > tables->storage_budget;
 }
 /* Evicts for memory, if the table may. An error if memory is full and the table has nothing to remove. */
 rp_status room_make(struct table *self, rp_error *err);

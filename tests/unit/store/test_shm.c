@@ -1,9 +1,12 @@
 /* Shared memory: objects are apart, have stamps of their own, and their memory returns. */
+#include <fcntl.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "broker/store/shm.h"
@@ -45,7 +48,7 @@ static void check(const struct shm *shm, const uint8_t *mapped, const struct obj
 
 static size_t random_bytes(struct rng *rng)
 {
-    static const size_t most[] = {5000, 9000, 80000, 600000, 5000000, 20000000};
+    static const size_t most[] = {5000, 9000, 80000, 600000, 5000000, 9000000};
     return 16 + (size_t)rng_below(rng, most[rng_below(rng, 100) < 90 ? rng_below(rng, 3) : rng_below(rng, 6)]);
 }
 
@@ -106,7 +109,7 @@ TEST(memory_returns)
     for (uint32_t i = 0; i < 3000; i++)
         shm_free(shm, objects[i]);
     assert_int_equal(bytes->used, 0);
-    assert_true(bytes->reserved <= 68u << 20);
+    assert_true(bytes->reserved <= LIMIT / 32);
     assert_true(pages_of(shm) <= bytes->reserved + 4096);
     /* A large object takes what it needs, not whole units. */
     void *large = shm_alloc(shm, 600000);
@@ -114,4 +117,54 @@ TEST(memory_returns)
     shm_free(shm, large);
     assert_null(shm_alloc(shm, shm_file(shm).size));
     shm_destroy(&shm);
+}
+
+/* Pages that are kept for the next objects are few beside the room. */
+TEST(few_spare_pages)
+{
+    struct shm *shm = shm_new(UINT64_C(64) << 20);
+    static void *objects[300];
+    for (uint32_t i = 0; i < 300; i++)
+        objects[i] = shm_alloc(shm, 200000);
+    for (uint32_t i = 0; i < 300; i++)
+        shm_free(shm, objects[i]);
+    assert_true(shm_bytes(shm)->reserved <= 2u << 20);
+    shm_destroy(&shm);
+}
+
+/* The pages of an object are there before it is written to; if the system has none, there is no object. */
+TEST(pages_come_first)
+{
+    struct shm *shm = shm_new(LIMIT);
+    const struct shm_bytes *bytes = shm_bytes(shm);
+    int fd = shm_file(shm).fd, file = dup(fd), none = open("/dev/null", O_RDONLY);
+    static const size_t sizes[] = {5000, 400000, 3000000, 10000000};
+    for (uint32_t i = 0; i < 4; i++) {
+        assert_int_equal(dup2(none, fd), fd);
+        assert_null(shm_alloc(shm, sizes[i]));
+        assert_int_equal(dup2(file, fd), fd);
+        uint64_t used = bytes->used;
+        void *object = shm_alloc(shm, sizes[i]);
+        assert_non_null(object);
+        assert_in_range(bytes->used - used, sizes[i], sizes[i] + sizes[i] / 4);
+        assert_int_equal(pages_of(shm), bytes->reserved + 4096);
+        if (i % 2)
+            shm_free(shm, object);
+    }
+    close(file);
+    close(none);
+    shm_destroy(&shm);
+}
+
+/* A process that may not make large files goes without, and lives. */
+TEST(no_large_files)
+{
+    pid_t child = fork();
+    if (child == 0) {
+        struct rlimit limit = {1 << 20, 1 << 20};
+        _exit(setrlimit(RLIMIT_FSIZE, &limit) != 0 || shm_new(LIMIT) != NULL);
+    }
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
 }

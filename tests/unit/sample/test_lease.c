@@ -1,0 +1,301 @@
+/* Leases: what they hold, what they may not push out, and what a client gets that has lost its own. */
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "broker/sample/kept_samples.h"
+#include "tests/support/test.h"
+#include "tests/support/testpeer.h"
+
+#define LIMIT (UINT64_C(64) << 20)
+#define LARGE 200000u
+#define TABLE "  - {name: t, max_size: 100000, sampler: {kind: uniform}, limiter: {kind: none}}\n"
+#define QUEUE "  - {name: q, max_size: 1000, max_times_sampled: 1, sampler: {kind: fifo}, limiter: {kind: none}}\n"
+#define MOST 100u
+
+static struct embed embed;
+static struct testpeer *writer, *peer, *other;
+static const uint8_t *memory;
+
+static int begin(void **state)
+{
+    (void)state;
+    embed_start(&embed, TABLE QUEUE, "memory_limit: 64MiB\n");
+    writer = testpeer_new(&embed);
+    peer = testpeer_new(&embed);
+    other = testpeer_new(&embed);
+    memory = testpeer_map(peer);
+    return 0;
+}
+
+static int end(void **state)
+{
+    (void)state;
+    testpeer_unmap();
+    embed_stop(&embed);
+    return 0;
+}
+
+static struct store *store(void)
+{
+    return &embed.broker->store;
+}
+
+static struct kept_samples *kept(void)
+{
+    return &embed.broker->samples.kept;
+}
+
+static uint32_t items(void)
+{
+    return embed_table(&embed, "t")->in.size;
+}
+
+/* Pages that were taken from the system for data. */
+static uint64_t pages(void)
+{
+    return slab_bytes(store()->slabs)->reserved + store_shared(store()).reserved + store()->outside;
+}
+
+/* Inserts n items with chunks of their own. All chunks of a test have the same size. */
+static void fill(const char *table, uint64_t key, uint32_t n, uint32_t bytes)
+{
+    if (writer->n_columns == 0) {
+        struct testpeer_column column = {"x", "uint8", 1, {bytes, 0}, bytes};
+        testpeer_open_with(writer, false, &column, 1);
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        testpeer_insert_large(writer, table, key + i, bytes, bytes >= STORE_KEEP_BYTES);
+        if (i % 16 == 15 || i + 1 == n)
+            testpeer_heartbeat(writer, 0, false);
+    }
+    embed_settle(&embed);
+    testpeer_forget(writer);
+}
+
+struct sampled {
+    uint64_t id, key[MOST], place[MOST], stamp[MOST];
+    size_t n, n_places;
+};
+
+static struct sampled read_answer(struct testpeer *self, uint64_t id)
+{
+    const struct testpeer_answer *answer = testpeer_await(self, id);
+    assert_int_equal(answer->status, RP_OK);
+    const Replay__SampleReply *reply = answer->reply->sample;
+    struct sampled sampled = {.id = id, .n = reply->n_key, .n_places = reply->n_place};
+    assert_true(sampled.n <= MOST);
+    memcpy(sampled.key, reply->key, sampled.n * 8);
+    memcpy(sampled.place, reply->place, sampled.n_places * 8);
+    memcpy(sampled.stamp, reply->stamp, sampled.n_places * 8);
+    testpeer_forget(self);
+    return sampled;
+}
+
+static struct sampled sample(struct testpeer *self, const char *table, uint32_t n, int flags)
+{
+    return read_answer(self, testpeer_sample(self, table, n, 0, flags));
+}
+
+static struct sampled sample_again(struct testpeer *self, const char *table, uint32_t n, uint64_t id, bool shared)
+{
+    Replay__Sample again = REPLAY__SAMPLE__INIT;
+    again.table = testpeer_text(table);
+    again.count = n;
+    again.shared = shared;
+    again.has_timeout_ms_case = REPLAY__SAMPLE__HAS_TIMEOUT_MS_TIMEOUT_MS;
+    TESTPEER_REQUEST(request, SAMPLE, sample, &again);
+    testpeer_ask_with(self, &request, id, NULL, 0);
+    return read_answer(self, id);
+}
+
+static bool is_valid(const struct sampled *lease)
+{
+    for (size_t i = 0; i < lease->n_places; i++)
+        if (memcmp(memory + lease->place[i] - 64, &lease->stamp[i], 8) != 0)
+            return false;
+    return true;
+}
+
+/* Checks that a retry gave what was given before, as far as it is in the table, as bytes. */
+static void check_again(const struct sampled *before, const struct sampled *again)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < before->n; i++)
+        if (table_find(embed_table(&embed, "t"), before->key[i]) != KEYMAP_NONE)
+            assert_int_equal(again->key[n++], before->key[i]);
+    assert_int_equal(again->n, n);
+    assert_int_equal(again->n_places, 0);
+}
+
+/* ---- memory ---- */
+
+TEST(lease_memory_limit, begin, end)
+{
+    fill("t", 1, 10, LARGE);
+    assert_true(sample(peer, "t", 10, SHARED).n_places > 0);
+    testpeer_settled(peer, 0);
+    fill("t", 1000, 400, LARGE);
+    assert_in_range(store_shared(store()).used, LIMIT / 2, LIMIT);
+    assert_true(store_memory(store()) <= LIMIT);
+    assert_true(pages() <= LIMIT + LIMIT / 8);
+    assert_in_range(items(), 200, 330);
+    /* Other data gets the memory when this is gone. */
+    testpeer_reset(peer, "t");
+    assert_true(pages() <= LIMIT / 8);
+}
+
+/* Data comes to shared memory only as far as there is memory for it. */
+TEST(lease_of_full_memory, begin, end)
+{
+    fill("t", 1, 8000, 9000);
+    uint32_t before = items();
+    assert_true(before < 8000);
+    for (uint32_t i = 0; i < 40; i++) {
+        sample(peer, "t", MOST, SHARED);
+        testpeer_settled(peer, 0);
+        assert_true(store_memory(store()) <= LIMIT);
+    }
+    assert_true(store_shared(store()).used > 0);
+    fill("t", 100000, 1000, 9000);
+    assert_true(store_memory(store()) <= LIMIT);
+    assert_true(pages() <= LIMIT + LIMIT / 8);
+    assert_in_range(items(), before / 10 * 8, before);
+}
+
+TEST(lease_of_nobody, begin, end)
+{
+    fill("t", 1, 10, LARGE);
+    sample(peer, "t", 10, SHARED);
+    testpeer_settled(peer, 0);
+    const struct shm_bytes shared = store_shared(store());
+    const struct slab_bytes *slabs = slab_bytes(store()->slabs);
+    const Replay__MemoryInfo *info = testpeer_info(peer)->server->memory;
+    assert_true(shared.reserved > shared.used);
+    assert_int_equal(info->shared, shared.used);
+    assert_int_equal(info->slabs_free, slabs->reserved - slabs->used + shared.reserved - shared.used);
+    /* When the reader is gone, new data stays in the messages in which it comes. */
+    assert_true(store()->sharing);
+    embed_advance(&embed, 1000 * 3600);
+    embed_advance(&embed, 2000);
+    assert_false(store()->sharing);
+    testpeer_close(writer);
+    writer = testpeer_new(&embed);
+    fill("t", 100, 10, LARGE);
+    assert_int_equal(store_shared(store()).used, shared.used);
+}
+
+/* ---- leases that end ---- */
+
+/* A client has a second; after that its data is the first to go, and no item. */
+TEST(lease_ends, begin, end)
+{
+    fill("t", 1, 260, LARGE);
+    sample(other, "t", 1, 0); /* an older sample, which is no lease */
+    struct sampled leases[3];
+    for (uint32_t i = 0; i < 3; i++)
+        leases[i] = sample(peer, "t", 10, SHARED);
+    assert_true(leases[0].n_places > 0);
+    fill("t", 1000, 300, LARGE); /* none of before is left */
+    for (uint32_t i = 0; i < 3; i++)
+        assert_true(is_valid(&leases[i]));
+    uint32_t before = items();
+    embed_advance(&embed, 2000);
+    fill("t", 2000, 60, LARGE);
+    assert_null(kept()->oldest_lease);
+    assert_int_equal(kept()->list.count, 4); /* what a retry needs stays */
+    for (uint32_t i = 0; i < 3; i++)
+        assert_false(is_valid(&leases[i]));
+    assert_in_range(items(), before + 10, before + 30);
+}
+
+/* The retry of a sample whose lease has ended gets the same selection, and no places that nothing holds. */
+TEST(lease_lost, begin, end)
+{
+    for (int shared = 0; shared < 2; shared++) {
+        fill("t", 1 + (uint64_t)shared * 10000, 400, LARGE);
+        struct sampled lease = sample(peer, "t", 10, SHARED);
+        embed_advance(&embed, 2000);
+        while (kept()->oldest_lease)
+            assert_true(kept_samples_relieve(&embed.broker->samples));
+        fill("t", 1000 + (uint64_t)shared * 10000, 20, LARGE);
+        uint64_t counted = embed_table(&embed, "t")->limiter.samples;
+        for (int i = 0; i < 2; i++) {
+            struct sampled again = sample_again(peer, "t", 10, lease.id, shared);
+            assert_true(again.n > 0);
+            check_again(&lease, &again);
+        }
+        assert_int_equal(embed_table(&embed, "t")->limiter.samples, counted);
+        testpeer_settled(peer, 0);
+    }
+}
+
+/* One that was not lost: the retry ends the lease, and is the last to need its data. */
+TEST(lease_asked_again, begin, end)
+{
+    fill("t", 1, 20, LARGE);
+    struct sampled lease = sample(peer, "t", 10, SHARED), again = sample_again(peer, "t", 10, lease.id, true);
+    check_again(&lease, &again);
+    assert_null(kept()->oldest_lease);
+    again = sample_again(peer, "t", 10, lease.id, false);
+    check_again(&lease, &again);
+    assert_int_equal(kept()->list.count, 1);
+}
+
+/* While the chunks of a lease are released, little by little, no other ends. */
+TEST(lease_released_in_slices, begin, end)
+{
+    fill("t", 1, 100, 5000);
+    for (uint32_t i = 0; i < 3; i++) {
+        testpeer_await(peer, testpeer_sample(peer, "t", 3000, 0, SHARED));
+        testpeer_forget(peer);
+    }
+    assert_false(kept_samples_relieve(&embed.broker->samples));
+    embed_advance(&embed, 2000);
+    for (uint32_t i = 0; i < 3; i++) {
+        embed_advance(&embed, 1);
+        assert_true(kept_samples_relieve(&embed.broker->samples));
+        assert_false(kept_samples_relieve(&embed.broker->samples));
+    }
+    embed_settle(&embed);
+    assert_null(kept()->oldest_lease);
+}
+
+/* ---- the room of kept samples ---- */
+
+/* Checks that what was taken from the queue is there for a retry. */
+static void check_taken(const struct sampled *taken)
+{
+    assert_true(kept()->list.bytes <= kept()->budget);
+    struct sampled again = sample_again(other, "q", (uint32_t)taken->n, taken->id, false);
+    assert_int_equal(again.n, taken->n);
+    assert_memory_equal(again.key, taken->key, taken->n * 8);
+    testpeer_settled(other, 0);
+}
+
+/* Leases push out each other, and nothing that would be lost. */
+TEST(lease_beside_a_queue, begin, end)
+{
+    fill("q", 1, 23, LARGE);
+    fill("t", 100, 150, LARGE);
+    struct sampled taken = sample(other, "q", 5, 0);
+    for (uint32_t i = 0; i < 8; i++)
+        assert_true(sample(peer, "t", 10, SHARED).n_places > 0);
+    assert_non_null(kept()->oldest_lease);
+    check_taken(&taken);
+    taken = sample(other, "q", 18, 0); /* nearly all the room */
+    assert_int_equal(sample(peer, "t", 10, SHARED).n_places, 0);
+    check_taken(&taken);
+}
+
+/* A sample that is too large for a lease travels, and can be asked for again. */
+TEST(lease_too_large, begin, end)
+{
+    fill("t", 1, 200, LARGE);
+    struct sampled first = sample(peer, "t", MOST, SHARED);
+    assert_int_equal(first.n_places, 0);
+    assert_int_equal(kept()->list.count, 1);
+    struct sampled again = sample_again(peer, "t", MOST, first.id, true);
+    check_again(&first, &again);
+    assert_int_equal(embed_table(&embed, "t")->limiter.samples, MOST);
+}
