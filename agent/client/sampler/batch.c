@@ -30,7 +30,8 @@ static void *own_alloc(void *ctx, size_t bytes)
 {
     (void)ctx;
     bool large = bytes >= 2 * HUGE_PAGE;
-    void *memory = aligned_alloc(large ? HUGE_PAGE : 64, bytes);
+    size_t align = large ? HUGE_PAGE : 64;
+    void *memory = aligned_alloc(align, (bytes + align - 1) / align * align); /* C allows multiples only */
     if (memory && large)
         madvise(memory, bytes & ~(HUGE_PAGE - 1), MADV_HUGEPAGE);
     return memory;
