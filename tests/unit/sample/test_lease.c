@@ -86,8 +86,10 @@ static struct sampled read_answer(struct testpeer *self, uint64_t id)
     struct sampled sampled = {.id = id, .n = reply->n_key, .n_places = reply->n_place};
     assert_true(sampled.n <= MOST);
     memcpy(sampled.key, reply->key, sampled.n * 8);
-    memcpy(sampled.place, reply->place, sampled.n_places * 8);
-    memcpy(sampled.stamp, reply->stamp, sampled.n_places * 8);
+    for (size_t i = 0; i < sampled.n_places; i++) {
+        sampled.place[i] = reply->place[i];
+        sampled.stamp[i] = reply->stamp[i];
+    }
     testpeer_forget(self);
     return sampled;
 }
