@@ -177,12 +177,12 @@ bool conn_has_key(const struct conn *self)
 
 uint32_t conn_shard(const struct conn *self)
 {
-    return self->shard;
+    return __atomic_load_n(&self->shard, __ATOMIC_RELAXED); /* the I/O thread asks without a lock */
 }
 
 void conn_number(struct conn *self, uint32_t shard)
 {
-    self->shard = shard;
+    __atomic_store_n(&self->shard, shard, __ATOMIC_RELAXED);
 }
 
 bool conn_is_up(struct conn *self)
@@ -258,7 +258,7 @@ uint64_t conn_waited(const struct conn *self)
 /* True if messages name the shard. */
 static bool has_number(const struct conn *self)
 {
-    return conn_shards_several(self->shards) && self->shard != CONN_SHARD_UNKNOWN;
+    return conn_shards_several(self->shards) && conn_shard(self) != CONN_SHARD_UNKNOWN;
 }
 
 const char *conn_title(const struct conn *self, char *out, size_t size)
@@ -572,7 +572,7 @@ static char *host_of(const char *endpoint)
 /* A shard that has moved is looked for at its old and its new endpoint in turn. */
 static void change_endpoint(struct conn *self)
 {
-    const char *moved = conn_shards_moved(self->shards, self->shard),
+    const char *moved = conn_shards_moved(self->shards, conn_shard(self)),
                *next = self->endpoint == moved ? self->home : moved;
     if (!next)
         return;
