@@ -11,7 +11,6 @@
 
 #include "agent/client/conn/client.h"
 #include "proto/base/clock.h"
-#include "proto/base/clock.h"
 #include "replay/client.h"
 #include "replay/collective.h"
 #include "replay/params.h"
