@@ -11,16 +11,17 @@
 #include <unistd.h>
 
 #include "broker/store/reserve.h"
+#include "broker/store/slab.h"
 #include "proto/base/need.h"
 #include "proto/base/rng.h"
 
 #define LINE_BYTES 64u
 #define PAGE_BYTES 4096u
 #define UNIT_BYTES (4u << 20)
+/* Small objects: up to the largest size of 72 classes (slab.h). */
+#define SMALL_LEAST 1025u
 #define SMALL_MOST (512u << 10)
-/* Classes from 1 KiB to 512 KiB, eight for each power of two. */
-#define FIRST_LOG 10u
-#define SHM_CLASSES ((19u - FIRST_LOG) * 8)
+#define SHM_CLASSES 72u
 /* A large object of 513 KiB takes a whole unit of the file, though not of the memory. */
 #define FILE_FACTOR 8u
 /* Pages without objects that are kept for the next ones: an eighth of the used ones, and this part of the room. They count as
@@ -63,19 +64,6 @@ struct shm {
     uint64_t stamp; /* the newest */
     struct shm_file file;
 };
-
-static uint32_t class_of_object(size_t size)
-{
-    uint32_t log = 63u - (uint32_t)__builtin_clzll((unsigned long long)(size - 1));
-    if (log < FIRST_LOG)
-        return 0;
-    return (log - FIRST_LOG) * 8 + ((uint32_t)((size - 1) >> (log - 3)) & 7u);
-}
-
-static uint32_t object_bytes(uint32_t class)
-{
-    return (8 + class % 8 + 1) << (class / 8 + FIRST_LOG - 3);
-}
 
 /* ---- the file ---- */
 
@@ -223,7 +211,7 @@ static void small_give_back(struct shm *self, uint32_t at)
 
 static struct line *line_of(const struct shm *self, uint32_t unit, uint32_t object)
 {
-    uint64_t size = self->units[unit].kind == UNIT_SMALL ? object_bytes(self->units[unit].class) : 0;
+    uint64_t size = self->units[unit].kind == UNIT_SMALL ? slab_step_bytes(self->units[unit].class) : 0;
     return (struct line *)(void *)(self->memory + (uint64_t)unit * UNIT_BYTES + object * size);
 }
 
@@ -237,12 +225,13 @@ static void *stamp(struct shm *self, struct line *line)
 
 static bool is_full(const struct unit *unit)
 {
-    return !unit->free && unit->fresh == UNIT_BYTES / object_bytes(unit->class);
+    return !unit->free && unit->fresh == UNIT_BYTES / slab_step_bytes(unit->class);
 }
 
 static void *alloc_small(struct shm *self, size_t size)
 {
-    uint32_t class = class_of_object(size), bytes = object_bytes(class), at = self->room[class];
+    uint32_t class = slab_step(size > SMALL_LEAST ? size : SMALL_LEAST), bytes = slab_step_bytes(class);
+    uint32_t at = self->room[class];
     if (!at) {
         if (!(at = units_take(self, 1, UNIT_SMALL)))
             return NULL;
@@ -306,7 +295,7 @@ void shm_free(struct shm *self, void *object)
         units_give_back(self, at, unit->class);
         return;
     }
-    uint32_t bytes = object_bytes(unit->class);
+    uint32_t bytes = slab_step_bytes(unit->class);
     bool was_full = is_full(unit);
     line->next = unit->free;
     unit->free = (uint32_t)(offset % UNIT_BYTES / bytes) + 1;

@@ -53,18 +53,14 @@ static uint32_t class_of(size_t size)
 {
     if (size <= SMALL_LIMIT)
         return size ? (uint32_t)((size + 15) / 16 - 1) : 0;
-    /* Eight steps per power of two. */
-    uint32_t log = 63u - (uint32_t)__builtin_clzll((unsigned long long)(size - 1));
-    uint32_t step = (uint32_t)((size - 1) >> (log - 3)) & 7u;
-    return SMALL_CLASSES + (log - 10) * 8 + step;
+    return SMALL_CLASSES + slab_step(size);
 }
 
 static uint32_t class_bytes(uint32_t class)
 {
     if (class < SMALL_CLASSES)
         return (class + 1) * 16;
-    uint32_t log = (class - SMALL_CLASSES) / 8 + 10, step = (class - SMALL_CLASSES) % 8;
-    return (8 + step + 1) << (log - 3);
+    return slab_step_bytes(class - SMALL_CLASSES);
 }
 
 static void list_push(struct slab **list, struct slab *slab)

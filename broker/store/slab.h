@@ -18,6 +18,18 @@ struct slab_bytes {
     size_t reserved; /* of slabs with objects, their free places included */
 };
 
+/* Size classes above 1 KiB, from 0 on: eight for each power of two. Of shared memory, too. */
+static inline uint32_t slab_step(size_t size)
+{
+    uint32_t log = 63u - (uint32_t)__builtin_clzll((unsigned long long)(size - 1));
+    return (log - 10) * 8 + ((uint32_t)((size - 1) >> (log - 3)) & 7u);
+}
+
+static inline uint32_t slab_step_bytes(uint32_t step)
+{
+    return (8 + step % 8 + 1) << (step / 8 + 10 - 3);
+}
+
 /* ahead: regions are prefaulted while the heap grows. */
 struct slab_heap *slab_heap_new(bool ahead);
 void slab_heap_destroy(struct slab_heap **self);
