@@ -385,7 +385,7 @@ void kept_samples_unreserve(struct waiter *waiter)
     waiter->reserved = NULL;
 }
 
-/* True if the client would read some chunk itself: small ones travel. */
+/* True if the client might read some chunk itself: small ones travel. */
 static bool some_are_shared(const struct picks *picks)
 {
     for (uint32_t i = 0; i < picks->n_refs; i++)

@@ -665,7 +665,7 @@ static void share_chunks(struct samples *samples, const struct picks *picks)
         struct chunk *chunk = picks->refs[i];
         if (chunk->bytes < STORE_OWN_BYTES || chunk->where == CHUNK_SHARED)
             continue;
-        /* The place that the data leaves is free only for data of its size, so all memory may grow. */
+        /* The place in a slab that the data leaves is free only for data of its size, so all memory may grow. */
         if (store_memory(store) + chunk->bytes > limit || !store_share(store, chunk))
             return;
     }

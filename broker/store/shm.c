@@ -162,6 +162,14 @@ static bool make_present(struct shm *self, uint32_t at, uint64_t bytes)
     return true;
 }
 
+/* Gives back the pages of a unit from this byte on. Should it fail, they are there longer than they are counted. */
+static void trim(struct shm *self, uint32_t at, uint64_t bytes)
+{
+    (void)fallocate(self->file.fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                    (off_t)((uint64_t)at * UNIT_BYTES + bytes), (off_t)(UNIT_BYTES - bytes));
+    set_present(self, &self->units[at], bytes);
+}
+
 static void units_give_back(struct shm *self, uint32_t first, uint32_t n)
 {
     for (uint32_t i = first; i < first + n; i++)
@@ -170,12 +178,8 @@ static void units_give_back(struct shm *self, uint32_t first, uint32_t n)
         self->lowest = first;
     uint64_t most = self->bytes.used + self->bytes.used / 8 + self->file.size / (FILE_FACTOR * SPARE_SHARE);
     for (uint32_t i = self->top; --i > 0 && self->bytes.reserved > most;)
-        if (self->units[i].kind == UNIT_FREE && self->units[i].present) {
-            /* Should it fail, the pages are there longer than they are counted. */
-            (void)fallocate(self->file.fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)i * UNIT_BYTES,
-                            UNIT_BYTES);
-            set_present(self, &self->units[i], 0);
-        }
+        if (self->units[i].kind == UNIT_FREE && self->units[i].present)
+            trim(self, i, 0);
 }
 
 static void room_push(struct shm *self, uint32_t at)
@@ -270,6 +274,8 @@ static void *alloc_large(struct shm *self, size_t size)
             return NULL;
         }
         left -= bytes;
+        if (self->units[i].present - bytes > UNIT_BYTES / 8) /* nobody else gets the pages behind it */
+            trim(self, i, bytes);
     }
     self->units[at].class = n;
     self->units[at].used = (uint32_t)pages;

@@ -65,7 +65,7 @@ struct store {
     /* Called before a chunk that has a place in a segment is freed; NULL: no chunk is on disk. */
     void (*freed)(void *ctx, const struct chunk *chunk);
     void *freed_ctx;
-    /* Called before an item is evicted because memory is short: releases chunks that are held for somebody's convenience. False:
+    /* Called before an item is evicted, or waits, because memory is short: releases chunks that are held for somebody's convenience. False:
      * there are none. NULL: the same. */
     bool (*relieve)(void *ctx);
     void *relieve_ctx;

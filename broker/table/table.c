@@ -441,12 +441,19 @@ static bool has_to_wait(const struct table *self, const struct span *span)
     return (exceeds_memory(self) || exceeds_max_bytes(self, span)) && room_is_kept(self);
 }
 
+static bool relieve(const struct store *store)
+{
+    return store->relieve && store->relieve(store->relieve_ctx);
+}
+
 bool room_waits_(struct table *self, const struct span *span)
 {
-    if (!has_to_wait(self, span))
-        return false;
-    self->waits_for_room = self->tables->waits_for_room = true;
-    return true;
+    while (has_to_wait(self, span))
+        if (!exceeds_memory(self) || !relieve(self->store)) {
+            self->waits_for_room = self->tables->waits_for_room = true;
+            return true;
+        }
+    return false;
 }
 
 /* The first time is logged: the table will not get as large as its configuration says. */
@@ -492,7 +499,7 @@ rp_status room_make(struct table *self, rp_error *err)
     const struct tables *tables = self->tables;
     const struct store *store = self->store;
     uint32_t evicted = 0;
-    while (wants_room(self) && store->relieve && store->relieve(store->relieve_ctx)) {
+    while (wants_room(self) && relieve(store)) {
     }
     if (!room_is_kept(self)) {
         /* One pick of a remover that picks at random would free no slab before nearly all old items are gone. */

@@ -217,6 +217,7 @@ TEST(lease_lost, begin, end)
     for (int shared = 0; shared < 2; shared++) {
         fill("t", 1 + (uint64_t)shared * 10000, 400, LARGE);
         struct sampled lease = sample(peer, "t", 10, SHARED);
+        assert_true(lease.n_places > 0 && kept()->oldest_lease);
         embed_advance(&embed, 2000);
         while (kept()->oldest_lease)
             assert_true(kept_samples_relieve(&embed.broker->samples));
@@ -236,7 +237,9 @@ TEST(lease_lost, begin, end)
 TEST(lease_asked_again, begin, end)
 {
     fill("t", 1, 20, LARGE);
-    struct sampled lease = sample(peer, "t", 10, SHARED), again = sample_again(peer, "t", 10, lease.id, true);
+    struct sampled lease = sample(peer, "t", 10, SHARED);
+    assert_true(lease.n_places > 0 && kept()->oldest_lease);
+    struct sampled again = sample_again(peer, "t", 10, lease.id, true);
     check_again(&lease, &again);
     assert_null(kept()->oldest_lease);
     again = sample_again(peer, "t", 10, lease.id, false);

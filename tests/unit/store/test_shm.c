@@ -111,9 +111,12 @@ TEST(memory_returns)
     assert_int_equal(bytes->used, 0);
     assert_true(bytes->reserved <= LIMIT / 32);
     assert_true(pages_of(shm) <= bytes->reserved + 4096);
-    /* A large object takes what it needs, not whole units. */
+    /* A large object takes what it needs, not whole units, and not what was in its unit before. */
+    shm_free(shm, shm_alloc(shm, (4u << 20) - 64));
+    uint64_t before = bytes->reserved;
     void *large = shm_alloc(shm, 600000);
     assert_in_range(bytes->used, 600000, 608000);
+    assert_true(bytes->reserved <= before - (3u << 20) && pages_of(shm) <= bytes->reserved + 4096);
     shm_free(shm, large);
     assert_null(shm_alloc(shm, shm_file(shm).size));
     shm_destroy(&shm);

@@ -166,7 +166,6 @@ class Feed:
                 if self._taken is None:
                     self._taken = self._take(0.0 if self._started else timeout)
                 self._start(self._taken)
-                self._taken = None  # after an error of the device it is copied again
             except Exception as error:
                 if self._started and isinstance(error, DeadlineExceeded):
                     break
@@ -183,6 +182,7 @@ class Feed:
         copy = self._device.copy(batch.block)
         self._held.append((batch, copy))
         self._started.append((batch.on(copy.block), copy))
+        self._taken = None  # until here an error of the device leaves it for the next call
         with contextlib.suppress(IndexError):  # another thread has closed the feed
             while len(self._held) > self._ahead + 2 or self._held[0][1].done.query():
                 first = self._held.popleft()  # keeps the memory until the copy is done
