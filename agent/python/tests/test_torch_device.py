@@ -422,3 +422,42 @@ def test_close_sends_what_is_left_after_an_error(client, monkeypatch):
         updater.close(WAIT)
     found = priorities_of(client, keys[10:])
     assert [found[int(key)] for key in keys[10:]] == [10.0] * 10 + [20.0] * 10
+
+
+def test_an_error_after_a_copy_gives_no_batch_twice():
+    """The device tells of an earlier failure when the feed looks whether a copy is done."""
+    class Event:
+        failures = 1
+
+        def query(self):
+            Event.failures -= 1
+            if Event.failures == 0:
+                raise RuntimeError("an earlier kernel")
+            return False
+
+        def synchronize(self):
+            pass
+
+    class Failing:
+        def copy(self, block):
+            return devices.Copy(block, Event())
+
+        def use(self, copy):
+            pass
+
+    class Numbered:
+        def __init__(self, number):
+            self.number, self.block = number, torch.zeros(1)
+
+        def on(self, block):
+            return self
+
+    numbers = iter(range(100))
+    feed = devices.Feed(lambda timeout: Numbered(next(numbers)), Failing())
+    given, errors = [], 0
+    while len(given) < 5:
+        try:
+            given.append(feed.next().number)
+        except RuntimeError:
+            errors += 1
+    assert given == list(range(5)) and errors == 1

@@ -11,6 +11,7 @@
 #define LARGE 200000u
 #define TABLE "  - {name: t, max_size: 100000, sampler: {kind: uniform}, limiter: {kind: none}}\n"
 #define QUEUE "  - {name: q, max_size: 1000, max_times_sampled: 1, sampler: {kind: fifo}, limiter: {kind: none}}\n"
+#define WAITING "  - {name: w, max_size: 1000, max_times_sampled: 1, sampler: {kind: fifo}, limiter: {kind: queue}}\n"
 #define MOST 100u
 
 static struct embed embed;
@@ -20,7 +21,7 @@ static const uint8_t *memory;
 static int begin(void **state)
 {
     (void)state;
-    embed_start(&embed, TABLE QUEUE, "memory_limit: 64MiB\n");
+    embed_start(&embed, TABLE QUEUE WAITING, "memory_limit: 64MiB\n");
     writer = testpeer_new(&embed);
     peer = testpeer_new(&embed);
     other = testpeer_new(&embed);
@@ -303,4 +304,24 @@ TEST(lease_too_large, begin, end)
     struct sampled again = sample_again(peer, "t", MOST, first.id, true);
     check_again(&first, &again);
     assert_int_equal(embed_table(&embed, "t")->limiter.samples, MOST);
+}
+
+/* A queue waits for memory instead of evicting: leases that nobody reads do not hold it up. */
+TEST(leases_give_way_to_a_queue, begin, end)
+{
+    fill("t", 1, 60, LARGE);
+    for (uint32_t i = 0; i < 5; i++)
+        sample(peer, "t", 12, SHARED);
+    assert_non_null(kept()->oldest_lease);
+    testpeer_reset(peer, "t");
+    embed_settle(&embed);
+    uint64_t id = testpeer_sample(other, "w", 280, -1, 0);
+    for (uint32_t i = 0; i < 280; i++)
+        testpeer_insert_large(writer, "w", 5000 + i, LARGE, true);
+    embed_settle(&embed);
+    for (int i = 0; i < 20; i++)
+        embed_advance(&embed, 1000);
+    embed_settle(&embed);
+    assert_int_equal(testpeer_await(other, id)->reply->sample->n_key, 280);
+    assert_null(kept()->oldest_lease);
 }
