@@ -55,10 +55,10 @@ typedef bool bench_command(struct options *options);
 bench_command command_all, command_one; /* compare.c: all rows; options.work, against libzmq or another table */
 bench_command command_checkpoint, command_shards, command_agent, command_tree;
 
-/* ---- what processes report, in shared memory: each writes its own lane ---- */
+/* ---- what processes report, in shared memory: each writes its own tally ---- */
 
 #define RAW_MOST_FRAMES 300u
-#define LANE_ENDPOINT_BYTES 160u
+#define TALLY_ENDPOINT_BYTES 160u
 
 /* The sizes of the frames of a message. */
 struct raw_message {
@@ -66,41 +66,41 @@ struct raw_message {
     uint32_t size[RAW_MOST_FRAMES];
 };
 
-enum lane_state { LANE_STARTING, LANE_READY, LANE_DONE, LANE_FAILED };
+enum tally_state { TALLY_STARTING, TALLY_READY, TALLY_DONE, TALLY_FAILED };
 
-struct lane {
+struct tally {
     _Atomic uint64_t items;                          /* accepted by the broker, or in replies; the raw side: received */
     _Atomic uint64_t updates;                        /* priorities that were changed, where that goes with sampling */
-    _Atomic int state;                               /* an enum lane_state; the fields below are written before it */
+    _Atomic int state;                               /* an enum tally_state; the fields below are written before it */
     char text[256];                                  /* why it failed */
-    char endpoint[2][LANE_ENDPOINT_BYTES];           /* a raw server's: PULL, ROUTER */
+    char endpoint[2][TALLY_ENDPOINT_BYTES];          /* a raw server's: PULL, ROUTER */
     struct raw_message ingest, request[2], reply[2]; /* frames that the broker's client has sent and received */
     uint64_t first_key, n_keys;
     _Atomic uint64_t longest_ns; /* between two replies to a sampler, since it was last set to 0 */
     uint64_t value[4];           /* what a request to the broker gave */
 };
 
-static inline void lane_add(struct lane *self, uint64_t items)
+static inline void tally_add(struct tally *self, uint64_t items)
 {
     atomic_fetch_add_explicit(&self->items, items, memory_order_relaxed);
 }
-static inline void lane_set_state(struct lane *self, enum lane_state state)
+static inline void tally_set_state(struct tally *self, enum tally_state state)
 {
     atomic_store_explicit(&self->state, state, memory_order_release);
 }
-static inline int lane_get_state(struct lane *self)
+static inline int tally_get_state(struct tally *self)
 {
     return atomic_load_explicit(&self->state, memory_order_acquire);
 }
 
 /* ---- processes, folders and keys (run.c) ---- */
 
-/* Makes a folder for sockets and files, and the shared lanes. False: an error was printed. */
+/* Makes a folder for sockets and files, and the shared tallies. False: an error was printed. */
 bool children_init(void);
 /* Ends all children and removes the folder. */
 void children_fini(void);
-/* Returns a new lane, all zero. */
-struct lane *children_lane(void);
+/* Returns a new tally, all zero. */
+struct tally *children_tally(void);
 
 /* Runs job(ctx) in a process of its own with the broker's malloc settings; it ends with this one. -1: an error was
  * printed. */
@@ -113,8 +113,8 @@ void child_end(pid_t pid);
 void child_pause(pid_t pid);
 /* Sleeps, and checks the children meanwhile. False: a child has ended by itself, or an interrupt came. */
 bool children_wait(double seconds);
-/* Waits for a state of a lane. False: an error was printed. */
-bool children_await(struct lane *lane, enum lane_state state, double seconds);
+/* Waits for a state of a tally. False: an error was printed. */
+bool children_await(struct tally *tally, enum tally_state state, double seconds);
 
 double children_now(void);
 /* CPU seconds of the calling thread. */
@@ -142,9 +142,9 @@ struct raw_store {
 };
 
 struct raw_job {
-    struct lane *lane;   /* of this process */
-    struct lane *server; /* where the server writes its endpoints */
-    const char *bind[2]; /* endpoints of PULL and ROUTER */
+    struct tally *tally;  /* of this process */
+    struct tally *server; /* where the server writes its endpoints */
+    const char *bind[2];  /* endpoints of PULL and ROUTER */
     int io_threads;
     uint32_t connections;      /* of this client process */
     uint32_t in_flight;        /* requests of each connection */
@@ -170,7 +170,7 @@ void raw_server(void *job);
 /* PUSH if the job has an ingest message, DEALER otherwise. */
 void raw_client(void *job);
 
-/* ---- load generators: each function is the life of a process that runs until it is ended, or leaves a sentence in its lane.
+/* ---- load generators: each function is the life of a process that runs until it is ended, or leaves a sentence in its tally.
  * "Thin" ones encode their frames before the measurement, patch numbers and keys into them, respect the
  * credits, and look at no more of a reply than its status, since the raw side does not decode either. The others use libreplay
  * ---- */
@@ -178,7 +178,7 @@ void raw_client(void *job);
 #define LOAD_TABLE "replay"
 
 struct load {
-    struct lane *lane;
+    struct tally *tally;
     const struct options *options;
     const char *service;        /* endpoint */
     uint32_t connections;       /* of this process */
@@ -192,7 +192,7 @@ void load_insert(void *load);
 typedef void load_job(void *load);
 load_job *load_job_of(enum work work, bool library);
 
-/* For the files of load generators: leaves the sentence in the lane and ends the process. */
+/* For the files of load generators: leaves the sentence in the tally and ends the process. */
 void load_fail(struct load *self, const char *format, ...) RP_PRINTF(2, 3) __attribute__((noreturn));
 /* ---- a run: parties (a server with its load generators) that are measured in turn. All processes of a party are paused while
  * another party is measured (run.c) ---- */
@@ -205,7 +205,7 @@ enum group { GROUP_WRITE = 1, GROUP_ASK = 2, GROUP_OTHERS = 4 };
 
 struct member {
     pid_t pid;
-    struct lane *lane;
+    struct tally *tally;
     unsigned groups; /* that it belongs to: enum group */
     bool server;     /* a further server of the party */
 };
@@ -213,7 +213,7 @@ struct member {
 struct party {
     pid_t server;
     char service[160];
-    struct lane *lane; /* of a raw server */
+    struct tally *tally; /* of a raw server */
     struct {
         struct raw_message ingest, request[2], reply[2];
     } frames; /* sizes of the frames that its load generators have sent and received */

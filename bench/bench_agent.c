@@ -49,7 +49,7 @@ static void step_env(struct bench_actor *self, struct env *env)
             if (result.terminal || result.truncated)
                 env_reset(env, observation);
         }
-        lane_add(self->load.lane, COUNT_EVERY);
+        tally_add(self->load.tally, COUNT_EVERY);
     }
 }
 
@@ -76,14 +76,14 @@ static void step_actor(struct bench_actor *self, struct env *env, const struct r
     if (self->part >= PART_ADDER)
         options.adder = open_adder(self, config, &env->spec);
     environment_loop_init(&loop, env, &options);
-    lane_set_state(self->load.lane, LANE_READY);
+    tally_set_state(self->load.tally, TALLY_READY);
     for (;;) {
         for (uint32_t i = 0; i < COUNT_EVERY; i++) {
             bool ended;
             if (environment_loop_step(&loop, &ended, &err) != RP_OK)
                 load_fail(&self->load, "%s", err.text);
         }
-        lane_add(self->load.lane, COUNT_EVERY);
+        tally_add(self->load.tally, COUNT_EVERY);
     }
 }
 
@@ -111,7 +111,7 @@ static void live(void *ctx)
         load_fail(&self->load, "%s", err.text);
     env_seed(&env, 1);
     if (self->part == PART_ENV) {
-        lane_set_state(self->load.lane, LANE_READY);
+        tally_set_state(self->load.tally, TALLY_READY);
         step_env(self, &env);
     }
     step_actor(self, &env, &config);
@@ -129,10 +129,10 @@ static bool add_actor(const struct options *options, struct party *party, enum p
 {
     struct bench_actor actor = {.part = part};
     struct member *member = &party->members[party->n_members++];
-    *member = (struct member){.lane = children_lane(), .groups = group_of((int)part)};
-    actor.load = (struct load){.lane = member->lane, .options = options, .service = party->service, .connections = 1};
+    *member = (struct member){.tally = children_tally(), .groups = group_of((int)part)};
+    actor.load = (struct load){.tally = member->tally, .options = options, .service = party->service, .connections = 1};
     member->pid = child_start(live, &actor);
-    if (member->pid <= 0 || !children_await(member->lane, LANE_READY, START_SECONDS))
+    if (member->pid <= 0 || !children_await(member->tally, TALLY_READY, START_SECONDS))
         return false;
     child_pause(member->pid);
     return true;

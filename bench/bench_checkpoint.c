@@ -140,7 +140,7 @@ struct question {
 static void ask_job(void *ctx)
 {
     struct question *self = ctx;
-    struct lane *lane = self->load.lane;
+    struct tally *tally = self->load.tally;
     rp_error err = {0};
     rp_info *info = NULL;
     rp_client *client = rp_client_connect(self->load.service, NULL, ASK_MS, &err);
@@ -150,29 +150,29 @@ static void ask_job(void *ctx)
                                                       : rp_admin_reset(client, LOAD_TABLE, ASK_MS, NULL, &err);
     if (status != RP_OK)
         load_fail(&self->load, "%s", err.text);
-    lane->value[0] = rp_info_u64(info, self->what == ASK_STRETCH ? "server.longest_stretch_ns" : "written_bytes");
-    lane->value[1] = rp_info_u64(info, self->what == ASK_STRETCH ? "server.chunk_count" : "took_ns");
-    lane_set_state(lane, LANE_DONE);
+    tally->value[0] = rp_info_u64(info, self->what == ASK_STRETCH ? "server.longest_stretch_ns" : "written_bytes");
+    tally->value[1] = rp_info_u64(info, self->what == ASK_STRETCH ? "server.chunk_count" : "took_ns");
+    tally_set_state(tally, TALLY_DONE);
 }
 
 /* Sends the request and waits for the answer. NULL: an error was printed. */
-static struct lane *ask(const struct options *options, const struct party *party, int what)
+static struct tally *ask(const struct options *options, const struct party *party, int what)
 {
     static struct question question;
     question = (struct question){.load = {.options = options, .service = party->service, .connections = 1}};
     question.what = what;
-    struct lane *lane = question.load.lane = children_lane();
-    bool ok = child_start(ask_job, &question) > 0 && children_await(lane, LANE_DONE, 300);
-    return ok ? lane : NULL;
+    struct tally *tally = question.load.tally = children_tally();
+    bool ok = child_start(ask_job, &question) > 0 && children_await(tally, TALLY_DONE, 300);
+    return ok ? tally : NULL;
 }
 
 static bool insert(const struct options *options, const struct party *party, uint64_t items)
 {
-    struct load load = {.lane = children_lane(), .options = options, .service = party->service, .connections = 1};
+    struct load load = {.tally = children_tally(), .options = options, .service = party->service, .connections = 1};
     load.store.data = run_store(options, &load.store.size);
     load.store.lend = options->lend;
     load.fill = items;
-    return load.store.data && child_start(load_insert, &load) > 0 && children_await(load.lane, LANE_DONE, 300);
+    return load.store.data && child_start(load_insert, &load) > 0 && children_await(load.tally, TALLY_DONE, 300);
 }
 
 /* A broker that makes checkpoints when asked, with a full table. */
@@ -196,14 +196,14 @@ static bool measure_writing(const struct options *given)
         static struct party party;
         char folder[300], extra[400];
         bool ok = start(&options, folder, sizeof folder, extra, sizeof extra, &party);
-        const struct lane *first = ok ? ask(&options, &party, ASK_CHECKPOINT) : NULL;
+        const struct tally *first = ok ? ask(&options, &party, ASK_CHECKPOINT) : NULL;
         if (first) {
             bytes = (double)first->value[0];
             double took = files_write(folder, first->value[0]);
             rate[i] = bytes / ((double)first->value[1] * 1e-9);
             plain[i] = took > 0 ? bytes / took : 0;
         }
-        const struct lane *second =
+        const struct tally *second =
             first && insert(&options, &party, options.items / 100) ? ask(&options, &party, ASK_CHECKPOINT) : NULL;
         if (second)
             share = (double)second->value[0] / bytes;
@@ -223,9 +223,9 @@ static bool measure_writing(const struct options *given)
 
 /* ---- a sampler meanwhile ---- */
 
-static double stall_ms(const struct lane *lane)
+static double stall_ms(const struct tally *tally)
 {
-    return (double)atomic_load(&lane->longest_ns) * 1e-6;
+    return (double)atomic_load(&tally->longest_ns) * 1e-6;
 }
 
 static bool measure_stall(const struct options *given)
@@ -238,14 +238,14 @@ static bool measure_stall(const struct options *given)
         options.in_flight = 1;
         bool ok = start(&options, folder, sizeof folder, extra, sizeof extra, &party) &&
                   run_add_load(&options, &party, WORK_SAMPLE) && children_wait(options.warm_seconds);
-        struct lane *lane = party.n_members ? party.members[0].lane : NULL;
+        struct tally *tally = party.n_members ? party.members[0].tally : NULL;
         if (ok) {
-            atomic_store(&lane->longest_ns, 0);
+            atomic_store(&tally->longest_ns, 0);
             ok = children_wait(options.seconds);
-            quiet[i] = stall_ms(lane);
-            atomic_store(&lane->longest_ns, 0);
+            quiet[i] = stall_ms(tally);
+            atomic_store(&tally->longest_ns, 0);
             ok = ok && ask(&options, &party, ASK_CHECKPOINT) && children_wait(0.1);
-            during[i] = stall_ms(lane);
+            during[i] = stall_ms(tally);
         }
         run_end(&party);
         files_remove(folder);
@@ -321,11 +321,11 @@ static bool measure_stretch(const struct options *given)
     /* Grows the table by a quarter, so that the surplus is evicted in bulk. */
     options.table_extra = "    soft_capacity: true\n";
     bool ok = start(&options, folder, sizeof folder, extra, sizeof extra, &party);
-    const struct lane *filled = ok ? ask(&options, &party, ASK_STRETCH) : NULL;
+    const struct tally *filled = ok ? ask(&options, &party, ASK_STRETCH) : NULL;
     double fill_ms = filled ? (double)filled->value[0] * 1e-6 : 0;
     ok = filled && insert(&options, &party, options.items / 5) && children_wait(given->quick ? 0.2 : 2.0) &&
          ask(&options, &party, ASK_CHECKPOINT) && ask(&options, &party, ASK_RESET);
-    const struct lane *end = NULL;
+    const struct tally *end = NULL;
     do /* the old contents are freed in slices */
         end = ok && children_wait(0.1) ? ask(&options, &party, ASK_STRETCH) : NULL;
     while (end && end->value[1] > 0);

@@ -102,7 +102,7 @@ static void set_join(struct set *self)
     for (uint32_t i = 1; i < self->n; i++) {
         const struct party *shard = &self->shards[i];
         all->members[all->n_members++] = (struct member){
-            .pid = shard->server, .lane = children_lane(), .groups = GROUP_WRITE | GROUP_ASK, .server = true};
+            .pid = shard->server, .tally = children_tally(), .groups = GROUP_WRITE | GROUP_ASK, .server = true};
         for (uint32_t k = 0; k < shard->n_members; k++)
             all->members[all->n_members++] = shard->members[k];
     }
@@ -292,25 +292,25 @@ static void draw_all(void *ctx)
         least = p < least ? p : least;
         all += chi;
     }
-    self->load.lane->value[0] = (uint64_t)(chi_square_p(all, (double)DRAW_SEEDS * (DRAW_ITEMS - 1)) * 1e6);
-    self->load.lane->value[1] = (uint64_t)(least * 1e6);
+    self->load.tally->value[0] = (uint64_t)(chi_square_p(all, (double)DRAW_SEEDS * (DRAW_ITEMS - 1)) * 1e6);
+    self->load.tally->value[1] = (uint64_t)(least * 1e6);
     rp_client_destroy(&client);
-    lane_set_state(self->load.lane, LANE_DONE);
+    tally_set_state(self->load.tally, TALLY_DONE);
 }
 
 static bool check_draws(const struct options *options)
 {
     static struct set set;
     bool ok = set_start(&set, options, options->shards, true);
-    struct draws draws = {.load = {.lane = children_lane(), .service = set.service[0]},
+    struct draws draws = {.load = {.tally = children_tally(), .service = set.service[0]},
                           .draws = options->quick ? 100000 : DRAWS};
     pid_t pid = ok ? child_start(draw_all, &draws) : -1;
-    ok = pid > 0 && children_await(draws.load.lane, LANE_DONE, 300);
+    ok = pid > 0 && children_await(draws.load.tally, TALLY_DONE, 300);
     set_join(&set);
     if (ok) { /* of the least of 10 values chance alone misses 0.01 / 10 once in a hundred runs */
-        report_value(options, "p of the draws with 10 seeds together", (double)draws.load.lane->value[0] * 1e-6,
+        report_value(options, "p of the draws with 10 seeds together", (double)draws.load.tally->value[0] * 1e-6,
                      LEAST_P, "p");
-        report_value(options, "least p of the draws over 10 seeds", (double)draws.load.lane->value[1] * 1e-6,
+        report_value(options, "least p of the draws over 10 seeds", (double)draws.load.tally->value[1] * 1e-6,
                      LEAST_P / DRAW_SEEDS, "p");
     }
     run_end(&set.all);

@@ -19,9 +19,9 @@ void load_fail(struct load *self, const char *format, ...)
 {
     va_list args;
     va_start(args, format);
-    vsnprintf(self->lane->text, sizeof self->lane->text, format, args);
+    vsnprintf(self->tally->text, sizeof self->tally->text, format, args);
     va_end(args);
-    lane_set_state(self->lane, LANE_FAILED);
+    tally_set_state(self->tally, TALLY_FAILED);
     _exit(1);
 }
 
@@ -127,7 +127,7 @@ static void take_credit(struct load *load, struct writer *self, const Replay__Cr
         if (credit->rejected[i])
             load_fail(load, "the broker rejects items: %s",
                       credit->n_rejections ? credit->rejections[0]->text : "no reason given");
-        lane_add(load->lane, credit->resolved[i] - self->resolved);
+        tally_add(load->tally, credit->resolved[i] - self->resolved);
         self->resolved = credit->resolved[i];
         self->allowed = credit->allowed[i];
     }
@@ -380,9 +380,9 @@ static void fill(struct load *load, const struct writers *all)
     while (self->resolved < self->sent)
         read_notices(load, all, true);
     bye(load, all, self);
-    load->lane->first_key = self->key_base + self->sent + 1 - load->fill;
-    load->lane->n_keys = load->fill;
-    lane_set_state(load->lane, LANE_DONE);
+    load->tally->first_key = self->key_base + self->sent + 1 - load->fill;
+    load->tally->n_keys = load->fill;
+    tally_set_state(load->tally, TALLY_DONE);
 }
 
 /* How fast items are offered. Time that the process slept (it was paused) is not made up for. */
@@ -420,7 +420,7 @@ static bool writer_go(struct load *load, struct writer *self, struct pace *pace)
 
 static void show_frames(const struct load *load, const struct writer *self)
 {
-    struct raw_message *frames = &load->lane->ingest;
+    struct raw_message *frames = &load->tally->ingest;
     uint64_t size = load->options->size;
     frames->size[0] = (uint32_t)self->head_size;
     frames->n = 1;
@@ -446,7 +446,7 @@ void load_insert(void *ctx)
         fill(load, &all);
         return;
     }
-    lane_set_state(load->lane, LANE_READY);
+    tally_set_state(load->tally, TALLY_READY);
     struct pace pace = {.rate = load->options->rate};
     for (;;) {
         bool busy = false;
@@ -486,7 +486,7 @@ static void make_sample(struct load *load, struct asker *self)
     request.body_case = REPLAY__REQUEST__BODY_SAMPLE;
     request.sample = &body;
     self->sample.frame = load_encode(&request, &self->sample.size, &self->sample.id_at);
-    load->lane->request[0] = (struct raw_message){1, {(uint32_t)self->sample.size}};
+    load->tally->request[0] = (struct raw_message){1, {(uint32_t)self->sample.size}};
 }
 
 /* Random keys of the table, and random priorities. */
@@ -521,7 +521,7 @@ static void make_updates(struct load *load, struct asker *self, uint32_t which)
             load_fail(load, "an update request could not be made");
         at->keys_at = (size_t)(ask.key.data - at->frame);
     }
-    load->lane->request[which] = (struct raw_message){1, {(uint32_t)self->updates[0].size}};
+    load->tally->request[which] = (struct raw_message){1, {(uint32_t)self->updates[0].size}};
     free(keys);
     free(priorities);
 }
@@ -585,16 +585,16 @@ static void show_reply(struct load *load, uint32_t which, const struct wire_repl
     if (reply->body == 19 && (wire_read_sampled(reply->data, reply->size, &sampled, &err) != RP_OK ||
                               sampled.n_items != load->options->batch))
         load_fail(load, "a sample reply is not what was asked for");
-    load->lane->reply[which] = *sizes;
+    load->tally->reply[which] = *sizes;
 }
 
 /* Returns the time, and records the interval since the previous reply. */
-static int64_t note_gap(struct lane *lane, int64_t last_ns)
+static int64_t note_gap(struct tally *tally, int64_t last_ns)
 {
     int64_t now_ns = clock_ns();
     uint64_t gap = (uint64_t)(now_ns - last_ns);
-    if (gap > atomic_load_explicit(&lane->longest_ns, memory_order_relaxed))
-        atomic_store_explicit(&lane->longest_ns, gap, memory_order_relaxed);
+    if (gap > atomic_load_explicit(&tally->longest_ns, memory_order_relaxed))
+        atomic_store_explicit(&tally->longest_ns, gap, memory_order_relaxed);
     return now_ns;
 }
 
@@ -611,11 +611,11 @@ static void ask_for_ever(struct load *load, struct asker *self, bool samples)
         receive(load, self, &head, &reply, &sizes);
         if (first) {
             show_reply(load, 0, &reply, &sizes);
-            lane_set_state(load->lane, LANE_READY);
+            tally_set_state(load->tally, TALLY_READY);
         }
         zmq_msg_close(&head);
-        lane_add(load->lane, batch);
-        last_ns = note_gap(load->lane, last_ns);
+        tally_add(load->tally, batch);
+        last_ns = note_gap(load->tally, last_ns);
         send_request(self, samples ? &self->sample : next_update(self), NULL, 0);
     }
 }
@@ -657,7 +657,7 @@ static void load_sample_update(void *ctx)
             show_reply(load, which, &reply, &sizes);
             seen[which] = true;
             if (seen[0] && seen[1])
-                lane_set_state(load->lane, LANE_READY);
+                tally_set_state(load->tally, TALLY_READY);
         }
         if (which == 0) {
             struct wire_sampled sampled;
@@ -666,9 +666,9 @@ static void load_sample_update(void *ctx)
                 load_fail(load, "a sample reply could not be decoded: %s", err.text);
             send_request(&self, next_update(&self), sampled.key.data, (size_t)sampled.n_items * 8);
             send_request(&self, &self.sample, NULL, 0);
-            lane_add(load->lane, load->options->batch);
+            tally_add(load->tally, load->options->batch);
         } else {
-            atomic_fetch_add_explicit(&load->lane->updates, load->options->batch, memory_order_relaxed);
+            atomic_fetch_add_explicit(&load->tally->updates, load->options->batch, memory_order_relaxed);
         }
         zmq_msg_close(&head);
     }
@@ -732,7 +732,7 @@ static void load_library_insert(void *ctx)
         writers[i] = open_writer(load, connect_client(load));
     struct rng rng;
     rng_seed(&rng, 1);
-    lane_set_state(load->lane, LANE_READY);
+    tally_set_state(load->tally, TALLY_READY);
     for (uint32_t i = 0;; i = (i + 1) % k) {
         for (uint32_t n = 0; n < (load->options->shards > 1 ? EPISODE_STEPS : TOTALS_EVERY / k + 1); n++)
             write_item(load, writers[i], &rng);
@@ -741,7 +741,7 @@ static void load_library_insert(void *ctx)
         rp_error err = {0};
         if (rp_writer_get_info(writers[i], &info, &err) != RP_OK || info.rejected)
             load_fail(load, "libreplay: %s", info.rejected ? "items were rejected" : err.text);
-        lane_add(load->lane, info.accepted - seen[i]);
+        tally_add(load->tally, info.accepted - seen[i]);
         seen[i] = info.accepted;
     }
 }
@@ -783,7 +783,7 @@ static void sample_loop(struct load *load, bool update)
         samplers[i] = open_sampler(load, client);
         updaters[i] = update ? open_updater(load, client) : NULL;
     }
-    lane_set_state(load->lane, LANE_READY);
+    tally_set_state(load->tally, TALLY_READY);
     for (uint32_t i = 0;; i = (i + 1) % k) {
         rp_error err = {0};
         rp_batch *batch;
@@ -795,9 +795,9 @@ static void sample_loop(struct load *load, bool update)
             priorities[n] = 0.01 + rng_unit(&rng);
         if (update && rp_updater_add(updaters[i], arrays.key, priorities, arrays.n, 30000, NULL, &err) != RP_OK)
             load_fail(load, "libreplay: %s", err.text);
-        lane_add(load->lane, arrays.n);
+        tally_add(load->tally, arrays.n);
         if (update)
-            atomic_fetch_add_explicit(&load->lane->updates, arrays.n, memory_order_relaxed);
+            atomic_fetch_add_explicit(&load->tally->updates, arrays.n, memory_order_relaxed);
         rp_batch_release(&batch);
     }
 }
@@ -824,7 +824,7 @@ static void load_library_update(void *ctx)
     double *priorities = calloc(n, sizeof *priorities);
     struct rng rng;
     rng_seed(&rng, 7);
-    lane_set_state(load->lane, LANE_READY);
+    tally_set_state(load->tally, TALLY_READY);
     for (uint32_t i = 0;; i = (i + 1) % k) {
         for (uint32_t j = 0; j < n; j++) {
             keys[j] = load->first_key + rng_below(&rng, load->n_keys);
@@ -833,7 +833,7 @@ static void load_library_update(void *ctx)
         rp_error err = {0};
         if (rp_updater_add(updaters[i], keys, priorities, n, 30000, NULL, &err) != RP_OK)
             load_fail(load, "libreplay: %s", err.text);
-        lane_add(load->lane, n);
+        tally_add(load->tally, n);
     }
 }
 

@@ -188,7 +188,7 @@ static bool options_read(struct options *self, const struct command *command, in
 
 static int help(FILE *out)
 {
-    fputs("usage: replay-bench COMMAND [--json] [options]\n"
+    fputs("Usage: replay-bench COMMAND [--json] [options]\n"
           "\n"
           "Starts a replay-broker, loads it from other processes, and measures in turn with it plain libzmq that moves "
           "frames\n"
@@ -212,7 +212,7 @@ static int run(const struct command *command, int argc, char **argv)
         return 2;
     if (options.help) {
         const struct cli cli = {.options = rows, .n = sizeof rows / sizeof rows[0], .width = 18};
-        printf("usage: replay-bench %s [options]\n%s\n%s\n", command->name, command->summary, command->text);
+        printf("Usage: replay-bench %s [options]\n%s\n%s\n", command->name, command->summary, command->text);
         cli_print_options(&cli, command->who);
         puts("Numbers may end in k or M. The broker is $RP_BROKER, or replay-broker beside this program.");
         return 0;

@@ -90,14 +90,14 @@ void raw_server(void *ctx)
         if (sockets[i]) {
             curve_serve(sockets[i]);
             zmq_bind(sockets[i], job->bind[i]);
-            zmq_getsockopt(sockets[i], ZMQ_LAST_ENDPOINT, job->server->endpoint[i], &(size_t){LANE_ENDPOINT_BYTES});
+            zmq_getsockopt(sockets[i], ZMQ_LAST_ENDPOINT, job->server->endpoint[i], &(size_t){TALLY_ENDPOINT_BYTES});
         }
-    lane_set_state(job->lane, LANE_READY);
+    tally_set_state(job->tally, TALLY_READY);
     int flags = sockets[0] && sockets[1] ? ZMQ_DONTWAIT : 0; /* a lone socket is simply waited at */
     for (;;) {
         uint32_t n = 0, m = 0;
         for (size_t size; n < 64 && sockets[0] && receive(sockets[0], flags, &size); n++)
-            lane_add(job->lane, job->items);
+            tally_add(job->tally, job->items);
         while (m < 64 && sockets[1] && answer(job, sockets[1], flags))
             m++;
         if (n + m == 0)
@@ -115,7 +115,7 @@ void raw_client(void *ctx)
     curve_connect(socket);
     for (uint32_t i = 0; i < job->connections; i++) /* messages go to the connections in turn */
         zmq_connect(socket, job->server->endpoint[!push]);
-    lane_set_state(job->lane, LANE_READY);
+    tally_set_state(job->tally, TALLY_READY);
     while (job->ingest.n) /* until the process is ended */
         send_message(socket, &job->ingest, &job->store);
     for (uint32_t n = 0; n < job->in_flight * job->connections; n++)
@@ -126,6 +126,6 @@ void raw_client(void *ctx)
         if (job->request[1].n)
             send_message(socket, &job->request[1], &job->store);
         send_message(socket, &job->request[0], &job->store);
-        lane_add(job->lane, job->items);
+        tally_add(job->tally, job->items);
     }
 }

@@ -27,8 +27,8 @@
 
 static struct {
     char dir[64];
-    struct lane *lanes;
-    uint32_t n_lanes, n_brokers, n_pids;
+    struct tally *tallies;
+    uint32_t n_tallies, n_brokers, n_pids;
     pid_t pids[MOST_PROCESSES];
 } all;
 
@@ -138,8 +138,9 @@ bool children_init(void)
 {
     const char *parent = getenv("TMPDIR");
     snprintf(all.dir, sizeof all.dir, "%.40s/replay-bench-XXXXXX", parent && parent[0] ? parent : "/tmp");
-    all.lanes = mmap(NULL, MOST_LANES * sizeof *all.lanes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (all.lanes == MAP_FAILED || !mkdtemp(all.dir)) {
+    all.tallies =
+        mmap(NULL, MOST_LANES * sizeof *all.tallies, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (all.tallies == MAP_FAILED || !mkdtemp(all.dir)) {
         fprintf(stderr, "replay-bench: cannot make a folder like %s: %s\n", all.dir, strerror(errno));
         return false;
     }
@@ -156,11 +157,11 @@ void children_fini(void)
     files_remove(all.dir);
 }
 
-struct lane *children_lane(void)
+struct tally *children_tally(void)
 {
-    struct lane *lane = &all.lanes[all.n_lanes++ % MOST_LANES];
-    memset(lane, 0, sizeof *lane);
-    return lane;
+    struct tally *tally = &all.tallies[all.n_tallies++ % MOST_LANES];
+    memset(tally, 0, sizeof *tally);
+    return tally;
 }
 
 /* Forks. In the parent: the new pid, which is remembered. In the child: 0. */
@@ -319,8 +320,8 @@ static bool look_after(void)
         if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
             continue;
         for (uint32_t n = 0; n < MOST_LANES; n++)
-            if (lane_get_state(&all.lanes[n]) == LANE_FAILED)
-                fprintf(stderr, "replay-bench: %s\n", all.lanes[n].text);
+            if (tally_get_state(&all.tallies[n]) == TALLY_FAILED)
+                fprintf(stderr, "replay-bench: %s\n", all.tallies[n].text);
         if (WIFSIGNALED(status))
             fprintf(stderr, "replay-bench: a process was ended by signal %d\n", WTERMSIG(status));
         return false;
@@ -342,10 +343,10 @@ bool children_wait(double seconds)
     }
 }
 
-bool children_await(struct lane *lane, enum lane_state state, double seconds)
+bool children_await(struct tally *tally, enum tally_state state, double seconds)
 {
     double end = children_now() + seconds;
-    while (lane_get_state(lane) != (int)state) {
+    while (tally_get_state(tally) != (int)state) {
         if (!children_wait(0.002))
             return false;
         if (children_now() > end) {
@@ -463,7 +464,7 @@ static struct load *new_load(const struct options *options, const struct party *
     struct load *load = calloc(1, sizeof *load);
     if (!load)
         return NULL;
-    *load = (struct load){.lane = children_lane(), .options = options, .service = party->service, .connections = 1};
+    *load = (struct load){.tally = children_tally(), .options = options, .service = party->service, .connections = 1};
     load->store.data = run_store(options, &load->store.size);
     load->store.lend = options->lend;
     load->first_key = party->first_key;
@@ -489,26 +490,26 @@ bool run_broker_filled(const struct options *options, uint64_t items, uint64_t f
         free(load);
         return true;
     }
-    struct lane *lane = load->lane;
-    bool ok = child_start(load_insert, load) > 0 && children_await(lane, LANE_DONE, FILL_SECONDS);
+    struct tally *tally = load->tally;
+    bool ok = child_start(load_insert, load) > 0 && children_await(tally, TALLY_DONE, FILL_SECONDS);
     free(load);
     if (!ok)
         return false;
     out->memory_per_item = ((double)child_resident(out->server) - before) / (double)filled - (double)options->size;
-    out->first_key = lane->first_key;
-    out->n_keys = lane->n_keys;
+    out->first_key = tally->first_key;
+    out->n_keys = tally->n_keys;
     return true;
 }
 
 /* What a thin load generator has sent and received. */
-static void collect_frames(struct party *party, const struct lane *lane)
+static void collect_frames(struct party *party, const struct tally *tally)
 {
-    if (lane->ingest.n)
-        party->frames.ingest = lane->ingest;
+    if (tally->ingest.n)
+        party->frames.ingest = tally->ingest;
     for (uint32_t r = 0; r < 2; r++)
-        if (lane->request[r].n) {
-            party->frames.request[r] = lane->request[r];
-            party->frames.reply[r] = lane->reply[r];
+        if (tally->request[r].n) {
+            party->frames.request[r] = tally->request[r];
+            party->frames.reply[r] = tally->reply[r];
         }
 }
 
@@ -529,13 +530,13 @@ static bool add_member(const struct options *options, struct party *party, enum 
         return false;
     }
     struct member *member = &party->members[party->n_members++];
-    member->lane = load->lane;
+    member->tally = load->tally;
     member->groups = work == WORK_INSERT ? GROUP_WRITE : GROUP_ASK;
     member->pid = child_start(load_job_of(work, library), load);
-    bool ok = member->pid > 0 && children_await(member->lane, LANE_READY, 60);
+    bool ok = member->pid > 0 && children_await(member->tally, TALLY_READY, 60);
     free(load);
     if (ok)
-        collect_frames(party, member->lane);
+        collect_frames(party, member->tally);
     return ok;
 }
 
@@ -566,22 +567,22 @@ bool run_raw(const struct options *options, const struct party *like, struct par
     snprintf(bind[1], sizeof bind[1], options->ipc ? "ipc://%s/raw-router" : "tcp://127.0.0.1:*", children_dir());
     job.bind[0] = bind[0];
     job.bind[1] = bind[1];
-    job.lane = job.server = out->lane = children_lane();
+    job.tally = job.server = out->tally = children_tally();
     job.items = options->per_message;
     out->server = child_start(raw_server, &job);
-    if (out->server < 0 || !children_await(out->lane, LANE_READY, 10))
+    if (out->server < 0 || !children_await(out->tally, TALLY_READY, 10))
         return false;
     for (uint32_t i = 0; i < like->n_members; i++) {
         struct raw_job client = job;
         struct member *member = &out->members[out->n_members++];
-        *member = (struct member){.lane = children_lane(), .groups = like->members[i].groups};
-        client.lane = member->lane;
+        *member = (struct member){.tally = children_tally(), .groups = like->members[i].groups};
+        client.tally = member->tally;
         client.items = options->batch;
         client.connections = share_of(options, i % options->processes);
         if (member->groups == GROUP_ASK)
             client.ingest.n = 0;
         member->pid = child_start(raw_client, &client);
-        if (member->pid < 0 || !children_await(member->lane, LANE_READY, 10))
+        if (member->pid < 0 || !children_await(member->tally, TALLY_READY, 10))
             return false;
     }
     return true;
@@ -618,12 +619,12 @@ static struct reading party_read(const struct phase *phase)
             out.server_cpu += child_cpu(member->pid);
             continue;
         }
-        out.items[member->groups == GROUP_ASK] += (double)atomic_load(&member->lane->items);
-        out.updates += (double)atomic_load(&member->lane->updates);
+        out.items[member->groups == GROUP_ASK] += (double)atomic_load(&member->tally->items);
+        out.updates += (double)atomic_load(&member->tally->updates);
         out.client_cpu += child_cpu(member->pid);
     }
     if (phase->count_server)
-        out.items[0] = (double)atomic_load(&party->lane->items);
+        out.items[0] = (double)atomic_load(&party->tally->items);
     return out;
 }
 

@@ -1,9 +1,10 @@
-"""Runs of the configurations of configs/learning/, each found in a folder or made, several at a time."""
+"""Runs of the configurations of configs/learning/ and configs/agents/, each found in a folder or made, several at a time."""
 import collections
 import concurrent.futures
 import hashlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,7 +13,6 @@ import time
 
 import processes
 
-CONFIGS = os.path.join(processes.ROOT, "configs", "learning")
 EPISODES = 20     # of an evaluation
 EVALUATIONS = 20  # in a run, for its curve
 
@@ -20,8 +20,8 @@ EVALUATIONS = 20  # in a run, for its curve
 Case = collections.namedtuple("Case", "bar seed side")
 
 
-def config_path(bar):
-    return os.path.join(CONFIGS, bar.config + ".yaml")
+def config_path(bar, folder="learning"):
+    return os.path.join(processes.ROOT, "configs", folder, bar.config + ".yaml")
 
 
 def evaluations(bar):
@@ -51,8 +51,14 @@ class Single:
     def __init__(self):
         processes.see_to_programs(["replay-single"])
         self.build = file_hash(processes.program("replay-single"))
-        self.lock = threading.Lock()
+        self.prepare({})
+
+    def prepare(self, environment):
+        self.lock, self.environment = threading.Lock(), environment
         self.processes, self.stopping = set(), False
+
+    def config(self, case):
+        return config_path(case.bar)
 
     def name(self, case):
         return f"{case.bar.config}-seed-{case.seed}"
@@ -68,15 +74,17 @@ class Single:
         with self.lock:
             if self.stopping:
                 raise processes.Failed("interrupted")
-            words = [processes.program("replay-single"), "-c", config_path(case.bar), *self.options(case)]
-            process = subprocess.Popen(words, stdout=file, stderr=subprocess.PIPE, text=True,
-                                       env=dict(os.environ, OPENBLAS_NUM_THREADS="1"))
+            process = subprocess.Popen(self.words(case, path), stdout=file, stderr=subprocess.PIPE, text=True,
+                                       env=dict(os.environ, OPENBLAS_NUM_THREADS="1", **self.environment))
             self.processes.add(process)
         errors = process.communicate()[1]
         with self.lock:
             self.processes.discard(process)
         if self.stopping or process.returncode != 0:
             raise processes.Failed("interrupted" if self.stopping else errors.strip() or f"exit status {process.returncode}")
+
+    def words(self, case, path):
+        return [processes.program("replay-single"), "-c", self.config(case), *self.options(case)]
 
     def stop(self):
         with self.lock:
@@ -85,8 +93,48 @@ class Single:
                 process.terminate()
 
 
+class Launched(Single):
+    """Whole runs of replay-launch with the agents of agent/python/agents, in the Python that runs this program."""
+
+    def __init__(self, settings):
+        processes.see_to_programs(["replay-launch", "replay-broker"])
+        agents = os.path.join(processes.ROOT, "agent", "python", "agents")
+        files = [processes.program("replay-launch"), *sorted(entry.path for entry in os.scandir(agents) if entry.name.endswith(".py"))]
+        self.build = " ".join(file_hash(path) for path in files)
+        self.settings = settings
+        self.prepare({"PATH": os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", "")])})
+
+    def config(self, case):
+        return config_path(case.bar, "agents")
+
+    def options(self, case):
+        settings = ["launch.http=''", *evaluations(case.bar), *self.settings]
+        return ["--seed", str(case.seed), "--quiet", *processes.sets("", settings)]
+
+    def words(self, case, path):
+        return [processes.program("replay-launch"), self.config(case), "--folder", path, *self.options(case)]
+
+    def make(self, case, path, file):
+        shutil.rmtree(path, ignore_errors=True)
+        with open(os.devnull, "w") as printed:
+            super().make(case, path, printed)
+        with open(os.path.join(path, "report.json")) as written:
+            report = json.load(written)
+        if report["phase"] != "done" or report["final_value"] is None:
+            raise processes.Failed(f"{report['reason']}; see {path}")
+        with open(os.path.join(path, "evaluator-0.jsonl")) as lines:
+            file.writelines(lines)
+        result = {"result": True, "seed": case.seed, "return": report["final_value"], "fingerprint": None,
+                  "environment_steps": report["steps"] or report["learner_steps"], "learner_steps": report["learner_steps"],
+                  "seconds": report["elapsed_s"], "restarts": report["restarts"]}
+        file.write(json.dumps(result) + "\n")
+
+
 class Sharded:
     """Runs as separate processes, with a broker of so many shards."""
+
+    def config(self, case):
+        return config_path(case.bar)
 
     def __init__(self, actors, limit):
         processes.see_to_programs(processes.PROGRAMS)
@@ -129,7 +177,7 @@ class Runs:
 
     def key(self, case):
         """Names the outcome: a run depends on nothing else."""
-        words = [file_hash(config_path(case.bar)), *self.maker.options(case), self.maker.build]
+        words = [file_hash(self.maker.config(case)), *self.maker.options(case), self.maker.build]
         return hashlib.sha256(" ".join(words).encode()).hexdigest()
 
     def run(self, case):

@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <malloc.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -17,7 +16,9 @@
 #include "broker/session/session.h"
 #include "broker/spill/spill.h"
 #include "proto/base/error.h"
+#include "proto/base/io.h"
 #include "proto/base/need.h"
+#include "proto/base/text.h"
 
 /* Most messages that a turn reads from each socket, and most time: bounded by messages alone, ingest would starve samplers. */
 #define DRAIN_MESSAGES 64u
@@ -368,10 +369,10 @@ static void loop_init(struct loop *self, struct clock clock)
 }
 
 /* Connects each room to the rooms that it uses. */
-static void connect_rooms(struct broker *self, struct ducts *ducts)
+static void connect_rooms(struct broker *self, struct channels *channels)
 {
     const struct broker_config *config = self->config;
-    peers_init(&self->peers, &self->loop, config, ducts);
+    peers_init(&self->peers, &self->loop, config, channels);
     self->peers.kept_replies.account = &self->store.overhead;
     self->tables = (struct tables){
         .loop = &self->loop,
@@ -480,7 +481,7 @@ static rp_status broker_init(struct broker *self, void *context, rp_error *err)
     if (self->config->shared_memory)
         self->store.shm = shm_new((uint64_t)self->config->memory_limit);
     RP_TRY(tables_init(&self->tables, err));
-    if (!self->peers.ducts)
+    if (!self->peers.channels)
         RP_TRY(identities_open(&self->peers, err));
     RP_TRY(load(self, err));
     start_service(self);
@@ -494,14 +495,14 @@ static rp_status broker_init(struct broker *self, void *context, rp_error *err)
     return RP_OK;
 }
 
-static struct broker *create(const struct broker_config *config, struct clock clock, void *context, struct ducts *ducts,
-                             rp_error *err)
+static struct broker *create(const struct broker_config *config, struct clock clock, void *context,
+                             struct channels *channels, rp_error *err)
 {
     struct broker *self = need_alloc(sizeof *self);
     self->config = config;
     self->wake_fd = -1;
     loop_init(&self->loop, clock);
-    connect_rooms(self, ducts);
+    connect_rooms(self, channels);
     if (broker_init(self, context, err) != RP_OK)
         broker_destroy(&self);
     return self;
@@ -512,10 +513,10 @@ struct broker *broker_new(const struct broker_config *config, struct clock clock
     return create(config, clock, context, NULL, err);
 }
 
-struct broker *broker_new_local(const struct broker_config *config, struct clock clock, struct ducts *ducts,
+struct broker *broker_new_local(const struct broker_config *config, struct clock clock, struct channels *channels,
                                 rp_error *err)
 {
-    return create(config, clock, NULL, ducts, err);
+    return create(config, clock, NULL, channels, err);
 }
 
 void broker_set_shards(struct broker *self, char *const *endpoints, uint32_t n)
@@ -525,20 +526,15 @@ void broker_set_shards(struct broker *self, char *const *endpoints, uint32_t n)
 
 rp_status broker_write_endpoints(const struct broker *self, const char *http, const char *path, rp_error *err)
 {
-    char temporary[4096];
-    if ((size_t)snprintf(temporary, sizeof temporary, "%s.%ld", path, (long)getpid()) >= sizeof temporary)
-        return err_set(err, RP_INVALID_ARGUMENT, "the path of the endpoints file is too long");
-    FILE *file = fopen(temporary, "w");
-    bool ok = file && fprintf(file, "service %s\ningest %s\nevents %s\n%s%s%s", self->peers.told.service,
-                              self->peers.told.ingest, self->peers.told.events, http[0] ? "http " : "", http,
-                              http[0] ? "\n" : "") > 0;
-    if (file)
-        ok = fclose(file) == 0 && ok;
-    if (ok && rename(temporary, path) == 0)
-        return RP_OK;
+    struct text text = {0};
+    text_add(&text, "service %s\ningest %s\nevents %s\n", self->peers.told.service, self->peers.told.ingest,
+             self->peers.told.events);
+    if (http[0])
+        text_add(&text, "http %s\n", http);
+    bool ok = io_replace(path, text.data, text.size, 0666, false);
     int error = errno;
-    unlink(temporary);
-    return err_set(err, RP_IO, "cannot write the endpoints to %s: %s", path, strerror(error));
+    text_fini(&text);
+    return ok ? RP_OK : err_set(err, RP_IO, "cannot write the endpoints to %s: %s", path, strerror(error));
 }
 
 /* ---- destruction ---- */
@@ -555,7 +551,7 @@ void broker_destroy(struct broker **at)
         self->store.freed = NULL;
         commit_fini(&self->peers.commit);
     }
-    if (self->peers.service || self->peers.ducts)
+    if (self->peers.service || self->peers.channels)
         waits_cancel_all(&self->peers.waits, RP_CANCELLED, "the broker has stopped");
     snapshot_maker_fini(&self->snapshots);
     checkpoints_fini(&self->checkpoints);

@@ -65,8 +65,8 @@ struct broker {
 /* config is borrowed, and must outlive the broker. context: a zmq context to bind in (for inproc), or NULL for a new one.
  * Clients can connect when it returns. NULL with err set. */
 struct broker *broker_new(const struct broker_config *config, struct clock clock, void *context, rp_error *err);
-/* Makes a broker without sockets, for one client on the same thread. The ducts are borrowed, and must outlive the broker. */
-struct broker *broker_new_local(const struct broker_config *config, struct clock clock, struct ducts *ducts,
+/* Makes a broker without sockets, for one client on the same thread. The channels are borrowed, and must outlive the broker. */
+struct broker *broker_new_local(const struct broker_config *config, struct clock clock, struct channels *channels,
                                 rp_error *err);
 void broker_destroy(struct broker **self);
 

@@ -16,8 +16,10 @@
 
 #include "proto/base/clock.h"
 #include "proto/base/error.h"
+#include "proto/base/io.h"
 #include "proto/base/log.h"
 #include "proto/base/need.h"
+#include "proto/base/text.h"
 
 #define LINE_BYTES 4096u
 /* Between the endpoints of a line: the path of an ipc endpoint may have spaces. */
@@ -203,7 +205,7 @@ static void parent_stop(struct parent *self, int signal_number)
     }
 }
 
-static void print_shard(const struct parent *self, uint32_t number, FILE *out)
+static void print_shard(const struct parent *self, uint32_t number, struct text *out)
 {
     static const char *const names[] = {"service", "ingest", "events", "http"};
     static const uint32_t which[] = {SHARD_TOLD_SERVICE, SHARD_TOLD_INGEST, SHARD_TOLD_EVENTS, SHARD_HTTP};
@@ -212,30 +214,25 @@ static void print_shard(const struct parent *self, uint32_t number, FILE *out)
         if (strcmp(value, "-") == 0)
             continue;
         if (number)
-            fprintf(out, "shard.%u.", number);
-        fprintf(out, "%s %s\n", names[i], value);
+            text_add(out, "shard.%u.", number);
+        text_add(out, "%s %s\n", names[i], value);
     }
 }
 
-static rp_status write_file(const struct parent *self, rp_error *err)
+/* Prints the endpoints of all shards, and writes them into the file for clients. */
+static rp_status show_endpoints(const struct parent *self, rp_error *err)
 {
-    char temporary[LINE_BYTES];
-    if (!self->endpoints_file || !self->endpoints_file[0])
-        return RP_OK;
-    if ((size_t)snprintf(temporary, sizeof temporary, "%s.%ld", self->endpoints_file, (long)getpid()) >=
-        sizeof temporary)
-        return err_set(err, RP_INVALID_ARGUMENT, "the path of the endpoints file is too long");
-    FILE *file = fopen(temporary, "w");
-    for (uint32_t i = 0; file && i < self->n; i++)
-        print_shard(self, i, file);
-    bool ok = file && !ferror(file);
-    if (file)
-        ok = fclose(file) == 0 && ok;
-    if (ok && rename(temporary, self->endpoints_file) == 0)
-        return RP_OK;
+    struct text text = {0};
+    const char *file = self->endpoints_file;
+    for (uint32_t i = 0; i < self->n; i++)
+        print_shard(self, i, &text);
+    bool ok = !file || !file[0] || io_replace(file, text.data, text.size, 0666, false);
     int error = errno;
-    unlink(temporary);
-    return err_set(err, RP_IO, "cannot write the endpoints to %s: %s", self->endpoints_file, strerror(error));
+    if (ok)
+        fputs(text_get(&text), stdout);
+    fflush(stdout);
+    text_fini(&text);
+    return ok ? RP_OK : err_set(err, RP_IO, "cannot write the endpoints to %s: %s", file, strerror(error));
 }
 
 static void send_list(const struct parent *self, struct shard *shard)
@@ -263,7 +260,7 @@ static void tell_all(struct parent *self)
     for (uint32_t i = 0; i < self->n && !self->ready; i++)
         if (!self->shards[i].endpoints[0])
             return;
-    if (!self->ready && write_file(self, &err) != RP_OK) {
+    if (!self->ready && show_endpoints(self, &err) != RP_OK) {
         fprintf(stderr, "replay-broker: %s\n", err.text);
         self->failed = true;
         parent_stop(self, SIGTERM);
@@ -272,12 +269,9 @@ static void tell_all(struct parent *self)
     for (uint32_t i = 0; i < self->n; i++)
         if (self->shards[i].told)
             send_list(self, &self->shards[i]);
-    for (uint32_t i = 0; i < self->n && !self->ready; i++)
-        print_shard(self, i, stdout);
     if (!self->ready)
         log_line(LEVEL_INFO, "B0700", "shards started", "shards=%u service=%s", self->n,
                  self->shards[0].endpoints[SHARD_TOLD_SERVICE]);
-    fflush(stdout);
     self->ready = true;
 }
 

@@ -32,9 +32,8 @@ if(HELP2MAN AND NOT CMAKE_CROSSCOMPILING AND RP_SANITIZE STREQUAL "" AND NOT RP_
         set(page "${CMAKE_BINARY_DIR}/man/${program}.1")
         add_custom_command(
             OUTPUT "${page}"
-            COMMAND "${CMAKE_COMMAND}" -E make_directory "${CMAKE_BINARY_DIR}/man"
-            COMMAND "${HELP2MAN}" --no-info --name "${summary_${program}}" --output "${page}" "$<TARGET_FILE:${program}>"
-            DEPENDS ${program} COMMENT "man page of ${program}" VERBATIM)
+            COMMAND "${PROJECT_SOURCE_DIR}/cmake/package/man" "$<TARGET_FILE:${program}>" "${summary_${program}}" "${page}"
+            DEPENDS ${program} cmake/package/man COMMENT "man page of ${program}" VERBATIM)
         list(APPEND pages "${page}")
     endforeach()
     add_custom_target(replay_man ALL DEPENDS ${pages})
@@ -43,11 +42,15 @@ else()
     message(STATUS "no man pages: help2man is missing, or the programs cannot run here")
 endif()
 
-# ---- completion: one file for all programs, found by the name of each
+# ---- completion: one program says what may stand there, and each shell asks it
+install(PROGRAMS cmake/package/complete DESTINATION "${data_dir}")
 foreach(program IN LISTS programs)
     install(FILES cmake/package/completion.bash DESTINATION "${CMAKE_INSTALL_DATAROOTDIR}/bash-completion/completions"
         RENAME "${program}")
+    install(FILES cmake/package/completion.fish DESTINATION "${CMAKE_INSTALL_DATAROOTDIR}/fish/vendor_completions.d"
+        RENAME "${program}.fish")
 endforeach()
+install(FILES cmake/package/completion.zsh DESTINATION "${CMAKE_INSTALL_DATAROOTDIR}/zsh/vendor-completions" RENAME _replay)
 
 # ---- systemd
 install(FILES cmake/package/replay-broker.service DESTINATION lib/systemd/system)

@@ -40,11 +40,11 @@ if(RP_AGENTS)
     target_link_libraries(replay_python_agent PRIVATE replay_agent)
 endif()
 # All that a wheel contains beside Python files.
-add_custom_target(replay_python_package DEPENDS replay_python replay-broker $<TARGET_NAME_IF_EXISTS:replay_python_agent>)
+add_custom_target(replay_python_package DEPENDS replay_python replay-broker replay-ctl $<TARGET_NAME_IF_EXISTS:replay_python_agent>)
 
 # The format of weights. Of its objects only weights_ functions stay global: libreplayserver.a has the others, too.
 replay_objects(replay_weights_objects agent/learn/weights.c proto/base/crc32c.c proto/base/dtype.c proto/base/error.c
-    proto/base/utf8.c)
+    proto/base/io.c proto/base/utf8.c)
 target_link_libraries(replay_weights_objects PRIVATE PkgConfig::ISAL)
 set(joined "${CMAKE_BINARY_DIR}/replay_weights_joined.o")
 add_custom_command(
@@ -66,8 +66,10 @@ foreach(name IN LISTS python_files)
     file(CREATE_LINK "${PROJECT_SOURCE_DIR}/agent/python/${name}" "${python_tree}/${name}" SYMBOLIC)
 endforeach()
 file(MAKE_DIRECTORY "${python_tree}/replaybus/bin")
-file(CREATE_LINK "${CMAKE_BINARY_DIR}/replay-broker" "${python_tree}/replaybus/bin/replay-broker" SYMBOLIC)
-add_dependencies(replay_python replay-broker)
+foreach(name replay-broker replay-ctl)
+    file(CREATE_LINK "${CMAKE_BINARY_DIR}/${name}" "${python_tree}/replaybus/bin/${name}" SYMBOLIC)
+endforeach()
+add_dependencies(replay_python replay-broker replay-ctl)
 
 # `./dev bench python`: the module replaybus_bench of the same tree, and the C loops that it compares the package with.
 file(CREATE_LINK "${PROJECT_SOURCE_DIR}/agent/python/bench" "${python_tree}/replaybus_bench" SYMBOLIC)

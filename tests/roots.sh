@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Runs commands in clean roots of the systems that docs/GUIDE.md names: ./dev release
+# Runs commands in clean roots of the systems that docs/GUIDE.md names: ./dev roots, and ./dev release (tests/release.sh)
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 usage() {
     cat <<'TEXT'
-tests/roots.sh [--suites "NAME ..."] [--mirror URL] [--folder DIR] [COMMAND ...]
+tests/roots.sh [--suites "NAME ..."] [--mirror URL] [--folder DIR] [--archive FILE] [COMMAND ...]
 
 Makes a clean root of each suite with debootstrap, copies the files of this working tree into it, and runs each COMMAND there, in the
 tree's folder (default: ./dev demo, ./dev test, ./dev test -L slow). Needs root, 8 GiB in DIR for each suite, and half an hour on two cores.
@@ -14,22 +14,23 @@ tree's folder (default: ./dev demo, ./dev test, ./dev test -L slow). Needs root,
 --mirror   default: the mirror that this system's apt uses
 --folder   keeps the roots, with what was built, in DIR, and uses those that are there; default: a new folder in TMPDIR, removed at
            the end
+--archive  unpack FILE.tar.gz instead of the working tree
 Exit status 0 if every command passed.
 TEXT
 }
 die() { printf '%s\n' "$*" >&2; exit 1; }
 
-suites="bookworm trixie" mirror='' folder='' commands=()
+suites="bookworm trixie" mirror='' folder='' archive='' commands=()
 while [ $# -gt 0 ]; do
     case $1 in
-    --suites | --mirror | --folder) [ $# -gt 1 ] || die "$1 needs a value"; declare "${1#--}=$2"; shift 2 ;;
+    --suites | --mirror | --folder | --archive) [ $# -gt 1 ] || die "$1 needs a value"; declare "${1#--}=$2"; shift 2 ;;
     -h | --help) usage; exit ;;
     -*) usage >&2; die "no such option: $1" ;;
     *) commands+=("$1"); shift ;;
     esac
 done
 [ ${#commands[@]} -gt 0 ] || commands=("./dev demo" "./dev test" "./dev test -L slow")
-[ "$(id -u)" = 0 ] || die "debootstrap and chroot need root: sudo ./dev release"
+[ "$(id -u)" = 0 ] || die "debootstrap and chroot need root: sudo ./dev roots or release"
 command -v debootstrap >/dev/null || die "there is no debootstrap: ./dev install roots"
 # Of the archives of this system, the first one of its own release: not that of updates, security or backports.
 [ -n "$mirror" ] || mirror=$(apt-get indextargets --format '$(REPO_URI) $(RELEASE)' 'Created-By: Packages' 'Component: main' |
@@ -57,6 +58,7 @@ copy_tree() {
     local to=$1/replay
     mkdir -p "$to"
     find "$to" -mindepth 1 -maxdepth 1 ! -name build -exec rm -rf {} +
+    [ -z "$archive" ] || { tar -xzf "$archive" -C "$to" --strip-components 1; return; }
     git ls-files -z --cached --others --exclude-standard | tar --null --ignore-failed-read -T - -cf - | tar -xf - -C "$to"
 }
 

@@ -9,7 +9,7 @@
 #include <string.h>
 
 #define ROOT(member) offsetof(struct run_config, member)
-#define MAX_COUNT 4096.0
+#define MAX_COUNT ((double)RUN_MAX_COUNT)
 #define MAX_STEPS 1e15
 #define MAX_TIME 9e18
 #define TABLE_STEPS 1e9
@@ -84,11 +84,12 @@ static const struct schema_row own_rows[] = {
      "prioritized sampling: exponent of the importance weights; 0: no weights; -1: the algorithm's default"},
     {"agent.huber", SCHEMA_REAL, ROOT(agent.huber), "-1", -1, 1e9, NULL, 0,
      "TD errors beyond this value count linearly; 0: all squared; -1: the algorithm's default"},
-    {"agent.options", SCHEMA_OPTIONS, ROOT(agent_options), NULL, 0, 8, NULL, 0,
+    {"agent.options", SCHEMA_OPTIONS, ROOT(agent_options), NULL, 0, 32, NULL, 0,
      "options of the algorithm. dqn: double (true: the online network chooses the action that the target network "
      "evaluates), dueling (false; true: separate streams for the value and the advantages). td3: policy_delay (2 "
      "learner steps per policy step). sac: alpha (the temperature; 0: learned), target_entropy (of a learned "
-     "temperature; 0: minus the size of an action). impala: entropy_cost, value_cost (weights in the loss; -1: none)"},
+     "temperature; 0: minus the size of an action). impala: entropy_cost, value_cost (weights in the loss; -1: none). "
+     "Your own programs: whatever they read"},
 
     {"adder.kind", SCHEMA_ENUM, ROOT(adder.kind), "transition", 0, 0, adder_kinds, 0,
      "what an item is: transition (n-step), sequence or episode"},
@@ -99,7 +100,9 @@ static const struct schema_row own_rows[] = {
     {"adder.length", SCHEMA_INT, ROOT(adder.length), "0", 0, TABLE_STEPS, NULL, 0,
      "sequence: number of steps in an item; episode: longer ones are rejected; 0: 21, and 1000 for episodes"},
     {"adder.period", SCHEMA_INT, ROOT(adder.period), "20", 1, 65536, NULL, 0,
-     "sequence: steps between the starts of two items"},
+     "sequence: steps between the starts of two items; at most length - burn_in"},
+    {"adder.burn_in", SCHEMA_INT, ROOT(adder.burn_in), "0", 0, 65536, NULL, 0,
+     "sequence: steps at the start of an item with which a recurrent learner of yours only warms up its state"},
     {"adder.end", SCHEMA_ENUM, ROOT(adder.end), "pad", 0, 0, adder_ends, 0,
      "sequence, at the end of an episode: pad, truncate, write the last steps, or continue into the next episode"},
     {"adder.actor_priorities", SCHEMA_BOOL, ROOT(adder.actor_priorities), "false", 0, 0, NULL, 0,
@@ -158,6 +161,8 @@ static const struct schema_row own_rows[] = {
 
     {"evaluator.episodes", SCHEMA_INT, ROOT(evaluator.episodes), "20", 0, 1e6, NULL, 0,
      "number of episodes in an evaluation"},
+    {"evaluator.command", SCHEMA_STRINGS, ROOT(evaluator.command), NULL, 0, 256, NULL, 0,
+     "your own evaluator, for parameters that only your own programs read"},
     {"evaluator.every", SCHEMA_INT, ROOT(evaluator.every), "0", 0, MAX_STEPS, NULL, 0,
      "environment steps (without actors: learner steps) between evaluations; 0: only at the end"},
 
@@ -185,8 +190,9 @@ static const struct schema_row own_rows[] = {
 
     {"launch.runs", SCHEMA_STRING, ROOT(launch.runs), "runs", 1, 400, NULL, 0,
      "folder in which each run gets a folder NAME-TIME; 'folder' names a run's folder directly"},
-    {"launch.http", SCHEMA_STRING, ROOT(launch.http), "127.0.0.1:0", 0, 60, NULL, 0,
-     "address of the page that shows the run in a browser; port 0: any free port; empty: no page"},
+    {"launch.http", SCHEMA_STRING, ROOT(launch.http), LAUNCH_HTTP, 0, 60, NULL, 0,
+     "address of the page that shows all runs in a browser (without this key: what REPLAY_PAGE says); port 0: a page "
+     "of its own at a free port; empty: no page"},
     {"launch.backoff", SCHEMA_TIME, ROOT(launch.backoff_ns), "500ms", 1e6, MAX_TIME, NULL, 0,
      "pause before a failed process is started again; doubled each time, up to 60 times as long"},
     {"launch.failures", SCHEMA_INT, ROOT(launch.failures), "5", 1, 1e6, NULL, 0,
@@ -195,8 +201,6 @@ static const struct schema_row own_rows[] = {
      "time that processes have to end before they are killed"},
     {"launch.hang", SCHEMA_TIME, ROOT(launch.hang_ns), "60s", 0, MAX_TIME, NULL, 0,
      "a process that uses no processor time at all for this long is killed and started again; 0s: never"},
-    {"launch.resize_after", SCHEMA_TIME, ROOT(launch.resize_after_ns), "20s", 1e8, MAX_TIME, NULL, 0,
-     "how long a side must be idle before actors are added or retired"},
     {"launch.log_most", SCHEMA_BYTES, ROOT(launch.log_most), "256MiB", 0, 9e18, NULL, 0,
      "a process log that grows beyond this is emptied; 0: never"},
 
@@ -320,7 +324,8 @@ static void check_run(void *root, struct schema_report *report)
         self->adder.length = SEQUENCE_STEPS;
     self->agent.tau = self->agent_target < 1 ? self->agent_target : 0;
     self->agent.target_period = self->agent_target < 1 ? 0 : (int64_t)self->agent_target;
-    schema_read_options(&agent_schema, &self->agent_options, "agent.options", &self->agent, report);
+    if (run_config_needs_ours(self))
+        schema_read_options(&agent_schema, &self->agent_options, "agent.options", &self->agent, report);
     run_config_check(self, report);
 }
 

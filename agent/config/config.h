@@ -12,6 +12,7 @@
 
 /* A count that the word auto leaves to the program. */
 #define RUN_AUTO (-1)
+#define RUN_MAX_COUNT 4096u /* actors, learners, environments of an actor */
 
 struct actors_section {
     int64_t count;                 /* 0: none, the table comes from a checkpoint; or RUN_AUTO */
@@ -39,8 +40,9 @@ struct learners_section {
 };
 
 struct evaluator_section {
-    int64_t episodes; /* episodes in an evaluation; 0: there is none */
-    int64_t every;    /* environment steps between evaluations; 0: only at the end */
+    struct schema_list command; /* char *: the user's own evaluator */
+    int64_t episodes;           /* episodes in an evaluation; 0: there is none */
+    int64_t every;              /* environment steps between evaluations; 0: only at the end */
 };
 
 struct stop_section {
@@ -86,6 +88,9 @@ struct slurm_section {
 enum launch_engine { ENGINE_LOCAL, ENGINE_SLURM };
 
 /* How replay-launch keeps a run going. */
+/* Where all runs of a user are shown, unless a file or REPLAY_PAGE names another address. */
+#define LAUNCH_HTTP "127.0.0.1:7650"
+
 struct launch_section {
     int32_t engine; /* enum launch_engine */
     struct slurm_section slurm;
@@ -96,7 +101,6 @@ struct launch_section {
     int64_t failures;        /* number of equal failures in a row after which the run stops */
     int64_t grace_ns;        /* between SIGTERM and SIGKILL */
     int64_t hang_ns;         /* a process without any processor time for this long is killed and restarted; 0: never */
-    int64_t resize_after_ns; /* how long one side must be idle */
     int64_t log_most;        /* bytes of a process's log; 0: unlimited */
 };
 
@@ -110,9 +114,10 @@ struct run_config {
     char *folder; /* folder of logs and weights; empty: none are written */
     struct env_config environment;
     struct agent_config agent;
-    double agent_target;              /* below 1: agent.tau, else agent.target_period, which are no keys */
-    struct schema_list agent_options; /* rp_option: of the algorithm, members of agent */
-    struct adder_config adder;        /* its discount is agent.discount */
+    double agent_target; /* below 1: agent.tau, else agent.target_period, which are no keys */
+    struct schema_list
+        agent_options;         /* rp_option: of the algorithm, members of agent; or what the user's programs read */
+    struct adder_config adder; /* its discount is agent.discount */
     struct actors_section actors;
     struct learners_section learners;
     struct evaluator_section evaluator;
@@ -142,6 +147,8 @@ void run_config_free(struct run_config *self);
 
 /* Returns the algorithm by its name, or NULL. */
 const struct agent_ops *run_config_algorithm(const struct run_config *self);
+/* True if a program of ours acts, learns or evaluates: then environment and agent are ours, too. */
+bool run_config_needs_ours(const struct run_config *self);
 /* Number of actors and of learners: 0 if there are none, or if auto is not decided yet. */
 uint32_t run_config_actors(const struct run_config *self);
 uint32_t run_config_learners(const struct run_config *self);

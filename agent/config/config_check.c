@@ -400,9 +400,10 @@ static bool our_learners(const struct run_config *config)
     return config->learners.count != 0 && config->learners.command.count == 0;
 }
 
-static bool any_of_ours(const struct run_config *config)
+bool run_config_needs_ours(const struct run_config *self)
 {
-    return our_actors(config) || our_learners(config) || config->evaluator.episodes > 0;
+    bool evaluates = self->evaluator.episodes > 0 && self->evaluator.command.count == 0;
+    return our_actors(self) || our_learners(self) || evaluates;
 }
 
 /* Items in a learner step. 0: only the user's learner knows. */
@@ -507,13 +508,20 @@ static void check_items(const struct run_config *config, struct schema_report *r
 static void check_adder(const struct run_config *config, struct schema_report *report)
 {
     const struct adder_config *adder = &config->adder;
+    int64_t trained = adder->length - adder->burn_in;
     if (adder->kind == ADDER_SEQUENCE && adder->length < 2)
         schema_problem(report, "adder.length", "a sequence of %lld steps has nothing to learn from: write at least 2",
                        (long long)adder->length);
-    else if (adder->kind == ADDER_SEQUENCE && adder->period > adder->length)
-        schema_problem(report, "adder.period",
-                       "%lld is more than the length %lld: steps in between would be in no item; write at most %lld",
-                       (long long)adder->period, (long long)adder->length, (long long)adder->length);
+    else if (adder->kind == ADDER_SEQUENCE && trained < 1)
+        schema_problem(report, "adder.burn_in",
+                       "%lld leaves nothing to train on of a length of %lld: write at most %lld",
+                       (long long)adder->burn_in, (long long)adder->length, (long long)adder->length - 1);
+    else if (adder->kind == ADDER_SEQUENCE && adder->period > trained)
+        schema_problem(
+            report, "adder.period",
+            "%lld is more than length - burn_in, %lld: no item would train on the steps in between; write at "
+            "most %lld",
+            (long long)adder->period, (long long)trained, (long long)trained);
     if (adder->actor_priorities && adder->kind != ADDER_TRANSITION)
         schema_problem(report, "adder.actor_priorities", "are those of transitions: leave them out with this kind");
     if (adder->buffer_items < adder->batch_items)
@@ -720,12 +728,13 @@ void run_config_check(struct run_config *config, struct schema_report *report)
     rp_env_spec spec;
     bool known = false;
     check_source(&config->environment, report);
-    if (any_of_ours(config)) {
+    if (run_config_needs_ours(config)) {
         check_algorithm(config, report);
         known = check_agent(config, &spec, report);
     }
     placeholder_check(&config->actors.command, "actors.command", report);
     placeholder_check(&config->learners.command, "learners.command", report);
+    placeholder_check(&config->evaluator.command, "evaluator.command", report);
     check_items(config, report);
     if (our_actors(config))
         check_adder(config, report);

@@ -570,8 +570,8 @@ static int verified(const struct ctl *ctl, struct offline *offline, bool damage)
     return status != RP_OK || damage ? CTL_REFUSED : CTL_OK;
 }
 
-enum verb { LS, VERIFY, SHOW, EXPORT, VERBS };
-static const char *const verbs[] = {"ls", "verify", "show", "export"};
+enum verb { BACKUP, LS, VERIFY, SHOW, EXPORT, VERBS };
+static const char *const verbs[] = {"backup", "ls", "verify", "show", "export"};
 
 static int with_state(struct ctl *ctl, enum verb verb, const struct folder *folder)
 {
@@ -647,12 +647,12 @@ int ctl_checkpoint(struct ctl *ctl)
         verb++;
     if (verb == VERBS) {
         const char *near = schema_nearest(ctl->argv[0], verbs, VERBS);
-        return ctl_usage("'checkpoint %s' is not known: use ls, verify, show or export%s%s", ctl->argv[0],
+        return ctl_usage("'checkpoint %s' is not known: use backup, ls, verify, show or export%s%s", ctl->argv[0],
                          near ? "; did you mean " : "", near ? near : "");
     }
     if (ctl->argc < 2)
         return ctl_usage("'checkpoint %s' needs the folder: replay-ctl checkpoint %s DIR", verbs[verb], verbs[verb]);
     if (verb < SHOW && ctl->argc > 2)
         return ctl_usage("'%s' is one argument too many for: replay-ctl checkpoint %s DIR", ctl->argv[2], verbs[verb]);
-    return inspect_all(ctl, (enum verb)verb, ctl->argv[1]);
+    return verb == BACKUP ? ctl_backup(ctl) : inspect_all(ctl, (enum verb)verb, ctl->argv[1]);
 }

@@ -3,7 +3,7 @@
 #include "agent/ctl/ctl.h"
 
 #include <errno.h>
-#include <limits.h>
+#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,6 +16,7 @@
 #include "proto/base/endpoint.h"
 #include "proto/base/error.h"
 #include "proto/base/format.h"
+#include "proto/base/io.h"
 #include "proto/base/need.h"
 #include "proto/keys/keys.h"
 
@@ -72,26 +73,17 @@ bool ctl_is_replaced(const char *path)
 
 rp_status ctl_write(const char *path, const void *data, size_t size, rp_error *err)
 {
-    char target[PATH_MAX];
-    bool standard = strcmp(path, "-") == 0, replaced = ctl_is_replaced(path);
-    int length = snprintf(target, sizeof target, "%s%s", path, replaced ? ".new" : "");
-    errno = ENAMETOOLONG;
-    FILE *file = standard ? stdout : length < (int)sizeof target ? fopen(target, "we") : NULL;
-    if (!file)
-        return err_set(err, RP_IO, "%s cannot be written: %s", path, strerror(errno));
-    bool ok = fwrite(data, 1, size, file) == size && fflush(file) == 0;
-    int reason = errno;
-    if (!standard && fclose(file) != 0 && ok) {
-        ok = false;
-        reason = errno;
+    bool standard = strcmp(path, "-") == 0, ok;
+    fflush(stdout);
+    if (ctl_is_replaced(path)) {
+        ok = io_replace(path, data, size, 0666, false);
+    } else {
+        int fd = standard ? STDOUT_FILENO : open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+        ok = fd >= 0 && io_write(fd, data, size, IO_HERE);
+        if (!standard && fd >= 0)
+            close(fd);
     }
-    if (ok && replaced && rename(target, path) != 0) {
-        ok = false;
-        reason = errno;
-    }
-    if (!ok && replaced)
-        unlink(target);
-    return ok ? RP_OK : err_set(err, RP_IO, "%s cannot be written: %s", path, strerror(reason));
+    return ok ? RP_OK : err_set(err, RP_IO, "%s cannot be written: %s", path, strerror(errno));
 }
 
 /* ---- the broker, and the run that it belongs to ---- */

@@ -125,6 +125,7 @@ int ctl_limiter(struct ctl *ctl);
 int ctl_trace(struct ctl *ctl);
 int ctl_top(struct ctl *ctl);
 int ctl_checkpoint(struct ctl *ctl); /* asks for a checkpoint, or inspects a folder */
+int ctl_backup(struct ctl *ctl);     /* copies the files of a running broker */
 int ctl_key(struct ctl *ctl);        /* key files and lists of keys, without a broker */
 
 #endif

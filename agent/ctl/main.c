@@ -46,16 +46,21 @@ static const struct command commands[] = {
      "each\n"
      "field (default 12; with --json 1000).",
      CTL_TABLE | CTL_VALUES, 1, 1, ctl_item},
-    {"limiter", "TABLE [KEY=VALUE ...] [--shards]", "show or change a table's rate limiter",
+    {"limiter", "TABLE [KEY=VALUE ... | pause | go] [--shards]", "show or change a table's rate limiter",
      "Keys: samples_per_insert, min_size, min_diff, max_diff, error_buffer (sets both bounds around min_size *\n"
      "samples_per_insert; without bounds, a new ratio or min_size keeps the buffer). All changes are made at once, or\n"
      "none, and survive a restart with a journal until the configuration changes. With shards the values are those of "
      "the whole table, "
      "of\n"
-     "which each shard gets its part; --shards adds a row for each.",
+     "which each shard gets its part; --shards adds a row for each. pause: inserts and samples wait until go, or a "
+     "restart.",
      CTL_SHARDS, 1, 16, ctl_limiter},
-    {"checkpoint", "[ls|verify|show|export DIR ...]", "make a checkpoint, or inspect those in a folder",
+    {"checkpoint", "[backup|ls|verify|show|export DIR ...]", "make a checkpoint, or inspect those in a folder",
      "  checkpoint                      make a checkpoint now and wait until it is on disk (at most --timeout)\n"
+     "  checkpoint backup DIR           make one, and copy the broker's files to the new folder DIR while it serves; "
+     "run "
+     "this on\n"
+     "                                  the broker's machine. A broker starts with the copy, here or elsewhere\n"
      "  checkpoint ls DIR               the checkpoints and segments of a folder\n"
      "  checkpoint verify DIR           read every byte of every file and print what is damaged; exit status 1 if any "
      "is\n"
@@ -64,7 +69,7 @@ static const struct command commands[] = {
      "  checkpoint export DIR [N] --table T [--limit N] [--values N] [--save FILE]\n"
      "                                  items of a table in the order of insertion, with decoded values, one JSON "
      "object per line\n"
-     "All but the first read only the files, whether a broker runs or not, and change nothing.",
+     "All but the first two read only the files, whether a broker runs or not, and change nothing.",
      CTL_FILES | CTL_TABLE | CTL_LIMIT | CTL_VALUES | CTL_SAVE, 0, 3, ctl_checkpoint},
     {"delete", "TABLE KEY ...", "remove single items of a table",
      "KEY is decimal, or hexadecimal with 0x, as 'items' shows it. Exit status 1 if a key is not in the table.", 0, 2,
@@ -156,19 +161,18 @@ static const struct cli cli = {
 
 static void print_help(void)
 {
-    printf("replay-ctl: inspect and operate a running replay-broker\n\n"
-           "usage: replay-ctl [options] COMMAND [arguments]\n\n"
-           "commands:\n");
+    printf("Usage: replay-ctl [options] COMMAND [arguments]\n\n"
+           "Inspects and operates a running replay-broker.\n\n");
     for (size_t i = 0; i < N_COMMANDS; i++)
-        printf("  %-10s %-38s %s\n", commands[i].name, commands[i].arguments, commands[i].summary);
-    puts("\noptions:");
+        printf("  %-10s %-46s  %s\n", commands[i].name, commands[i].arguments, commands[i].summary);
+    puts("\nOptions:");
     cli_print_options(&cli, EVERY);
-    puts("\nexit status: 0 success, 1 the broker refused (it says why), 2 wrong usage, 3 no broker answers");
+    puts("\nExit status: 0 success, 1 the broker refused (it says why), 2 wrong usage, 3 no broker answers");
 }
 
 static void print_command_help(const struct command *command)
 {
-    printf("usage: replay-ctl [options] %s%s%s\n\n%c%s.\n", command->name, command->arguments[0] ? " " : "",
+    printf("Usage: replay-ctl [options] %s%s%s\n\n%c%s.\n", command->name, command->arguments[0] ? " " : "",
            command->arguments, command->summary[0] - ('a' - 'A'), command->summary + 1);
     if (command->help[0])
         printf("%s\n", command->help);
@@ -266,7 +270,8 @@ int main(int argc, char **argv)
     ctl.argv++;
     if ((rc = check_line(command, &ctl)) != 0)
         return rc;
-    if (command->options & CTL_FILES && ctl.argc > 0) {
+    bool asks = command->run == ctl_checkpoint && ctl.argc > 0 && strcmp(ctl.argv[0], "backup") == 0;
+    if (command->options & CTL_FILES && ctl.argc > 0 && !asks) {
         rc = command->run(&ctl);
         return fflush(stdout) == 0 && !ferror(stdout) ? rc : rc == CTL_OK ? CTL_REFUSED : rc;
     }

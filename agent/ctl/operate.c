@@ -178,7 +178,10 @@ int ctl_reset(struct ctl *ctl)
 
 /* ---- limiter ---- */
 
-static const char *const limiter_keys[] = {"samples_per_insert", "min_size", "min_diff", "max_diff", "error_buffer"};
+/* In the order of enum rp_limiter_field. The first five need a number. */
+static const char *const limiter_keys[] = {"samples_per_insert", "min_size", "min_diff", "max_diff",
+                                           "error_buffer",       "pause",    "go"};
+#define N_KEYS (sizeof limiter_keys / sizeof limiter_keys[0])
 
 /* Returns 0, or an exit code after a message. */
 static int read_setting(const char *text, rp_limiter_change *change)
@@ -190,16 +193,20 @@ static int read_setting(const char *text, rp_limiter_change *change)
     size_t size = sign ? (size_t)(sign - text) : strlen(text);
     snprintf(name, sizeof name, "%.*s", (int)(size < 60 ? size : 60), text);
     uint32_t k = 0;
-    while (k < 5 && strcmp(limiter_keys[k], name) != 0)
+    while (k < N_KEYS && strcmp(limiter_keys[k], name) != 0)
         k++;
-    if (k == 5) {
-        const char *near = schema_nearest(name, limiter_keys, 5);
+    if (k == N_KEYS) {
+        const char *near = schema_nearest(name, limiter_keys, N_KEYS);
         return near ? ctl_usage("a limiter has no '%s' (did you mean '%s'?)", name, near)
-                    : ctl_usage("a limiter has no '%s': samples_per_insert, min_size, min_diff, max_diff, error_buffer",
+                    : ctl_usage("a limiter has no '%s': samples_per_insert, min_size, min_diff, max_diff, "
+                                "error_buffer; pause and go",
                                 name);
     }
-    if (!sign || !schema_parse_real(sign + 1, places[k]))
+    bool number = k < sizeof places / sizeof places[0];
+    if (number && (!sign || !schema_parse_real(sign + 1, places[k])))
         return ctl_usage("'%s' needs a number: %s=100", name, name);
+    if (!number && sign)
+        return ctl_usage("'%s' takes no value", name);
     change->set |= 1u << k;
     return 0;
 }

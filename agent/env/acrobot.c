@@ -101,6 +101,19 @@ static double acrobot_move(void *env, const void *action, bool *terminal)
     return *terminal ? 0 : -1;
 }
 
+/* The tip is to come above the line. */
+static void acrobot_draw(const void *env, rp_drawing *out)
+{
+    const double *s = ((const struct acrobot *)env)->state;
+    double x = LENGTH * sin(s[THETA1]), y = -LENGTH * cos(s[THETA1]), angle = s[THETA1] + s[THETA2];
+    *out = (rp_drawing){.left = -2.3, .right = 2.3, .bottom = -2.2, .top = 2.2, .step_s = DT};
+    rp_draw(out, (rp_shape){RP_SHAPE_LINE, RP_ROLE_GOAL, -2.3, LENGTH, 2.3, LENGTH, 0.03});
+    rp_draw(out, (rp_shape){RP_SHAPE_LINE, RP_ROLE_BODY, 0, 0, x, y, 0.16});
+    rp_draw(out, (rp_shape){RP_SHAPE_LINE, RP_ROLE_LIMB, x, y, x + LENGTH * sin(angle), y - LENGTH * cos(angle), 0.16});
+    rp_draw(out, (rp_shape){RP_SHAPE_CIRCLE, RP_ROLE_JOINT, 0, 0, 0, 0, 0.1});
+    rp_draw(out, (rp_shape){RP_SHAPE_CIRCLE, RP_ROLE_JOINT, x, y, 0, 0, 0.1});
+}
+
 static const struct classic_task acrobot_task = {
     .spec = {.observation_dtype = RP_DTYPE_FLOAT32,
              .observation_rank = 1,
@@ -112,6 +125,7 @@ static const struct classic_task acrobot_task = {
     .start = acrobot_start,
     .observe = acrobot_observe,
     .move = acrobot_move,
+    .draw = acrobot_draw,
 };
 
 CLASSIC_ENV(env_acrobot, acrobot_task, "Acrobot-v1",

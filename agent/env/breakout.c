@@ -9,11 +9,9 @@
 #include <string.h>
 
 #include "agent/env/builtin.h"
-#include "agent/env/classic.h"
-#include "proto/base/error.h"
+#include "agent/env/minatar.h"
 
-#define SIDE 10
-#define PLANES 4
+#define SIDE MINATAR_SIDE
 #define FIRST_BRICK_ROW 1
 #define BRICK_ROWS 3
 #define BRICKS (BRICK_ROWS * SIDE)
@@ -21,7 +19,7 @@
 #define START_ROW 3
 #define START_PADDLE 4
 
-enum plane { PADDLE, BALL, TRAIL, BRICK };
+enum plane { PADDLE, BALL, TRAIL, BRICK, PLANES };
 enum direction { UP_LEFT, UP_RIGHT, DOWN_RIGHT, DOWN_LEFT };
 
 static const uint8_t mirror_sideways[] = {UP_RIGHT, UP_LEFT, DOWN_LEFT, DOWN_RIGHT};
@@ -29,32 +27,24 @@ static const uint8_t mirror_upright[] = {DOWN_LEFT, DOWN_RIGHT, UP_RIGHT, UP_LEF
 static const uint8_t turn_back[] = {DOWN_RIGHT, DOWN_LEFT, UP_LEFT, UP_RIGHT};
 
 struct breakout {
-    struct classic base;
-    double sticky;
+    struct minatar game;
     int32_t row, column;           /* position of the ball */
     int32_t last_row, last_column; /* a step ago */
     uint8_t direction;
     bool struck; /* the ball broke a brick in the last step, and passes through the next brick it meets */
     int32_t paddle;
-    int32_t last_action;
     uint32_t n_bricks;
     uint8_t bricks[BRICKS];
 };
 
-static uint8_t *cell(uint8_t *planes, int32_t row, int32_t column, enum plane plane)
-{
-    return planes + (row * SIDE + column) * PLANES + plane;
-}
-
 static void breakout_observe(const void *env, void *observation)
 {
     const struct breakout *self = env;
-    uint8_t *planes = observation;
-    memset(planes, 0, SIDE * SIDE * PLANES);
-    *cell(planes, SIDE - 1, self->paddle, PADDLE) = 1;
-    *cell(planes, self->row, self->column, BALL) = 1;
-    *cell(planes, self->last_row, self->last_column, TRAIL) = 1;
-    uint8_t *wall = cell(planes, FIRST_BRICK_ROW, 0, BRICK);
+    memset(observation, 0, SIDE * SIDE * PLANES);
+    *minatar_cell(&self->game, observation, SIDE - 1, self->paddle, PADDLE) = 1;
+    *minatar_cell(&self->game, observation, self->row, self->column, BALL) = 1;
+    *minatar_cell(&self->game, observation, self->last_row, self->last_column, TRAIL) = 1;
+    uint8_t *wall = minatar_cell(&self->game, observation, FIRST_BRICK_ROW, 0, BRICK);
     for (int i = 0; i < BRICKS; i++)
         wall[i * PLANES] = self->bricks[i];
 }
@@ -70,13 +60,13 @@ static void begin_board(struct breakout *self)
     self->last_row = self->row;
     self->last_column = self->column;
     self->struck = false;
-    self->last_action = 0;
+    self->game.last_action = 0;
 }
 
 static void breakout_start(void *env)
 {
     struct breakout *self = env;
-    bool from_right = rng_below(&self->base.rng, 2) == 1;
+    bool from_right = rng_below(&self->game.base.rng, 2) == 1;
     self->row = START_ROW;
     self->column = from_right ? SIDE - 1 : 0;
     self->direction = from_right ? DOWN_LEFT : DOWN_RIGHT;
@@ -144,10 +134,7 @@ static uint32_t move_ball(struct breakout *self, bool *lost)
 static double breakout_move(void *env, const void *action, bool *terminal)
 {
     struct breakout *self = env;
-    int32_t taken = *(const int32_t *)action;
-    if (self->sticky > 0 && rng_unit(&self->base.rng) < self->sticky)
-        taken = self->last_action;
-    self->last_action = taken;
+    int32_t taken = minatar_action(&self->game, action);
     if (taken == 1 && self->paddle > 0)
         self->paddle--;
     else if (taken == 2 && self->paddle < SIDE - 1)
@@ -179,32 +166,15 @@ static bool breakout_place(void *env, const double *values, uint32_t n)
 }
 
 static const struct classic_task breakout_task = {
-    .spec = {.observation_dtype = RP_DTYPE_UINT8,
-             .observation_rank = 3,
-             .observation_shape = {SIDE, SIDE, PLANES},
-             .n_actions = 3,
-             .max_steps = 1000},
+    .spec = MINATAR_SPEC(PLANES, 3, 1000),
     .size = sizeof(struct breakout),
+    .greys = (const uint8_t[]){[PADDLE] = 255, [BALL] = 200, [TRAIL] = 80, [BRICK] = 140},
     .start = breakout_start,
     .observe = breakout_observe,
     .move = breakout_move,
     .place = breakout_place,
 };
 
-static void *breakout_create(const rp_option *options, uint32_t n_options, rp_env_spec *spec, rp_error *err)
-{
-    static const char *const known[] = {"sticky", NULL};
-    double sticky = 0.1;
-    if (env_option_real(options, n_options, &(struct env_real){"sticky", 0, 1, &sticky}, err) != RP_OK) {
-        err_prefix(err, "environment Breakout");
-        return NULL;
-    }
-    struct breakout *self = classic_new("Breakout", &breakout_task, 0, options, n_options, known, spec, err);
-    if (self)
-        self->sticky = sticky;
-    return self;
-}
-
-const rp_env_ops env_breakout = CLASSIC_OPS(
-    "Breakout", "break a wall with a ball, MinAtar's rules: 3 actions, 10 x 10 x 4 planes, +1 a brick; option sticky",
-    breakout_create);
+MINATAR_ENV(
+    env_breakout, breakout_task, false, "Breakout",
+    "break a wall with a ball, MinAtar's rules: 3 actions, 10 x 10 x 4 planes, +1 a brick; options sticky, pixels");

@@ -13,6 +13,10 @@ extern const rp_env_ops env_pendulum;               /* Pendulum-v1 */
 extern const rp_env_ops env_catch;                  /* Catch */
 extern const rp_env_ops env_deepsea;                /* DeepSea */
 extern const rp_env_ops env_breakout;               /* Breakout */
+extern const rp_env_ops env_freeway;                /* Freeway */
+extern const rp_env_ops env_asterix;                /* Asterix */
+extern const rp_env_ops env_space_invaders;         /* SpaceInvaders */
+extern const rp_env_ops env_memory;                 /* Memory */
 
 /* on the MuJoCo library */
 extern const rp_env_ops env_inverted_pendulum; /* InvertedPendulum */

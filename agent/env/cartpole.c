@@ -1,5 +1,7 @@
 /* CartPole-v1: a pole on a cart that is pushed left (0) or right (1). The equations and numbers of
- * Gymnasium. The state for set_state: x, its velocity, the pole's angle (0 is upright), its velocity. */
+ * Gymnasium. The state for set_state: x, its velocity, the pole's angle (0 is upright), its velocity.
+ *
+ * Option: velocities (default 1; 0: observations are x and the angle alone, so that a policy needs a memory). */
 #include "agent/env/builtin.h"
 #include "agent/env/classic.h"
 
@@ -15,12 +17,18 @@
 struct cartpole {
     struct classic base;
     double x, x_dot, theta, theta_dot;
+    bool velocities; /* observations have them */
 };
 
 static void cartpole_observe(const void *env, void *observation)
 {
     const struct cartpole *self = env;
     float *out = observation;
+    if (!self->velocities) {
+        out[0] = (float)self->x;
+        out[1] = (float)self->theta;
+        return;
+    }
     out[0] = (float)self->x;
     out[1] = (float)self->x_dot;
     out[2] = (float)self->theta;
@@ -54,6 +62,20 @@ static double cartpole_move(void *env, const void *action, bool *terminal)
     return 1;
 }
 
+static void cartpole_draw(const void *env, rp_drawing *out)
+{
+    const struct cartpole *self = env;
+    double x = self->x, tip = 2 * HALF_LENGTH;
+    *out = (rp_drawing){.left = -X_LIMIT - 0.3, .right = X_LIMIT + 0.3, .bottom = -0.5, .top = 1.5, .step_s = TAU};
+    rp_draw(out, (rp_shape){RP_SHAPE_LINE, RP_ROLE_SCENE, -X_LIMIT, 0, X_LIMIT, 0, 0.02});
+    for (int side = -1; side <= 1; side += 2)
+        rp_draw(out, (rp_shape){RP_SHAPE_LINE, RP_ROLE_SCENE, side * X_LIMIT, -0.1, side * X_LIMIT, 0.1, 0.02});
+    rp_draw(out, (rp_shape){RP_SHAPE_BOX, RP_ROLE_BODY, x - 0.25, -0.12, x + 0.25, 0.12, 0});
+    rp_draw(out,
+            (rp_shape){RP_SHAPE_LINE, RP_ROLE_LIMB, x, 0, x + tip * sin(self->theta), tip * cos(self->theta), 0.08});
+    rp_draw(out, (rp_shape){RP_SHAPE_CIRCLE, RP_ROLE_JOINT, x, 0, 0, 0, 0.05});
+}
+
 static const struct classic_task cartpole_task = {
     .spec = {.observation_dtype = RP_DTYPE_FLOAT32,
              .observation_rank = 1,
@@ -65,7 +87,22 @@ static const struct classic_task cartpole_task = {
     .start = cartpole_start,
     .observe = cartpole_observe,
     .move = cartpole_move,
+    .draw = cartpole_draw,
 };
 
-CLASSIC_ENV(env_cartpole, cartpole_task, "CartPole-v1",
-            "balance a pole on a cart: 2 actions, 4 numbers, +1 a step, 500 steps");
+static void *cartpole_create(const rp_option *options, uint32_t n_options, rp_env_spec *spec, rp_error *err)
+{
+    double velocities = 1;
+    const struct env_number number = {"velocities", 0, 1, &velocities, true};
+    if (env_read_options("CartPole-v1", options, n_options, &number, 1, err) != RP_OK)
+        return NULL;
+    struct cartpole *self = classic_new(&cartpole_task, 0, spec);
+    self->velocities = velocities != 0;
+    if (!self->velocities)
+        spec->observation_shape[0] = 2;
+    return self;
+}
+
+const rp_env_ops env_cartpole = CLASSIC_OPS(
+    "CartPole-v1", "balance a pole on a cart: 2 actions, 4 numbers, +1 a step, 500 steps; option velocities",
+    cartpole_create);

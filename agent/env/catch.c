@@ -64,6 +64,7 @@ static const struct classic_task catch_task = {
              .observation_shape = {ROWS, COLUMNS, 1},
              .n_actions = 3},
     .size = sizeof(struct catch),
+    .greys = (const uint8_t[]){255},
     .start = catch_start,
     .observe = catch_observe,
     .move = catch_move,
@@ -71,4 +72,4 @@ static const struct classic_task catch_task = {
 };
 
 CLASSIC_ENV(env_catch, catch_task, "Catch",
-            "catch a falling ball: 3 actions, a board of 10 x 5, +1 or -1 after 9 steps");
+            "catch a falling ball: 3 actions, a board of 10 x 5, +1 or -1 after 9 steps; option pixels");

@@ -9,6 +9,7 @@
 #include <stdint.h>
 #include <stdlib.h> // IWYU pragma: keep
 
+#include "agent/env/pixels.h"
 #include "proto/base/rng.h"
 #include "replay/env.h"
 
@@ -16,27 +17,30 @@
 rp_status env_no_such(rp_error *err, rp_status status, const char *what, const char *name, const char *const *names,
                       uint32_t n, const char *others);
 
-/* For the create functions of environments. Refuses options that are not in the NULL-terminated list, with "did you mean". */
-rp_status env_known_options(const char *env, const rp_option *options, uint32_t n_options, const char *const *known,
-                            rp_error *err);
 /* An option that is a number within bounds; *out keeps its default if the option is absent. */
-struct env_real {
+struct env_number {
     const char *name;
     double min, max;
     double *out;
+    bool whole; /* fractions are refused */
 };
-rp_status env_option_real(const rp_option *options, uint32_t n_options, const struct env_real *real, rp_error *err);
+/* For the create functions of environments: reads these n options. Refuses all others with "did you mean". */
+rp_status env_read_options(const char *env, const rp_option *options, uint32_t n_options,
+                           const struct env_number *numbers, uint32_t n, rp_error *err);
 
 /* The struct of an environment begins with this. */
 struct classic {
     const struct classic_task *task;
     struct rng rng;
-    uint32_t steps; /* of this episode */
+    uint32_t steps;        /* of this episode */
+    struct pixels *pixels; /* makes the observations of a board; NULL: they are its planes */
 };
 
 struct classic_task {
     rp_env_spec spec;
     size_t size; /* bytes of the environment's struct */
+    /* A board of rows, columns and planes: the brightness of each plane as an image. NULL: no board. */
+    const uint8_t *greys;
     /* How many doubles behind struct classic are the whole state; 0: place sets it. */
     uint32_t n_state;
     /* Draws the first state of an episode. */
@@ -46,28 +50,43 @@ struct classic_task {
     double (*move)(void *self, const void *action, bool *terminal);
     /* For set_state: takes these values if they are a state, else false. */
     bool (*place)(void *self, const double *values, uint32_t n);
+    /* As rp_env_ops has it; NULL: the observation is the picture. */
+    void (*draw)(const void *self, rp_drawing *out);
 };
 
-/* Returns a new environment, which free releases, and gives its spec. NULL with err set: an option that is not in the
- * NULL-terminated list. extra: bytes behind its struct. */
-void *classic_new(const char *name, const struct classic_task *task, size_t extra, const rp_option *options,
-                  uint32_t n_options, const char *const *known, rp_env_spec *spec, rp_error *err);
+/* Returns a new environment and gives its spec. extra: bytes behind its struct. */
+void *classic_new(const struct classic_task *task, size_t extra, rp_env_spec *spec);
+/* The option of boards that classic_with_pixels takes; 0: planes. */
+#define CLASSIC_PIXELS(out)                                                                                            \
+    {                                                                                                                  \
+        "pixels", 0, PIXELS_MOST, out, true                                                                            \
+    }
+/* The end of a create function: makes the observations images of this side, unless it is 0. NULL with err set, and self is
+ * gone: the board has more cells. */
+void *classic_with_pixels(void *self, const char *name, double side, rp_env_spec *spec, rp_error *err);
+/* Returns a new environment without options of its own. NULL with err set: an option is wrong. */
+void *classic_create(const char *name, const struct classic_task *task, const rp_option *options, uint32_t n_options,
+                     rp_env_spec *spec, rp_error *err);
 
 /* The other members of rp_env_ops. */
+void classic_destroy(void *self);
 void classic_seed(void *self, uint64_t seed);
 void classic_reset(void *self, void *observation);
 void classic_step(void *self, const void *action, void *observation, rp_env_result *result);
 rp_status classic_set_state(void *self, const double *values, uint32_t n, void *observation);
+void classic_draw(const void *self, rp_drawing *out);
+#define CLASSIC_MEMBERS(title, text, make)                                                                             \
+    .name = title, .help = text, .create = make, .destroy = classic_destroy, .seed = classic_seed,                     \
+    .reset = classic_reset, .step = classic_step, .set_state = classic_set_state, .draw = classic_draw
 #define CLASSIC_OPS(title, text, make)                                                                                 \
     {                                                                                                                  \
-        .name = title, .help = text, .create = make, .destroy = free, .seed = classic_seed, .reset = classic_reset,    \
-        .step = classic_step, .set_state = classic_set_state,                                                          \
+        CLASSIC_MEMBERS(title, text, make),                                                                            \
     }
-/* Defines the ops of a task without options. */
+/* Defines the ops of a task without options of its own. */
 #define CLASSIC_ENV(symbol, task, title, text)                                                                         \
     static void *task##_create(const rp_option *options, uint32_t n_options, rp_env_spec *spec, rp_error *err)         \
     {                                                                                                                  \
-        return classic_new(title, &task, 0, options, n_options, NULL, spec, err);                                      \
+        return classic_create(title, &task, options, n_options, spec, err);                                            \
     }                                                                                                                  \
     const rp_env_ops symbol = CLASSIC_OPS(title, text, task##_create)
 

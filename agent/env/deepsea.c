@@ -8,7 +8,6 @@
 
 #include "agent/env/builtin.h"
 #include "agent/env/classic.h"
-#include "proto/base/error.h"
 
 #define MOST_SIZE 100
 #define MOVE_COST 0.01
@@ -19,23 +18,6 @@ struct deepsea {
     uint32_t row, column;
     uint8_t right[]; /* size x size: the action that goes right */
 };
-
-struct choice {
-    double size, randomize, seed;
-};
-
-static rp_status read_choice(const rp_option *options, uint32_t n_options, struct choice *choice, rp_error *err)
-{
-    const struct env_real reals[] = {{"size", 1, MOST_SIZE, &choice->size},
-                                     {"randomize", 0, 1, &choice->randomize},
-                                     {"seed", 0, 0x1p53, &choice->seed}};
-    for (uint32_t i = 0; i < 3; i++)
-        RP_TRY(env_option_real(options, n_options, &reals[i], err));
-    if (choice->size != floor(choice->size) || choice->randomize != floor(choice->randomize) ||
-        choice->seed != floor(choice->seed))
-        return err_set(err, RP_INVALID_ARGUMENT, "size, randomize and seed are whole numbers");
-    return RP_OK;
-}
 
 /* Past the last row the diver is not visible. */
 static void deepsea_observe(const void *env, void *observation)
@@ -82,6 +64,7 @@ static bool deepsea_place(void *env, const double *values, uint32_t n)
 static const struct classic_task deepsea_task = {
     .spec = {.observation_dtype = RP_DTYPE_UINT8, .observation_rank = 3, .n_actions = 2},
     .size = sizeof(struct deepsea),
+    .greys = (const uint8_t[]){255},
     .start = deepsea_start,
     .observe = deepsea_observe,
     .move = deepsea_move,
@@ -90,30 +73,39 @@ static const struct classic_task deepsea_task = {
 
 static void *deepsea_create(const rp_option *options, uint32_t n_options, rp_env_spec *spec, rp_error *err)
 {
-    static const char *const known[] = {"size", "randomize", "seed", NULL};
-    struct choice choice = {.size = 10};
-    if (read_choice(options, n_options, &choice, err) != RP_OK) {
-        err_prefix(err, "environment DeepSea");
+    double wanted = 10, randomize = 0, seed = 0, pixels = 0;
+    const struct env_number numbers[] = {{"size", 1, MOST_SIZE, &wanted, true},
+                                         {"randomize", 0, 1, &randomize, true},
+                                         {"seed", 0, 0x1p53, &seed, true},
+                                         CLASSIC_PIXELS(&pixels)};
+    if (env_read_options("DeepSea", options, n_options, numbers, 4, err) != RP_OK)
         return NULL;
-    }
-    uint32_t size = (uint32_t)choice.size;
-    struct deepsea *self = classic_new("DeepSea", &deepsea_task, size * size, options, n_options, known, spec, err);
-    if (!self)
-        return NULL;
+    uint32_t size = (uint32_t)wanted;
+    struct deepsea *self = classic_new(&deepsea_task, size * size, spec);
     self->size = spec->observation_shape[0] = spec->observation_shape[1] = size;
     spec->observation_shape[2] = 1;
     memset(self->right, 1, size * size);
-    if (choice.randomize != 0) {
+    if (randomize != 0) {
         struct rng rng;
-        rng_seed(&rng, (uint64_t)choice.seed);
+        rng_seed(&rng, (uint64_t)seed);
         for (uint32_t i = 0; i < size * size; i++)
             self->right[i] = (uint8_t)rng_below(&rng, 2);
     }
-    return self;
+    return classic_with_pixels(self, "DeepSea", pixels, spec, err);
 }
 
-const rp_env_ops env_deepsea = CLASSIC_OPS(
-    "DeepSea",
-    "dive to the far corner: 2 actions, a board of size x size, +1 at the end of the one right path; options "
-    "size, randomize, seed",
-    deepsea_create);
+/* On the diagonal, right: the treasure can be reached. Elsewhere it cannot, and left is free. */
+static void deepsea_expert(const void *env, void *action)
+{
+    const struct deepsea *self = env;
+    uint8_t right = self->right[self->row * self->size + self->column];
+    *(int32_t *)action = self->row == self->column ? right : !right;
+}
+
+const rp_env_ops env_deepsea = {
+    CLASSIC_MEMBERS("DeepSea",
+                    "dive to the far corner: 2 actions, a board of size x size, +1 at the end of the one right path; "
+                    "options size, randomize, seed, pixels; has an expert",
+                    deepsea_create),
+    .expert = deepsea_expert,
+};

@@ -289,10 +289,14 @@ static rp_status read_spec(const struct env_config *config, rp_env_spec *spec, r
 double env_scale(const struct env_config *config)
 {
     const rp_option *options = config->spec.data;
-    double scale = 1.0;
+    double scale = 1.0, side;
     for (uint32_t i = 0; i < config->spec.count; i++)
         if (strcmp(options[i].name, "scale") == 0)
             schema_parse_real(options[i].value, &scale);
+    options = config->options.data;
+    for (uint32_t i = 0; !env_is_python(config) && i < config->options.count; i++)
+        if (strcmp(options[i].name, "pixels") == 0 && schema_parse_real(options[i].value, &side))
+            scale = side > 0 ? 1.0 / 255 : 1.0; /* of built-in boards */
     return scale;
 }
 
@@ -310,8 +314,14 @@ static rp_status env_open_described(struct env *self, const struct env_config *c
 #define MOST_NAMES 128u /* library errors are read from this */
 
 const rp_env_ops *const env_builtin[] = {
-    &env_cartpole, &env_acrobot,  &env_mountaincar,       &env_mountaincar_continuous, &env_pendulum, &env_catch,
-    &env_deepsea,  &env_breakout, &env_inverted_pendulum, &env_cartpole_swingup,       &env_cheetah,  NULL,
+    &env_cartpole,          &env_acrobot,
+    &env_mountaincar,       &env_mountaincar_continuous,
+    &env_pendulum,          &env_catch,
+    &env_deepsea,           &env_breakout,
+    &env_freeway,           &env_asterix,
+    &env_space_invaders,    &env_memory,
+    &env_inverted_pendulum, &env_cartpole_swingup,
+    &env_cheetah,           NULL,
 };
 
 static const rp_env_ops *find_ops(const rp_env_ops *const *list, const char *name)
@@ -508,6 +518,16 @@ void env_native_action(const rp_env_spec *spec, const float *canonical, float *n
     }
 }
 
+bool env_expert(const struct env *self, void *action)
+{
+    if (!self->ops->expert)
+        return false;
+    env_enter(self, "expert");
+    self->ops->expert(self->self, action);
+    env_leave();
+    return true;
+}
+
 void env_announce(struct env *self, const void *action)
 {
     if (!self->provider)
@@ -567,6 +587,29 @@ void env_step_native(struct env *self, const void *action, void *observation, rp
     check_and_step(self, action, native, observation, result);
 }
 
+/* A plug-in may draw anything. */
+static bool is_sound(const rp_shape *shape)
+{
+    return (unsigned)shape->kind <= RP_SHAPE_BOX && (unsigned)shape->role <= RP_ROLE_GOAL &&
+           isfinite(shape->x + shape->y + shape->x2 + shape->y2 + shape->size);
+}
+
+void env_draw(const struct env *self, rp_drawing *out)
+{
+    *out = (rp_drawing){0};
+    if (!self->ops->draw)
+        return;
+    env_enter(self, "draw");
+    self->ops->draw(self->self, out);
+    env_leave();
+    double across = out->right - out->left, up = out->top - out->bottom;
+    uint32_t n = isfinite(across + up) && across > 0 && up > 0 && out->n <= RP_MAX_SHAPES ? out->n : 0;
+    out->n = 0;
+    for (uint32_t i = 0; i < n; i++)
+        if (is_sound(&out->shapes[i]))
+            out->shapes[out->n++] = out->shapes[i];
+}
+
 /* ---- groups ---- */
 
 /* The configuration states a spec if the environment was described before: both must agree, or the learner would read
@@ -604,7 +647,7 @@ static rp_status open_provided(struct env_group *self, const struct env_config *
     for (uint32_t i = 0; i < self->n; i++) {
         struct env *env = &self->envs[i];
         *env = (struct env){
-            .ops = provider->ops, .self = provider->seat(self->whole, i), .spec = spec, .provider = provider};
+            .ops = provider->ops, .self = provider->subenv(self->whole, i), .spec = spec, .provider = provider};
         RP_TRY(env_finish_open(env, config, err));
     }
     return RP_OK;
@@ -648,4 +691,9 @@ rp_status env_failure(const struct env *self, rp_error *err)
 bool env_resets_within_round(const struct env *self)
 {
     return self->provider && self->provider->resets_within_round(self->self);
+}
+
+uint32_t env_metrics(const struct env *self, struct env_metric out[ENV_MAX_METRICS])
+{
+    return self->provider ? self->provider->metrics(self->self, out) : 0;
 }

@@ -36,10 +36,12 @@ struct env_config {
 
 #define ENV_DEFAULT_NAME "CartPole-v1"
 
-/* Returns the factor of uint8 observations before networks, as the spec of a Python environment states it: 1/255 for images. */
+/* Returns the factor of uint8 observations before networks: 1/255 for images, that is if the spec of a Python environment says so, and
+ * for boards as pixels. */
 double env_scale(const struct env_config *config);
 
 struct env_provider; /* below */
+struct env_picture;  /* agent/env/picture.h */
 
 struct env {
     const rp_env_ops *ops;
@@ -71,6 +73,10 @@ void env_reset(struct env *self, void *observation);
 void env_step(struct env *self, const void *action, void *observation, rp_env_result *result);
 /* The same with continuous actions in the environment's own units, clipped to its bounds. */
 void env_step_native(struct env *self, const void *action, void *observation, rp_env_result *result);
+/* Writes an action for env_step_native that is best in the present state. False: the environment has no expert. */
+bool env_expert(const struct env *self, void *action);
+/* The shapes that the environment draws; none: it draws nothing. */
+void env_draw(const struct env *self, rp_drawing *out);
 /* Maps a canonical action to the environment's own units; a value that is not a number counts as -1. */
 void env_native_action(const rp_env_spec *spec, const float *canonical, float *native);
 
@@ -91,21 +97,32 @@ rp_status env_check_spec(const char *name, const rp_env_spec *spec, rp_error *er
 /* ---- several environments that one actor steps in turns: copies of a C environment, or the environments that a provider makes.
  * A provider stands for another language: the Python extension has one. */
 
-/* Environments of another language. The seats of one `create` are its environments; `ops` take a seat as their self. */
+/* A number that an environment reports beside its rewards. */
+struct env_metric {
+    char name[56]; /* "info/success" */
+    double value;
+};
+#define ENV_MAX_METRICS 16u
+
+/* Environments of another language. The subenvs of one `create` are its environments; `ops` take a subenv as their self. */
 struct env_provider {
     void *ctx;
     const rp_env_ops *ops; /* seed, reset and step; destroy takes the whole, and create is not used */
     /* Makes *n environments and returns the whole. Where the environment itself is many, *n becomes their number. */
     void *(*create)(void *ctx, const struct env_config *config, uint32_t *n, rp_env_spec *spec, rp_error *err);
-    void *(*seat)(void *whole, uint32_t index);
-    /* RP_OK, or why the last reset or step of the seat failed. */
-    rp_status (*failure)(void *seat, rp_error *err);
+    void *(*subenv)(void *whole, uint32_t index);
+    /* RP_OK, or why the last reset or step of the subenv failed. */
+    rp_status (*failure)(void *subenv, rp_error *err);
     /* Announces the action of the next step. Environments that step together step all at the first step of a round,
      * so every action is announced before it. */
-    void (*announce)(void *seat, const void *action);
-    /* True if the next episode of the seat begins within a round, without a step of its own: its first observation is
-     * there after the other seats have stepped. */
-    bool (*resets_within_round)(void *seat);
+    void (*announce)(void *subenv, const void *action);
+    /* True if the next episode of the subenv begins within a round, without a step of its own: its first observation is
+     * there after the other subenvs have stepped. */
+    bool (*resets_within_round)(void *subenv);
+    /* Gives the means of the numbers in the environments' infos since the last call: of all subenvs together. Returns how many. */
+    uint32_t (*metrics)(void *subenv, struct env_metric out[ENV_MAX_METRICS]);
+    /* Gives the frame that the subenv renders: width, height, rgb and step_s. False: it renders none. */
+    bool (*render)(void *subenv, struct env_picture *out);
 };
 
 struct env_group {
@@ -125,5 +142,6 @@ void env_group_close(struct env_group *self);
 rp_status env_failure(const struct env *self, rp_error *err);
 void env_announce(struct env *self, const void *action);
 bool env_resets_within_round(const struct env *self);
+uint32_t env_metrics(const struct env *self, struct env_metric out[ENV_MAX_METRICS]);
 
 #endif

@@ -61,6 +61,43 @@ static double continuous_move(void *env, const void *action, bool *terminal)
     return (*terminal ? 100 : 0) - 0.1 * force * force;
 }
 
+/* The slope of the hill is proportional to the force in drive. */
+static double height_at(double position)
+{
+    return 0.45 * sin(3 * position) + 0.55;
+}
+
+#define HILL_PARTS 36
+
+static void draw_car(const struct car *self, double goal, rp_drawing *out)
+{
+    double x = self->position, y = height_at(x), part = (POSITION_HIGH - POSITION_LOW) / HILL_PARTS;
+    double slope = atan(1.35 * cos(3 * x)), along = cos(slope), up = sin(slope);
+    *out = (rp_drawing){.left = POSITION_LOW - 0.05, .right = POSITION_HIGH + 0.05, .top = 1.2, .step_s = 1.0 / 30};
+    for (int i = 0; i < HILL_PARTS; i++) {
+        double from = POSITION_LOW + i * part, to = from + part;
+        rp_draw(out, (rp_shape){RP_SHAPE_LINE, RP_ROLE_SCENE, from, height_at(from), to, height_at(to), 0.012});
+    }
+    rp_draw(out, (rp_shape){RP_SHAPE_LINE, RP_ROLE_GOAL, goal, height_at(goal), goal, height_at(goal) + 0.14, 0.012});
+    rp_draw(out, (rp_shape){RP_SHAPE_BOX, RP_ROLE_GOAL, goal, height_at(goal) + 0.09, goal + 0.07,
+                            height_at(goal) + 0.14, 0});
+    rp_draw(out, (rp_shape){RP_SHAPE_LINE, RP_ROLE_BODY, x - 0.05 * along - 0.06 * up, y - 0.05 * up + 0.06 * along,
+                            x + 0.05 * along - 0.06 * up, y + 0.05 * up + 0.06 * along, 0.05});
+    for (int side = -1; side <= 1; side += 2)
+        rp_draw(out, (rp_shape){RP_SHAPE_CIRCLE, RP_ROLE_JOINT, x + side * 0.045 * along - 0.022 * up,
+                                y + side * 0.045 * up + 0.022 * along, 0, 0, 0.022});
+}
+
+static void car_draw(const void *env, rp_drawing *out)
+{
+    draw_car(env, GOAL, out);
+}
+
+static void continuous_draw(const void *env, rp_drawing *out)
+{
+    draw_car(env, CONTINUOUS_GOAL, out);
+}
+
 static const struct classic_task car_task = {
     .spec = {.observation_dtype = RP_DTYPE_FLOAT32,
              .observation_rank = 1,
@@ -72,6 +109,7 @@ static const struct classic_task car_task = {
     .start = car_start,
     .observe = car_observe,
     .move = car_move,
+    .draw = car_draw,
 };
 
 static const struct classic_task continuous_task = {
@@ -87,6 +125,7 @@ static const struct classic_task continuous_task = {
     .start = car_start,
     .observe = car_observe,
     .move = continuous_move,
+    .draw = continuous_draw,
 };
 
 CLASSIC_ENV(env_mountaincar, car_task, "MountainCar-v0",

@@ -143,13 +143,10 @@ static void mujoco_make_data(void *env)
 
 static rp_status mujoco_init(struct mujoco *self, const rp_option *options, uint32_t n_options, rp_error *err)
 {
-    static const char *const known[] = {"frame_skip", NULL};
     const struct mujoco_task *task = self->task;
     double frame_skip = task->frame_skip;
-    RP_TRY(env_known_options(task->name, options, n_options, known, err));
-    RP_TRY(env_option_real(options, n_options, &(struct env_real){"frame_skip", 1, 100, &frame_skip}, err));
-    if (frame_skip != floor(frame_skip))
-        return err_set(err, RP_INVALID_ARGUMENT, "option frame_skip of %s must be a whole number", task->name);
+    const struct env_number number = {"frame_skip", 1, 100, &frame_skip, true};
+    RP_TRY(env_read_options(task->name, options, n_options, &number, 1, err));
     self->frame_skip = (uint32_t)frame_skip;
     RP_TRY(mujoco_load(task->name, task->xml, &self->model, err));
     if (self->model->nq + self->model->nv > (int)MUJOCO_MAX_STATE || self->model->nu > (int)RP_ENV_MAX_ACTION)
@@ -276,6 +273,73 @@ void mujoco_step(void *env, const void *action, void *observation, rp_env_result
     result->terminal = terminal;
     result->truncated = !terminal && (!moved || self->steps >= self->task->max_steps);
     self->task->observe(self, observation);
+}
+
+/* ---- the picture: the model from its side, x to the right and z upwards ---- */
+
+#define MUJOCO_TICKS 12 /* marks on the ground, a metre apart */
+
+/* Shows the whole rail of a cart; otherwise follows the first body over ground with marks, so that one sees it move. */
+static void mujoco_view(const mjModel *model, const mjData *data, rp_drawing *out)
+{
+    bool rail = model->njnt > 0 && model->jnt_type[0] == mjJNT_SLIDE && model->jnt_limited[0];
+    double reach = rail ? model->jnt_range[1] + 0.4 : 2, centre = rail ? 0 : data->xpos[3];
+    *out = (rp_drawing){.left = centre - reach, .right = centre + reach, .bottom = -0.6 * reach, .top = 0.7 * reach};
+    if (rail) {
+        rp_draw(out, (rp_shape){RP_SHAPE_LINE, RP_ROLE_SCENE, model->jnt_range[0], 0, model->jnt_range[1], 0, 0.02});
+        return;
+    }
+    out->bottom = -0.3;
+    out->top = 1.7;
+    rp_draw(out, (rp_shape){RP_SHAPE_BOX, RP_ROLE_SCENE, out->left, out->bottom, out->right, 0, 0});
+    for (int i = 0; i < MUJOCO_TICKS; i++) {
+        double x = floor(out->left) + i;
+        if (x >= out->left && x <= out->right)
+            rp_draw(out, (rp_shape){RP_SHAPE_LINE, RP_ROLE_MARK, x, -0.12, x, 0, 0.02});
+    }
+}
+
+/* A capsule is a line; a sphere a circle. What a task has of other geoms does not move. */
+static void mujoco_draw_geom(const mjModel *model, const mjData *data, int geom, rp_drawing *out)
+{
+    const double *at = data->geom_xpos + 3 * geom, *turn = data->geom_xmat + 9 * geom,
+                 *size = model->geom_size + 3 * geom;
+    double x = turn[2] * size[1], z = turn[8] * size[1]; /* half of its axis */
+    rp_shape_role role = model->body_parentid[model->geom_bodyid[geom]] == 0 ? RP_ROLE_BODY : RP_ROLE_LIMB;
+    if (model->geom_type[geom] == mjGEOM_CAPSULE)
+        rp_draw(out, (rp_shape){RP_SHAPE_LINE, role, at[0] - x, at[2] - z, at[0] + x, at[2] + z, 2 * size[0]});
+    else if (model->geom_type[geom] == mjGEOM_SPHERE)
+        rp_draw(out, (rp_shape){RP_SHAPE_CIRCLE, role, at[0], at[2], 0, 0, size[0]});
+}
+
+/* A body without geoms reaches as far beyond its centre of mass as the centre is from its joint; a cart has it in the joint. */
+static void mujoco_draw_body(const mjModel *model, const mjData *data, int body, rp_drawing *out)
+{
+    const double *at = data->xpos + 3 * body, *centre = data->xipos + 3 * body;
+    double x = 2 * (centre[0] - at[0]), z = 2 * (centre[2] - at[2]);
+    if (model->body_geomnum[body] > 0)
+        return;
+    if (fabs(x) + fabs(z) < 1e-9)
+        rp_draw(out, (rp_shape){RP_SHAPE_BOX, RP_ROLE_BODY, at[0] - 0.15, at[2] - 0.08, at[0] + 0.15, at[2] + 0.08, 0});
+    else
+        rp_draw(out, (rp_shape){RP_SHAPE_LINE, RP_ROLE_LIMB, at[0], at[2], at[0] + x, at[2] + z, 0.05});
+}
+
+/* The positions in mjData are those before the last physics step; they are computed anew in each step. */
+void mujoco_draw(const void *env, rp_drawing *out)
+{
+    const struct mujoco *self = env;
+    mj_kinematics(self->model, self->data);
+    mujoco_view(self->model, self->data, out);
+    out->step_s = mujoco_duration(self);
+    for (int i = 0; i < self->model->ngeom; i++)
+        mujoco_draw_geom(self->model, self->data, i, out);
+    for (int i = 1; i < self->model->nbody; i++)
+        mujoco_draw_body(self->model, self->data, i, out);
+    for (int i = 0; i < self->model->njnt; i++)
+        if (self->model->jnt_type[i] == mjJNT_HINGE && self->model->jnt_limited[i])
+            rp_draw(out, (rp_shape){RP_SHAPE_CIRCLE, RP_ROLE_JOINT, self->data->xanchor[3 * i],
+                                    self->data->xanchor[3 * i + 2], 0, 0, 0.03});
 }
 
 /* ---- for the tasks ---- */

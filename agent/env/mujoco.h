@@ -54,10 +54,11 @@ void mujoco_seed(void *self, uint64_t seed);
 void mujoco_reset(void *self, void *observation);
 void mujoco_step(void *self, const void *action, void *observation, rp_env_result *result);
 rp_status mujoco_set_state(void *self, const double *state, uint32_t n, void *observation);
+void mujoco_draw(const void *self, rp_drawing *out);
 #define MUJOCO_OPS(title, text, make)                                                                                  \
     {                                                                                                                  \
         .name = title, .help = text, .create = make, .destroy = mujoco_destroy, .seed = mujoco_seed,                   \
-        .reset = mujoco_reset, .step = mujoco_step, .set_state = mujoco_set_state,                                     \
+        .reset = mujoco_reset, .step = mujoco_step, .set_state = mujoco_set_state, .draw = mujoco_draw,                \
     }
 
 /* Numbers for start functions: uniform in [-bound, bound], and standard normal. */

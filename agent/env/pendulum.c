@@ -51,6 +51,16 @@ static double pendulum_v1_move(void *env, const void *action, bool *terminal)
     return -cost;
 }
 
+static void pendulum_v1_draw(const void *env, rp_drawing *out)
+{
+    const struct pendulum *self = env;
+    *out = (rp_drawing){.left = -1.3, .right = 1.3, .bottom = -1.2, .top = 1.2, .step_s = PENDULUM_DT};
+    rp_draw(out, (rp_shape){RP_SHAPE_CIRCLE, RP_ROLE_GOAL, 0, LENGTH, 0, 0, 0.04});
+    rp_draw(out,
+            (rp_shape){RP_SHAPE_LINE, RP_ROLE_LIMB, 0, 0, -LENGTH * sin(self->theta), LENGTH * cos(self->theta), 0.16});
+    rp_draw(out, (rp_shape){RP_SHAPE_CIRCLE, RP_ROLE_JOINT, 0, 0, 0, 0, 0.06});
+}
+
 static const struct classic_task pendulum_v1_task = {
     .spec = {.observation_dtype = RP_DTYPE_FLOAT32,
              .observation_rank = 1,
@@ -64,6 +74,7 @@ static const struct classic_task pendulum_v1_task = {
     .start = pendulum_v1_start,
     .observe = pendulum_v1_observe,
     .move = pendulum_v1_move,
+    .draw = pendulum_v1_draw,
 };
 
 CLASSIC_ENV(env_pendulum, pendulum_v1_task, "Pendulum-v1",

@@ -75,6 +75,7 @@ int launch_plan(struct launch *launch);
 int launch_status(struct launch *launch);
 int launch_logs(struct launch *launch);
 int launch_stop(struct launch *launch);
+int launch_ask(struct launch *launch);
 int launch_open(struct launch *launch);
 
 #endif

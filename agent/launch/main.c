@@ -45,9 +45,14 @@ static const struct launch_verb verbs[] = {
      LAUNCH_SET, launch_script},
     {"core", "RUN ...", "the run itself, inside the job that a script of Slurm describes", LAUNCH_SET | LAUNCH_VIEW,
      launch_core},
-    {"open", "[RUN]", "show a run in a browser: live, or a finished one; tcp://... shows a broker that runs by itself",
+    {"open", "[RUN]", "show runs in a browser, live and finished ones; tcp://... shows a broker that runs by itself",
      LAUNCH_RUN | LAUNCH_OPEN, launch_open},
     {"stop", "[RUN]", "stop a run cleanly, from any terminal", LAUNCH_RUN | LAUNCH_FORCE, launch_stop},
+    {"ask", "[RUN] ORDER ...",
+     "change a run that goes on: pause, go, evaluate, checkpoint, ratio=N, actors=N, actors=auto, hosts=+NAME, "
+     "hosts=-NAME",
+     LAUNCH_RUN, launch_ask},
+    {"resize", "ORDER", "the same as ask: actors=N, actors=auto, hosts=+NAME, hosts=-NAME", LAUNCH_RUN, launch_ask},
     {"node", NULL, "the agent that replay-launch starts on other machines; not to be started by hand", 0, run_node},
 };
 #define N_VERBS (sizeof verbs / sizeof verbs[0])
@@ -84,9 +89,10 @@ static const struct cli_option options[] = {
      AT(weights)},
     {"episodes", 0, "N", "number of episodes (default: evaluator.episodes of the run)", LAUNCH_EVAL, CLI_TEXT,
      AT(episodes)},
-    {"show", 0, NULL, "print the first episode step by step", LAUNCH_EVAL, CLI_SWITCH, AT(show)},
+    {"show", 0, NULL, "draw the environment in the terminal", LAUNCH_EVAL, CLI_SWITCH, AT(show)},
     {"html", 0, "FILE", "page with the runs that are compared (compare.html)", LAUNCH_RUNS, CLI_TEXT, AT(html)},
-    {"http", 0, "ADDRESS", "where the page listens (127.0.0.1:0)", LAUNCH_OPEN, CLI_TEXT, AT(http)},
+    {"http", 0, "ADDRESS", "where the page listens (" LAUNCH_HTTP ", or as REPLAY_PAGE says)", LAUNCH_OPEN, CLI_TEXT,
+     AT(http)},
     {"key-file", 0, "FILE", "key for a broker that uses keys", LAUNCH_OPEN, CLI_TEXT, AT(key_file)},
     {"prune", 0, "N", "remove all runs except the newest N and running ones", LAUNCH_RUNS, CLI_TAKE,
      .take = take_prune},
@@ -121,7 +127,7 @@ static const struct cli cli = {.program = LAUNCH_PROGRAM,
 
 static void print_program_help(void)
 {
-    puts("Usage: " LAUNCH_PROGRAM " CONFIG.yaml [options]\n       " LAUNCH_PROGRAM " VERB ... [options]\n\n"
+    puts("Usage: " LAUNCH_PROGRAM " CONFIG.yaml [options]\n  or:  " LAUNCH_PROGRAM " VERB ... [options]\n\n"
          "Runs an experiment from one file: a broker, actors, learners and an evaluator, as many of each as the "
          "machine\n"
          "and the samples-per-insert ratio ask for.\n");

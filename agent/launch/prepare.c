@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "agent/launch/home.h"
 #include "agent/launch/plan/profile.h"
 #include "agent/launch/process/command.h"
 #include "agent/launch/process/machine.h"
@@ -163,19 +164,12 @@ static bool read_described(struct prepared *self, const struct launch *launch, c
     return ok;
 }
 
-static bool uses_environment(const struct run_config *config)
-{
-    bool acts = config->actors.count != 0 && config->actors.command.count == 0;
-    bool learns = config->learners.count != 0 && config->learners.command.count == 0;
-    return acts || learns || config->evaluator.episodes > 0;
-}
-
 /* Asks an environment in Python for its spec, unless the file has it: a run's own file does. */
 static bool describe(struct prepared *self, const struct launch *launch, const char *file, struct schema_report *report)
 {
     const struct env_config *env = &self->config.environment;
     rp_error err = {0};
-    if (!env_is_python(env) || env->spec.count > 0 || !uses_environment(&self->config))
+    if (!env_is_python(env) || env->spec.count > 0 || !run_config_needs_ours(&self->config))
         return true;
     if (!spawn_can_start(env->interpreter)) {
         schema_problem(report, "environment.interpreter", "there is no program '%s'", env->interpreter);
@@ -417,26 +411,25 @@ rp_status prepare_hosts(struct prepared *self, bool verbose, rp_error *err)
 
 /* ---- the page ---- */
 
-/* The same as a signal from the terminal: the run's loop notices. */
-static void stop_run(void *ctx)
+/* If all runs cannot be shown at their address, this one gets a page of its own. */
+static struct run_page *start_page(const struct prepared *self, const char *address, rp_error *err)
 {
-    const struct prepared *self = ctx;
-    stop_note_leave(self->folder, "the page");
-    kill(getpid(), SIGTERM);
+    struct run_page_options options = {.address = address, .folder = self->folder, .runs = self->config.launch.runs};
+    struct run_page *page = run_page_start(&options, err);
+    if (page || !home_is_shared(address))
+        return page;
+    fprintf(stderr, LAUNCH_PROGRAM ": %s. This run has a page of its own\n", err->text);
+    options.address = "127.0.0.1:0";
+    return run_page_start(&options, err);
 }
 
 void prepare_page(struct prepared *self, bool quiet)
 {
-    const struct run_page_options options = {.address = self->config.launch.http,
-                                             .folder = self->folder,
-                                             .runs = self->config.launch.runs,
-                                             .secure = self->keys.on,
-                                             .stop = stop_run,
-                                             .ctx = self};
+    const char *address = home_address(self->config.launch.http);
     rp_error err = {0};
-    if (!options.address[0])
+    if (!address[0])
         return;
-    self->page = run_page_start(&options, &err);
+    self->page = start_page(self, address, &err);
     if (!self->page || run_folder_write_secret(self->folder, FOLDER_PAGE, self->page->url, &err) != RP_OK)
         fprintf(stderr, "replay-launch: there is no page: %s\n", err.text);
     else if (!quiet && isatty(STDOUT_FILENO))

@@ -11,6 +11,7 @@
 
 #include "agent/launch/process/run_folder.h"
 #include "agent/launch/series.h"
+#include "agent/run/recording.h"
 #include "agent/view/page.h"
 #include "proto/base/error.h"
 #include "proto/base/json.h"
@@ -125,6 +126,16 @@ const char *report_rate(double value, char *out)
     else
         format_short(out, value);
     return out;
+}
+
+void report_ended(const struct status *last, double value, char *out, size_t size)
+{
+    format_buffer number;
+    const char *how =
+        last->phase < PHASE_DONE ? "ended without a report: its launcher was killed" : phase_name(last->phase);
+    bool known = isfinite(value) && last->phase != PHASE_FAILED;
+    snprintf(out, size, "%s%s%s%s%s.", how, known ? ", return " : "", known ? report_value(value, number) : "",
+             last->reason[0] ? ": " : "", last->reason);
 }
 
 /* "61%", "-" */
@@ -447,11 +458,27 @@ static char *report_json(const struct report *self, const char *status, const ch
 
 /* ---- report.html: the page of a run, with what its server would answer ---- */
 
-static char *make_answers(const struct status *last, const char *status, const char *report, const char *folder)
+/* The newest recorded episode, which is the only one in the file. */
+static void put_episode(struct json *json, const char *folder)
 {
+    uint64_t at = 0;
+    char name[64], *episode = recording_read_last(folder, &at);
+    if (episode) {
+        json_key(json, "api/play");
+        recording_put_list(json, folder, 1);
+        snprintf(name, sizeof name, "api/play?at=%llu", (unsigned long long)at);
+        json_key(json, name);
+        json_raw(json, episode);
+    }
+    free(episode);
+}
+
+static char *make_answers(const struct report *self, const char *status, const char *report, const char *folder)
+{
+    const struct status *last = self->last;
     struct json json = {0};
-    char ended[sizeof last->reason + 32];
-    snprintf(ended, sizeof ended, "The run has ended%s%s.", last->reason[0] ? ": " : "", last->reason);
+    char ended[sizeof last->reason + 128];
+    report_ended(last, isfinite(self->final_value) ? self->final_value : last->value, ended, sizeof ended);
     json_open(&json, '{');
     json_key(&json, "api/state");
     json_open(&json, '{');
@@ -472,6 +499,7 @@ static char *make_answers(const struct status *last, const char *status, const c
     json_open(&json, '{');
     series_put_curves(&json, folder);
     json_close(&json, '}');
+    put_episode(&json, folder);
     json_key(&json, "api/report");
     json_raw(&json, report);
     json_close(&json, '}');
@@ -491,7 +519,7 @@ rp_status report_write(const struct report *self, const char *folder, rp_error *
 {
     struct text text = {0};
     char *last = status_to_json(self->last, true), *report = last ? report_json(self, last, folder) : NULL;
-    char *answers = report ? make_answers(self->last, last, report, folder) : NULL;
+    char *answers = report ? make_answers(self, last, report, folder) : NULL;
     rp_status status = RP_OK;
     if (answers) {
         page_put_alone(&text, answers);

@@ -14,6 +14,7 @@
 #include "agent/run/worker.h"
 #include "proto/base/error.h"
 #include "proto/base/need.h"
+#include "replay/admin.h"
 #include "replay/collective.h"
 
 #define TAIL_LINES 8
@@ -454,6 +455,7 @@ static void set_actors(struct run *self, uint32_t count, int64_t now_ns)
 #define POLL_NS (NS_PER_S / 2)
 #define SAVE_NS NS_PER_S
 #define RESIZE_MARGIN 0.2
+#define RESIZE_REPORTS 10 /* times report.every for which a side is idle before actors are added or retired */
 /* A broker that does not listen by then has a problem that a restart does not solve. */
 #define READY_NS (30 * NS_PER_S)
 /* The same for a broker that loads tables first. */
@@ -635,7 +637,7 @@ static void watch_progress(struct run *self, const struct observation *before, i
 {
     const struct observation *seen = &self->seen;
     bool moves = seen->inserts != before->inserts || seen->samples != before->samples || seen->steps != before->steps ||
-                 seen->learner_steps != before->learner_steps || !self->actors_started;
+                 seen->learner_steps != before->learner_steps || !self->actors_started || self->paused;
     if (moves || self->moved_ns == 0) {
         self->moved_ns = now_ns;
         self->stall_said = false;
@@ -674,7 +676,10 @@ static void stop_more(struct run *self, int64_t now_ns)
         ask_role(self, ROLE_ACTOR, 0, now_ns);
     if (!self->patient || (run_is_custom(self, ROLE_LEARNER) && run_running(self, ROLE_ACTOR) == 0))
         ask_role(self, ROLE_LEARNER, 0, now_ns);
-    bool last_evaluation = self->patient && (!run_is_custom(self, ROLE_LEARNER) || run_running(self, ROLE_LEARNER) > 0);
+    /* Our evaluator does not trust a user's learner to mark its last parameters; a user's evaluator knows its learner. */
+    bool last_evaluation =
+        self->patient && (!run_is_custom(self, ROLE_LEARNER) || run_running(self, ROLE_LEARNER) > 0 ||
+                          self->config->evaluator.command.count > 0);
     if (!last_evaluation)
         ask_role(self, ROLE_EVALUATOR, 0, now_ns);
     if (run_running(self, ROLE_ACTOR) + run_running(self, ROLE_LEARNER) + run_running(self, ROLE_EVALUATOR) > 0)
@@ -740,8 +745,7 @@ static void find_bounds(const struct run *self, const struct plan *plan, uint32_
 static void resize(struct run *self, const struct status *status, int64_t now_ns)
 {
     const struct plan *plan = self->options->plan;
-    const struct launch_section *launch = &self->config->launch;
-    if (!self->options->auto_actors || !plan || self->phase >= PHASE_STOPPING)
+    if (!self->auto_actors || !plan || self->phase >= PHASE_STOPPING)
         return;
     double cpu = status->cpu, cores = status->cores;
     uint32_t least, most;
@@ -749,7 +753,7 @@ static void resize(struct run *self, const struct status *status, int64_t now_ns
     find_bounds(self, plan, &least, &most);
     const struct resize_limits limits = {.least = least,
                                          .most = most,
-                                         .after_ns = launch->resize_after_ns,
+                                         .after_ns = RESIZE_REPORTS * self->config->report.every_ns,
                                          .margin = RESIZE_MARGIN,
                                          .predicted_actor_idle = status->planned_actor_idle,
                                          .predicted_learner_idle = status->planned_learner_idle,
@@ -758,7 +762,7 @@ static void resize(struct run *self, const struct status *status, int64_t now_ns
                                      .actor_idle = status->actor_idle,
                                      .learner_idle = status->learner_idle,
                                      .cpu = cpu,
-                                     .steady = self->phase == PHASE_RUNNING &&
+                                     .steady = self->phase == PHASE_RUNNING && !self->paused &&
                                                status->actors == status->actors_wanted &&
                                                status->learners == status->learners_wanted && self->seen.broker};
     char reason[256];
@@ -767,6 +771,188 @@ static void resize(struct run *self, const struct status *status, int64_t now_ns
         return;
     run_say(self, LEVEL_INFO, "A0410", "%s", reason);
     set_actors(self, wanted, now_ns);
+}
+
+/* ---- what others ask of the run: replay-launch ask, and its page ---- */
+
+struct order {
+    const char *value; /* what follows the order's word */
+    int64_t now_ns;
+    char done[256]; /* what was done */
+};
+
+/* actors=N or actors=auto */
+static rp_status change_actors(struct run *self, struct order *order, rp_error *err)
+{
+    uint32_t least = 1, most = RUN_MAX_COUNT, before = self->actors_wanted;
+    int64_t count = 0;
+    if (self->config->launch.engine == ENGINE_SLURM)
+        run_config_slurm_actors(self->config, &least, &most);
+    bool automatic = strcmp(order->value, "auto") == 0;
+    if (before == 0)
+        return err_set(err, RP_FAILED_PRECONDITION, "this run has no actors (actors.count: none)");
+    if (automatic && !self->options->plan)
+        return err_set(err, RP_FAILED_PRECONDITION,
+                       "auto needs a plan, and this run has none: its file gives the number of actors");
+    if (!automatic && (!schema_parse_int(order->value, &count) || count < least || count > most))
+        return err_set(err, RP_INVALID_ARGUMENT, "actors=%.40s is not possible: auto, or a number from %u to %u",
+                       order->value, least, most);
+    self->auto_actors = automatic;
+    self->by_hand = !automatic;
+    if (!automatic && (uint32_t)count != before)
+        set_actors(self, (uint32_t)count, order->now_ns);
+    snprintf(order->done, sizeof order->done, "actors: %u -> %u%s", before, self->actors_wanted,
+             automatic ? ", from now on automatic" : "");
+    return RP_OK;
+}
+
+/* hosts=+NAME or hosts=-NAME */
+static rp_status change_hosts(struct run *self, struct order *order, rp_error *err)
+{
+    snprintf(order->done, sizeof order->done, "hosts: %.100s", order->value);
+    return run_hosts_change(self, order->value, order->now_ns, err);
+}
+
+/* Makes the limiters as they were asked for. */
+static rp_status set_limiters(struct run *self, rp_error *err)
+{
+    const struct schema_list *list = &self->config->broker.tables;
+    const struct table_config *tables = list->data;
+    rp_client *client = observer_client(self->observer);
+    rp_limiter_change change = {
+        .struct_size = sizeof change, .set = RP_LIMITER_SAMPLES_PER_INSERT, .samples_per_insert = self->ratio};
+    if (self->ratio > 0.0)
+        RP_TRY(rp_admin_set_limiter(client, self->config->adder.table, &change, RUN_POLL_MS, NULL, err));
+    change.set = self->paused ? RP_LIMITER_PAUSE : RP_LIMITER_GO;
+    for (uint32_t i = 0; i < list->count; i++)
+        RP_TRY(rp_admin_set_limiter(client, tables[i].name, &change, RUN_POLL_MS, NULL, err));
+    self->limited_at = self->seen.broker_instance;
+    return RP_OK;
+}
+
+/* A broker, or a shard, that was started again has the limiters of the file. */
+static void keep_limiters(struct run *self)
+{
+    bool renewed = self->ratio > 0.0 && self->seen.broker_instance != self->limited_at;
+    if (self->seen.broker && (renewed || (self->paused && !self->seen.paused)))
+        set_limiters(self, NULL);
+}
+
+static rp_status change_ratio(struct run *self, struct order *order, rp_error *err)
+{
+    double ratio = 0.0, before = self->seen.spi, kept = self->ratio;
+    if (!schema_parse_real(order->value, &ratio) || !(ratio > 0.0))
+        return err_set(err, RP_INVALID_ARGUMENT, "ratio=%.40s is not possible: write a number above 0, such as ratio=8",
+                       order->value);
+    self->ratio = ratio;
+    if (set_limiters(self, err) != RP_OK) {
+        self->ratio = kept;
+        return (rp_status)err->status;
+    }
+    snprintf(order->done, sizeof order->done, "ratio: %.6g -> %.6g samples per insert", before, ratio);
+    return RP_OK;
+}
+
+static rp_status set_paused(struct run *self, bool paused, rp_error *err)
+{
+    bool before = self->paused;
+    if ((before || self->seen.paused) == paused) /* replay-ctl may have paused the table */
+        return err_set(err, RP_FAILED_PRECONDITION, paused ? "the run is paused already" : "the run is not paused");
+    self->paused = paused;
+    rp_status status = set_limiters(self, err);
+    if (status != RP_OK)
+        self->paused = before;
+    return status;
+}
+
+static rp_status pause_run(struct run *self, struct order *order, rp_error *err)
+{
+    snprintf(order->done, sizeof order->done,
+             "paused: actors and learners wait, and stop.time goes on; 'replay-launch ask go' lets them go on");
+    return set_paused(self, true, err);
+}
+
+static rp_status unpause_run(struct run *self, struct order *order, rp_error *err)
+{
+    snprintf(order->done, sizeof order->done, "the run goes on");
+    return set_paused(self, false, err);
+}
+
+/* A user's own program may not look at the counters. */
+#define IF_ITS_OWN(custom) ((custom) ? ", if it uses replaybus.run" : "")
+
+static rp_status evaluate_now(struct run *self, struct order *order, rp_error *err)
+{
+    if (run_wanted(self, ROLE_EVALUATOR) == 0)
+        return err_set(err, RP_FAILED_PRECONDITION, "this run has no evaluator (evaluator.episodes)");
+    snprintf(order->done, sizeof order->done, "the evaluator measures the newest parameters over %lld episodes%s",
+             (long long)self->config->evaluator.episodes, IF_ITS_OWN(self->config->evaluator.command.count > 0));
+    return rp_counter_add(observer_client(self->observer), COUNTER_EVALUATE, 1, RUN_POLL_MS, NULL, err);
+}
+
+/* The tables, if the broker has a folder for them, and the learner's state: what a resumed run goes on from. */
+static rp_status save_now(struct run *self, struct order *order, rp_error *err)
+{
+    rp_client *client = observer_client(self->observer);
+    bool learner = run_wanted(self, ROLE_LEARNER) > 0;
+    char state[96] = "";
+    rp_status status = learner ? rp_counter_add(client, COUNTER_SAVE, 1, RUN_POLL_MS, NULL, err) : RP_OK;
+    if (status != RP_OK)
+        return status;
+    if (learner)
+        snprintf(state, sizeof state, "; the learner saves its state with its next report%s",
+                 IF_ITS_OWN(run_is_custom(self, ROLE_LEARNER)));
+    status = rp_admin_checkpoint(client, RUN_POLL_MS, NULL, err);
+    if (status == RP_OK || status == RP_DEADLINE_EXCEEDED)
+        snprintf(order->done, sizeof order->done, "checkpoint: the tables %s%s",
+                 status == RP_OK ? "are on disk" : "are being written", state);
+    else if (status == RP_FAILED_PRECONDITION && learner)
+        snprintf(order->done, sizeof order->done, "checkpoint: the tables have no folder (broker.folder)%s", state);
+    else
+        return status;
+    return RP_OK;
+}
+
+static const struct {
+    const char *word; /* with "=" at its end: a value follows */
+    rp_status (*obey)(struct run *self, struct order *order, rp_error *err);
+} orders[] = {{"actors=", change_actors}, {"hosts=", change_hosts},   {"ratio=", change_ratio}, {"pause", pause_run},
+              {"go", unpause_run},        {"evaluate", evaluate_now}, {"checkpoint", save_now}};
+
+static rp_status obey(struct run *self, const char *request, struct order *order, rp_error *err)
+{
+    if (!self->actors_started || self->phase >= PHASE_STOPPING)
+        return err_set(err, RP_FAILED_PRECONDITION, "the run is %s: nothing can be changed now",
+                       self->actors_started ? "stopping" : "starting");
+    for (size_t i = 0; i < sizeof orders / sizeof orders[0]; i++) {
+        size_t size = strlen(orders[i].word);
+        bool value = orders[i].word[size - 1] == '=';
+        order->value = request + size;
+        if (value ? strncmp(request, orders[i].word, size) == 0 : strcmp(request, orders[i].word) == 0)
+            return orders[i].obey(self, order, err);
+    }
+    return err_set(err, RP_INVALID_ARGUMENT,
+                   "'%.60s': write actors=N, actors=auto, hosts=+NAME, hosts=-NAME, ratio=N, pause, go, evaluate or "
+                   "checkpoint",
+                   request);
+}
+
+static void heed_request(struct run *self, int64_t now_ns)
+{
+    char *request = run_request_next(self->options->folder);
+    struct order order = {.now_ns = now_ns};
+    char answer[sizeof order.done + 8];
+    rp_error err = {0};
+    if (!request)
+        return;
+    bool done = obey(self, request, &order, &err) == RP_OK;
+    if (done) {
+        run_say(self, LEVEL_INFO, "A0410", "%s (as asked)", order.done);
+        self->poll_ns = self->save_ns = 0; /* whoever looks sees it at once */
+    }
+    snprintf(answer, sizeof answer, RUN_REQUEST_OK "%s", order.done);
+    run_request_answer(self->options->folder, done ? answer : err.text);
+    free(request);
 }
 
 void run_poll(struct run *self, int64_t now_ns)
@@ -781,6 +967,7 @@ void run_poll(struct run *self, int64_t now_ns)
         if (self->phase == PHASE_STOPPING)
             fill_steps(self);
         watch_progress(self, &before, now_ns);
+        keep_limiters(self);
     }
     if (self->phase == PHASE_FILLING &&
         (self->seen.samples > 0 || (self->config->learners.count == 0 && self->seen.inserts > 0))) {
@@ -793,6 +980,7 @@ void run_poll(struct run *self, int64_t now_ns)
     }
     run_status(self, &status);
     check_ends(self, &status);
+    heed_request(self, now_ns);
     if (self->actors_started)
         resize(self, &status, now_ns);
     if (line)
@@ -853,7 +1041,7 @@ static double measure_weights(struct run *self, const char *weights)
     struct process process = {0};
     double value = NAN;
     unsigned long long episodes;
-    char **argv = command_evaluate(&self->context, &(struct command_evaluation){.weights = weights});
+    char **argv = command_evaluate(&self->context, &(struct command_evaluation){.weights = weights}, &err);
     run_folder_path(log, sizeof log, self->options->folder, "logs/measure.log");
     char **environment = command_environment(&self->context, ROLE_EVALUATOR, 0);
     const struct process_options options = {.name = "measure",
@@ -861,7 +1049,7 @@ static double measure_weights(struct run *self, const char *weights)
                                             .environment = (const char *const *)environment,
                                             .log = log,
                                             .guard = self->options->guard};
-    if (process_start(&process, &options, clock_now(&self->clock), &err) == RP_OK &&
+    if (argv && process_start(&process, &options, clock_now(&self->clock), &err) == RP_OK &&
         await_measured(self, &process) == 0) {
         char tail[512];
         const char *found = strstr(process_tail(&process, tail, sizeof tail, 4), "mean return of ");
@@ -1000,6 +1188,7 @@ static rp_status open_run(struct run *self, rp_error *err)
     run_folder_path(self->endpoints_file, sizeof self->endpoints_file, options->folder, "endpoints");
     unlink(self->endpoints_file); /* of an earlier leg */
     stop_note_drop(options->folder);
+    free(run_request_next(options->folder)); /* whoever asked an earlier leg is gone */
     if (!options->before)
         set_aside(self);
     run_hosts_open(self);
@@ -1017,6 +1206,8 @@ enum run_outcome run_do(const struct run_options *options, rp_error *err)
         .home_load = NAN,
         .final = {.value = NAN},
         .actors_wanted = run_config_actors(options->config),
+        .auto_actors = options->auto_actors,
+        .by_hand = options->before && options->before->by_hand,
         .seen = {.actor_idle = NAN, .learner_idle = NAN, .value = NAN, .value_seconds = NAN, .actor_value = NAN}};
     self.start_ns = clock_now(&self.clock);
     if (options->before) {

@@ -1,31 +1,65 @@
-/* The page of a run: what its folder says about it, beside the page of its broker. */
 #include "agent/launch/run_page.h"
 
 #include <json-c/json.h>
-#include <math.h>
+#include <limits.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
+#include "agent/launch/home.h"
 #include "agent/launch/process/process.h"
 #include "agent/launch/process/run_folder.h"
 #include "agent/launch/process/status.h"
+#include "agent/launch/report.h"
 #include "agent/launch/runs.h"
 #include "agent/launch/series.h"
+#include "agent/run/recording.h"
 #include "agent/view/page.h"
+#include "proto/base/error.h"
 #include "proto/base/json.h"
 #include "proto/base/need.h"
 #include "proto/http/http.h"
 
+/* One run, or a broker alone. Views live as long as their server. */
+struct run_view {
+    char folder[FOLDER_SIZE]; /* "": there is no run */
+    const char *service, *key_file;
+    struct run_server *server;
+    struct run_view *next;
+    struct page *page;
+    atomic_int stopped; /* pid of the launcher that was asked to end: a second signal would kill it */
+    atomic_bool ended;  /* the run is over, and its launcher still shows it */
+    atomic_bool told;   /* somebody has read the report since then */
+};
+
+struct run_server {
+    struct run_page_options options;
+    bool shared;
+    struct home home; /* of a shared page */
+    char token[HTTP_TOKEN];
+    struct http *http; /* NULL: another process serves */
+    struct run_view *own;
+    pthread_mutex_t lock; /* of the list */
+    struct run_view *views;
+    uint32_t n_views;
+    pthread_t keeper; /* takes over */
+    bool keeps;
+    atomic_bool leaves;
+};
+
 /* ---- the broker ---- */
 
-/* Functions of a struct page_host, whose context is a struct run_page_options. */
+/* Functions of a struct page_host, whose context is a struct run_view. */
 
 /* The broker listens as given, or as the launcher wrote it; endpoints of another machine mean nothing here. */
 static void find_broker(void *ctx, struct page_door *out)
 {
-    const struct run_page_options *self = ctx;
+    const struct run_view *self = ctx;
     struct folder_state state;
     char path[FOLDER_SIZE + 32];
     bool here = self->folder[0] && run_folder_locked(self->folder) &&
@@ -38,10 +72,17 @@ static void find_broker(void *ctx, struct page_door *out)
     out->has_key = key[0] && key_read(key, &out->key, NULL) == RP_OK && out->key.n_brokers > 0;
 }
 
+/* True if the run has keys: what its broker says is not for everybody on this machine. */
+static bool has_keys(const char *folder)
+{
+    char path[FOLDER_SIZE + 32];
+    return folder[0] && access(run_folder_path(path, sizeof path, folder, "keys"), F_OK) == 0;
+}
+
 /* ---- the run ---- */
 
 /* Name of the machine where the launcher works, if it is another one. */
-static void find_node(const struct run_page_options *self, char out[FOLDER_NODE])
+static void find_node(const struct run_view *self, char out[FOLDER_NODE])
 {
     struct folder_state state;
     out[0] = '\0';
@@ -69,22 +110,19 @@ static void say(struct page_run *out, const char *level, const char *text, const
 }
 
 /* Sentences that are not the broker's. status is NULL if there is none. */
-static void run_page_explain(const struct run_page_options *self, const struct status *status, bool folder_only,
-                             struct page_run *out)
+static void run_page_explain(const struct run_view *self, const struct status *status, struct page_run *out)
 {
     char ended[400];
     if (!self->folder[0])
         return;
     if (!out->alive) {
-        const char *reason = status ? status->reason : "";
-        snprintf(ended, sizeof ended, "%s%s.", reason[0] ? ": " : "", reason);
-        say(out, status && status->phase == PHASE_FAILED ? "bad" : "good", "The run has ended", ended);
+        snprintf(ended, sizeof ended, "The run has ended without a report.");
+        if (status)
+            report_ended(status, status->value, ended, sizeof ended);
+        say(out, status && status->phase == PHASE_FAILED ? "bad" : "good", ended, "");
     } else if (!status) {
         say(out, "good", "The run is being prepared: replay-launch measures how many processes to begin with.", "");
         out->if_silent = true;
-    } else if (folder_only) {
-        say(out, "good", status->waits[0] ? status->waits : "The run goes on.", "");
-        snprintf(out->why.advice, sizeof out->why.advice, "%s", status->advice);
     } else if (out->node[0]) {
         snprintf(ended, sizeof ended, "%s: this page shows what its folder says.", out->node);
         say(out, "good", "The run goes on on ", ended);
@@ -92,8 +130,9 @@ static void run_page_explain(const struct run_page_options *self, const struct s
 }
 
 /* Locks do not reach from one machine to another on all file systems. */
-static void look(const struct run_page_options *self, bool folder_only, struct page_run *out)
+static void look_at_run(void *ctx, struct page_run *out)
 {
+    const struct run_view *self = ctx;
     struct status_copy copy;
     out->status = self->folder[0] ? run_folder_read(self->folder, FOLDER_STATUS) : NULL;
     bool known = out->status && status_from_json(out->status, &copy);
@@ -103,24 +142,28 @@ static void look(const struct run_page_options *self, bool folder_only, struct p
     }
     find_node(self, out->node);
     bool signs = out->node[0] && known && copy.status.phase < PHASE_DONE && run_folder_is_fresh(self->folder);
-    out->alive = self->folder[0] && (signs || run_folder_locked(self->folder));
-    out->folder_only = folder_only || (self->folder[0] && (!out->alive || out->node[0]));
+    out->alive = self->folder[0] && !atomic_load(&self->ended) && (signs || run_folder_locked(self->folder));
+    out->folder_only = self->folder[0] && (!out->alive || out->node[0]);
     if (known)
         tell_facts(&copy.status, out);
-    run_page_explain(self, known ? &copy.status : NULL, folder_only, out);
+    run_page_explain(self, known ? &copy.status : NULL, out);
     if (known)
         status_copy_fini(&copy);
 }
 
-static void look_at_run(void *ctx, struct page_run *out)
+/* Ends the run, whoever works on it. */
+static rp_status stop_run(void *ctx, bool *already, rp_error *err)
 {
-    look(ctx, false, out);
-}
-
-/* The same from the run's folder alone. */
-static void look_at_folder(void *ctx, struct page_run *out)
-{
-    look(ctx, true, out);
+    struct run_view *self = ctx;
+    struct folder_state state;
+    int32_t pid = 0;
+    if (run_folder_read_state(self->folder, &state, NULL) == RP_OK && state.pid == atomic_load(&self->stopped)) {
+        *already = true;
+        return RP_OK;
+    }
+    RP_TRY(run_folder_stop(self->folder, "the page", &pid, err));
+    atomic_store(&self->stopped, pid);
+    return RP_OK;
 }
 
 /* What the folder of a run holds: its state, its history, its logs; and the other runs. */
@@ -137,61 +180,30 @@ static void run_page_finish(struct json *out, struct http_reply *reply)
     free(text);
 }
 
-/* Finds the run that a request names (run=NAME, below the folder of all runs), or the page's own; otherwise the reply is an error. */
-static bool find_run(const struct run_page *self, const struct http_request *request, struct http_reply *reply,
-                     char out[FOLDER_SIZE])
-{
-    const char *name = http_query(request, "run");
-    char path[FOLDER_SIZE + 32];
-    bool other = name && name[0], named = other && !strchr(name, '/') && name[0] != '.' && self->options.runs[0];
-    int size = named ? snprintf(out, FOLDER_SIZE, "%s/%s", self->options.runs, name)
-                     : snprintf(out, FOLDER_SIZE, "%s", other ? "" : self->options.folder);
-    if (size > 0 && size < (int)FOLDER_SIZE - 64 &&
-        access(run_folder_path(path, sizeof path, out, FOLDER_STATE), F_OK) == 0)
-        return true;
-    http_fail(reply, 404, "there is no such run");
-    return false;
-}
-
-/* Handlers of requests, whose context is a struct run_page. */
+/* Handlers of requests, whose context is a struct run_view. */
 
 static void run_get_state(void *ctx, const struct http_request *request, struct http_reply *reply)
 {
-    struct run_page *self = ctx;
-    const char *other = http_query(request, "run");
-    char folder[FOLDER_SIZE];
-    if (!other || !other[0]) {
-        page_get_state(self->page, request, reply);
-        return;
-    }
-    if (!find_run(self, request, reply, folder))
-        return;
-    struct run_page_options place = {.folder = folder, .service = "", .key_file = ""};
-    const struct page_host host = {.ctx = &place, .look = look_at_folder};
-    char *state = page_make_state(&host);
-    if (state)
-        text_add(&reply->text, "%s, \"can\": {\"change\": false, \"stop\": \"\", \"runs\": true}}\n", state);
-    else
-        http_fail(reply, 503, "no memory");
-    free(state);
+    const struct run_view *self = ctx;
+    page_get_state(self->page, request, reply);
 }
 
 static void run_get_history(void *ctx, const struct http_request *request, struct http_reply *reply)
 {
-    char folder[FOLDER_SIZE];
+    const struct run_view *self = ctx;
     struct json out = {0};
-    if (!find_run(ctx, request, reply, folder))
-        return;
-    series_put_history(&out, folder);
+    (void)request;
+    series_put_history(&out, self->folder);
     run_page_finish(&out, reply);
 }
 
 static void run_get_report(void *ctx, const struct http_request *request, struct http_reply *reply)
 {
-    char folder[FOLDER_SIZE];
-    if (!find_run(ctx, request, reply, folder))
-        return;
-    char *text = run_folder_read(folder, "report.json");
+    struct run_view *self = ctx;
+    (void)request;
+    char *text = run_folder_read(self->folder, "report.json");
+    if (atomic_load(&self->ended))
+        atomic_store(&self->told, true);
     if (text)
         text_add(&reply->text, "%s", text);
     else
@@ -199,15 +211,33 @@ static void run_get_report(void *ctx, const struct http_request *request, struct
     free(text);
 }
 
+/* The recorded episodes, or with at=N one of them. */
+static void run_get_play(void *ctx, const struct http_request *request, struct http_reply *reply)
+{
+    const struct run_view *self = ctx;
+    const char *at = http_query(request, "at");
+    struct json out = {0};
+    if (!at) {
+        recording_put_list(&out, self->folder, RECORDINGS_KEPT);
+        run_page_finish(&out, reply);
+        return;
+    }
+    char *text = recording_read(self->folder, strtoull(at, NULL, 10));
+    if (text)
+        text_add(&reply->text, "%s", text);
+    else
+        http_fail(reply, 404, "this episode is no longer kept: choose another one");
+    free(text);
+}
+
 static void run_get_log(void *ctx, const struct http_request *request, struct http_reply *reply)
 {
     const char *name = http_query(request, "process"), *lines = http_query(request, "lines");
+    const struct run_view *self = ctx;
     struct process process = {0};
-    char text[65536], folder[FOLDER_SIZE];
-    if (!find_run(ctx, request, reply, folder))
-        return;
+    char text[65536];
     if (!name || !name[0] || strchr(name, '/') || name[0] == '.' || strlen(name) > 63 ||
-        (size_t)snprintf(process.log, sizeof process.log, "%s/logs/%s.log", folder, name) >= sizeof process.log) {
+        (size_t)snprintf(process.log, sizeof process.log, "%s/logs/%s.log", self->folder, name) >= sizeof process.log) {
         http_fail(reply, 404, "there is no such log");
         return;
     }
@@ -221,14 +251,42 @@ static void run_get_log(void *ctx, const struct http_request *request, struct ht
     run_page_finish(&out, reply);
 }
 
-static void run_get_runs(void *ctx, const struct http_request *request, struct http_reply *reply)
+/* Gives the folder of runs with a number, from 1 on. */
+static bool folder_of(const struct run_server *self, uint32_t number, char out[FOLDER_SIZE])
 {
-    const struct run_page *self = ctx;
+    if (self->shared)
+        return home_folder(&self->home, number, out);
+    snprintf(out, FOLDER_SIZE, "%s", self->options.runs);
+    return number == 1 && out[0];
+}
+
+/* A run with keys shows nothing without the token. */
+static void drop_secret(struct run_summary *list, uint32_t *n)
+{
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < *n; i++)
+        if (!has_keys(list[i].folder))
+            list[kept++] = list[i];
+    *n = kept;
+}
+
+/* All runs, and the folders in which they lie, in the order of their numbers. */
+static void put_runs(struct run_server *self, bool trusted, struct http_reply *reply)
+{
+    struct run_summary *list = NULL;
     struct json out = {0};
+    char folder[FOLDER_SIZE];
     uint32_t n = 0;
-    (void)request;
-    struct run_summary *list = self->options.runs[0] ? runs_list(self->options.runs, &n) : NULL;
     json_open(&out, '{');
+    json_key(&out, "folders");
+    json_open(&out, '[');
+    for (uint32_t i = 1; folder_of(self, i, folder); i++) {
+        json_string(&out, folder);
+        runs_add(folder, &list, &n);
+    }
+    json_close(&out, ']');
+    if (!trusted)
+        drop_secret(list, &n);
     json_key(&out, "runs");
     runs_json(&out, list, n);
     json_close(&out, '}');
@@ -236,15 +294,44 @@ static void run_get_runs(void *ctx, const struct http_request *request, struct h
     run_page_finish(&out, reply);
 }
 
+static void run_get_runs(void *ctx, const struct http_request *request, struct http_reply *reply)
+{
+    const struct run_view *self = ctx;
+    put_runs(self->server, request->trusted, reply);
+}
+
+/* What replay-launch ask asks for, too. A browser waits 8 s. */
+#define ASK_S 6
+
+static void run_do_ask(void *ctx, const struct http_request *request, struct http_reply *reply)
+{
+    const struct run_view *self = ctx;
+    struct json_object *wish = json_tokener_parse(request->body), *order = NULL;
+    rp_error err = {0};
+    bool asks = json_object_object_get_ex(wish, "order", &order) && json_object_is_type(order, json_type_string);
+    char *answer = NULL;
+    if (!asks)
+        err_set(&err, RP_INVALID_ARGUMENT, "the request has no order");
+    else if (!self->folder[0] || !run_folder_locked(self->folder))
+        err_set(&err, RP_FAILED_PRECONDITION, "no launcher works on this run");
+    else
+        answer = run_request_ask(self->folder, json_object_get_string(order), ASK_S, &err);
+    if (answer && strncmp(answer, RUN_REQUEST_OK, strlen(RUN_REQUEST_OK)) == 0)
+        http_say(reply, "text", answer + strlen(RUN_REQUEST_OK));
+    else
+        http_fail(reply, 400, "%s", answer ? answer : err.text);
+    free(answer);
+    json_object_put(wish);
+}
+
 /* One run with its evaluations, to be compared. */
 static void run_get_run(void *ctx, const struct http_request *request, struct http_reply *reply)
 {
-    char folder[FOLDER_SIZE];
+    const struct run_view *self = ctx;
     struct run_summary run;
     struct json out = {0};
-    if (!find_run(ctx, request, reply, folder))
-        return;
-    if (!runs_read(folder, &run)) {
+    (void)request;
+    if (!runs_read(self->folder, &run)) {
         http_fail(reply, 404, "there is no such run");
         return;
     }
@@ -252,9 +339,24 @@ static void run_get_run(void *ctx, const struct http_request *request, struct ht
     run_page_finish(&out, reply);
 }
 
-/* The server of a run's page: which path is answered by whom. */
+/* Figures of the run; those of its broker are at the broker's own address. */
+static void run_get_metrics(void *ctx, const struct http_request *request, struct http_reply *reply)
+{
+    const struct run_view *self = ctx;
+    struct status_copy copy;
+    (void)request;
+    char *text = run_folder_read(self->folder, FOLDER_STATUS);
+    reply->type = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    if (text && status_from_json(text, &copy)) {
+        status_metrics(&reply->text, &copy.status);
+        status_copy_fini(&copy);
+    } else {
+        text_add(&reply->text, "# EOF\n"); /* a run that has just begun */
+    }
+    free(text);
+}
 
-#define THREADS 4u
+/* ---- the list of all runs, which is what a shared page shows at its root ---- */
 
 static void get_health(void *ctx, const struct http_request *request, struct http_reply *reply)
 {
@@ -263,58 +365,256 @@ static void get_health(void *ctx, const struct http_request *request, struct htt
     text_add(&reply->text, "{\"ok\": true}\n");
 }
 
-static const struct http_route routes[] = {
-    {"GET", "/healthz", get_health, true},
-    {"GET", "/api/state", run_get_state, false}, /* also of other runs */
-    {"GET", "/api/history", run_get_history, false},
-    {"GET", "/api/report", run_get_report, false},
-    {"GET", "/api/log", run_get_log, false},
-    {"GET", "/api/runs", run_get_runs, false},
-    {"GET", "/api/run", run_get_run, false},
+static void home_get_runs(void *ctx, const struct http_request *request, struct http_reply *reply)
+{
+    put_runs(ctx, request->trusted, reply);
+}
+
+static void home_get_state(void *ctx, const struct http_request *request, struct http_reply *reply)
+{
+    (void)ctx;
+    (void)request;
+    text_add(&reply->text,
+             "{\"home\": true, \"unix_s\": %lld, \"run\": null, \"run_alive\": false, \"broker\": null, \"verdict\": "
+             "{\"level\": \"good\", \"text\": \"All runs of this user on this machine: a name opens one.\"}, "
+             "\"can\": {\"change\": false, \"stop\": \"\", \"runs\": true}}\n",
+             (long long)time(NULL));
+}
+
+/* ---- the server: which path is answered by whom ---- */
+
+#define THREADS 4u
+#define VIEWS_MOST 1000u
+#define TAKE_OVER_MS 500
+
+static const struct http_route view_routes[] = {
+    {"GET", "/healthz", get_health, true},         {"GET", "/metrics", run_get_metrics, false},
+    {"GET", "/api/state", run_get_state, false},   {"GET", "/api/history", run_get_history, false},
+    {"GET", "/api/report", run_get_report, false}, {"GET", "/api/log", run_get_log, false},
+    {"GET", "/api/runs", run_get_runs, false},     {"GET", "/api/run", run_get_run, false},
+    {"GET", "/api/play", run_get_play, false},     {"POST", "/api/ask", run_do_ask, false},
 };
+
+static const struct http_route home_routes[] = {
+    {"GET", "/healthz", get_health, true},
+    {"GET", "/api/state", home_get_state, false},
+    {"GET", "/api/runs", home_get_runs, false},
+};
+
+static struct run_view *view_new(struct run_server *server, const char *folder, const char *service,
+                                 const char *key_file, rp_error *err)
+{
+    struct run_view *self = need_alloc(sizeof *self);
+    snprintf(self->folder, sizeof self->folder, "%s", folder);
+    self->service = service;
+    self->key_file = key_file;
+    self->server = server;
+    const struct page_host host = {.ctx = self,
+                                   .find = find_broker,
+                                   .look = look_at_run,
+                                   .what = "run",
+                                   .stop = folder[0] ? stop_run : NULL,
+                                   .stop_ctx = self};
+    self->page = page_new(&host, err);
+    if (self->page)
+        return self;
+    free(self);
+    return NULL;
+}
+
+static void give_parts(struct run_view *view, struct http_part out[2])
+{
+    bool secret = view->key_file[0] || has_keys(view->folder);
+    out[0] = (struct http_part){view_routes, sizeof view_routes / sizeof view_routes[0], view, secret};
+    out[1] = page_part(view->page);
+    out[1].secret = secret;
+}
+
+/* Returns the view of a run's folder, which is made when somebody looks for the first time; NULL: there are too many. */
+static struct run_view *find_view(struct run_server *self, const char *folder)
+{
+    pthread_mutex_lock(&self->lock);
+    struct run_view *view = self->views;
+    while (view && strcmp(view->folder, folder) != 0)
+        view = view->next;
+    if (!view && self->n_views < VIEWS_MOST && (view = view_new(self, folder, "", "", NULL))) {
+        view->next = self->views;
+        self->views = view;
+        self->n_views++;
+    }
+    pthread_mutex_unlock(&self->lock);
+    return view;
+}
+
+/* Gives the folder of the run that a path "/N/NAME/..." names, and moves *url on to what follows NAME. */
+static bool name_run(const struct run_server *self, const char **url, char out[FOLDER_SIZE])
+{
+    char *end, path[FOLDER_SIZE + 32];
+    unsigned long number = strtoul(*url + 1, &end, 10);
+    size_t size = *end == '/' ? strcspn(end + 1, "/") : 0;
+    if ((*url)[1] < '0' || (*url)[1] > '9' || number > UINT32_MAX || size == 0 || end[1] == '.' ||
+        end[1 + size] != '/' || !folder_of(self, (uint32_t)number, out))
+        return false;
+    size_t used = strlen(out);
+    if ((size_t)snprintf(out + used, FOLDER_SIZE - used, "/%.*s", (int)size, end + 1) >= FOLDER_SIZE - used - 64 ||
+        access(run_folder_path(path, sizeof path, out, FOLDER_STATE), F_OK) != 0)
+        return false;
+    *url = end + 1 + size;
+    return true;
+}
+
+static bool mount(void *ctx, const char **url, struct http_part out[2])
+{
+    struct run_server *self = ctx;
+    char folder[FOLDER_SIZE];
+    struct run_view *view = name_run(self, url, folder) ? find_view(self, folder) : self->shared ? NULL : self->own;
+    if (view)
+        give_parts(view, out);
+    return view != NULL;
+}
+
+static rp_status serve(struct run_server *self, rp_error *err)
+{
+    const char *address = self->options.address;
+    const struct http_options http = {.address = address,
+                                      .part = {home_routes, sizeof home_routes / sizeof home_routes[0], self, false},
+                                      .further = page_files(),
+                                      .mount = mount,
+                                      .token = self->token,
+                                      .open = http_is_loopback(address),
+                                      .threads = THREADS};
+    self->http = http_start(&http, err);
+    return self->http ? RP_OK : (rp_status)err->status;
+}
+
+/* Waits for the end of whoever serves the page of all runs. */
+static void *keep(void *ctx)
+{
+    struct run_server *self = ctx;
+    pthread_setname_np(pthread_self(), "page keeper");
+    while (!atomic_load(&self->leaves) && !self->http) {
+        rp_error err = {0};
+        if (home_lock(&self->home) && serve(self, &err) != RP_OK)
+            home_unlock(&self->home);
+        poll(NULL, 0, TAKE_OVER_MS);
+    }
+    return NULL;
+}
+
+static rp_status start_shared(struct run_server *self, rp_error *err)
+{
+    if (!home_lock(&self->home)) {
+        self->keeps = pthread_create(&self->keeper, NULL, keep, self) == 0;
+        return RP_OK;
+    }
+    if (serve(self, err) == RP_OK)
+        return RP_OK;
+    home_unlock(&self->home);
+    const rp_error why = *err;
+    return err_set(err, RP_UNAVAILABLE,
+                   "%s. Another program or another user has this address: name another one with --http, launch.http "
+                   "or REPLAY_PAGE",
+                   why.text);
+}
+
+/* ---- life ---- */
+
+static rp_status open_server(struct run_page *page, const struct run_page_options *options, rp_error *err)
+{
+    struct run_server *self = page->server;
+    char place[FOLDER_SIZE] = "", real[PATH_MAX];
+    const char *folder = options->folder ? options->folder : "";
+    self->options = *options;
+    self->options.runs = options->runs ? options->runs : "";
+    self->shared = home_is_shared(options->address) && !(options->service && options->service[0]);
+    http_make_token(self->token);
+    if (self->shared) {
+        RP_TRY(home_open(&self->home, options->address, err));
+        if (folder[0])
+            RP_TRY(home_add(&self->home, folder, place, sizeof place, err));
+        memcpy(self->token, self->home.token, sizeof self->token);
+        folder = folder[0] && realpath(folder, real) && strlen(real) < FOLDER_SIZE - 64 ? real : "";
+    }
+    if (self->shared && folder[0])
+        self->own = find_view(self, folder);
+    else if (!self->shared)
+        self->own = self->views = view_new(self, folder, options->service ? options->service : "",
+                                           options->key_file ? options->key_file : "", err);
+    page->own = self->own;
+    if (!self->own && (folder[0] || !self->shared))
+        return err_set(err, RP_RESOURCE_EXHAUSTED, "no thread for the page");
+    RP_TRY(self->shared ? start_shared(self, err) : serve(self, err));
+    snprintf(page->address, sizeof page->address, "http://%s/%s",
+             self->http ? http_address(self->http) : options->address, place);
+    snprintf(page->url, sizeof page->url, "%s?token=%s", page->address, self->token);
+    return RP_OK;
+}
 
 struct run_page *run_page_start(const struct run_page_options *options, rp_error *err)
 {
     struct run_page *self = need_alloc(sizeof *self);
-    const char **texts[] = {&self->options.folder, &self->options.runs, &self->options.service,
-                            &self->options.key_file};
-    self->options = *options;
-    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
-        *texts[i] = *texts[i] ? *texts[i] : "";
-    http_make_token(self->token);
-    const struct page_host host = {.ctx = &self->options,
-                                   .find = find_broker,
-                                   .look = look_at_run,
-                                   .what = "run",
-                                   .stop = options->stop,
-                                   .stop_ctx = options->ctx};
-    self->page = page_new(&host, err);
-    if (self->page) {
-        const struct http_options http = {.address = options->address,
-                                          .part = {routes, sizeof routes / sizeof routes[0], self},
-                                          .further = page_part(self->page),
-                                          .token = self->token,
-                                          .open = !options->secure && http_is_loopback(options->address),
-                                          .threads = THREADS};
-        self->http = http_start(&http, err);
-    }
-    if (!self->http) {
+    self->server = need_alloc(sizeof *self->server);
+    self->server->home.lock = -1;
+    pthread_mutex_init(&self->server->lock, NULL);
+    if (open_server(self, options, err) != RP_OK)
         run_page_stop(&self);
-        return NULL;
-    }
-    snprintf(self->address, sizeof self->address, "http://%s/", http_address(self->http));
-    snprintf(self->url, sizeof self->url, "%s?token=%s", self->address, self->token);
     return self;
+}
+
+bool run_page_is_elsewhere(const struct run_page *self)
+{
+    return self->server->keeps;
+}
+
+char *run_page_state(struct run_page *self)
+{
+    return page_watch_state(self->own->page);
+}
+
+static void stop_keeper(struct run_server *self)
+{
+    atomic_store(&self->leaves, true);
+    if (self->keeps)
+        pthread_join(self->keeper, NULL);
+    self->keeps = false;
+}
+
+#define END_MS 10000  /* a browser in front asks every second, one in the background every four */
+#define OTHERS_MS 400 /* for further browsers, and for the reply itself */
+
+void run_page_end(struct run_page *self)
+{
+    if (!self)
+        return;
+    stop_keeper(self->server);
+    struct run_view *own = self->own;
+    if (!self->server->http || !own || !page_is_watched(own->page))
+        return;
+    atomic_store(&own->ended, true);
+    for (int waited = 0; waited < END_MS && !atomic_load(&own->told) && page_is_watched(own->page); waited += 50)
+        poll(NULL, 0, 50);
+    poll(NULL, 0, OTHERS_MS);
 }
 
 void run_page_stop(struct run_page **self)
 {
     if (!*self)
         return;
-    if ((*self)->page)
-        page_leave((*self)->page);
-    http_stop(&(*self)->http);
-    page_destroy(&(*self)->page);
+    struct run_server *server = (*self)->server;
+    stop_keeper(server);
+    pthread_mutex_lock(&server->lock);
+    for (struct run_view *view = server->views; view; view = view->next)
+        page_leave(view->page);
+    pthread_mutex_unlock(&server->lock);
+    http_stop(&server->http);
+    home_unlock(&server->home); /* whoever takes over finds the address free */
+    for (struct run_view *view; (view = server->views);) {
+        server->views = view->next;
+        page_destroy(&view->page);
+        free(view);
+    }
+    pthread_mutex_destroy(&server->lock);
+    free(server);
     free(*self);
     *self = NULL;
 }

@@ -18,6 +18,7 @@
 
 #include "agent/launch/plan/profile.h"
 #include "agent/launch/process/machine.h"
+#include "proto/base/error.h"
 #include "proto/base/need.h"
 
 /* The largest share of stop.time that is kept for the end. */
@@ -414,11 +415,12 @@ static void host_is_gone(struct run *self, uint32_t index, int64_t now_ns)
 static void say_left_out(struct run *self, uint32_t index)
 {
     struct run_site *site = &self->hosts.sites[index];
-    if (site->in || site->said || host_info(host_pool_at(self->hosts.pool, index))->state != HOST_LOST)
+    const char *name = host_pool_name(self->hosts.pool, index);
+    if (site->in || site->said || site->leaving || !host_pool_find(self->hosts.pool, name) ||
+        host_info(host_pool_at(self->hosts.pool, index))->state != HOST_LOST)
         return;
     site->said = true;
-    run_say(self, LEVEL_WARN, "A0433", "%s is left out: %s; it is taken in when it comes",
-            host_pool_name(self->hosts.pool, index), site->reason);
+    run_say(self, LEVEL_WARN, "A0433", "%s is left out: %s; it is taken in when it comes", name, site->reason);
 }
 
 /* ---- hosts that do not answer at the end ---- */
@@ -592,6 +594,38 @@ void run_hosts_fini(struct run *self)
     free(self->hosts.shown);
 }
 
+/* Processes that run on a host. */
+static uint32_t placed_running(const struct run *self, uint32_t host)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < self->n_members; i++)
+        n += self->members[i]->process.running && self->members[i]->at == host;
+    return n;
+}
+
+rp_status run_hosts_change(struct run *self, const char *change, int64_t now_ns, rp_error *err)
+{
+    struct run_hosts *hosts = &self->hosts;
+    const char *name = change + 1;
+    if ((change[0] != '+' && change[0] != '-') || !name[0])
+        return err_set(err, RP_INVALID_ARGUMENT, "hosts=%s: write hosts=+NAME or hosts=-NAME", change);
+    if (!hosts->pool || self->config->launch.engine == ENGINE_SLURM)
+        return err_set(err, RP_FAILED_PRECONDITION, "the hosts of this run %s",
+                       hosts->pool ? "are those that Slurm gives it" : "are this machine alone");
+    if (change[0] == '+')
+        return host_pool_add(hosts->pool, name, now_ns, err);
+    uint32_t index = host_pool_find(hosts->pool, name);
+    if (index == 0 || hosts->sites[index].leaving)
+        return err_set(err, RP_NOT_FOUND, "%s is no host of this run", name);
+    hosts->sites[index].leaving = true;
+    hosts->sites[index].in = false;
+    run_place_again(self, now_ns);
+    for (uint32_t i = 0; i < self->n_members; i++) /* those that have no other place end, too */
+        if (self->members[i]->process.running && self->members[i]->at == index)
+            process_ask(&self->members[i]->process, now_ns);
+    return RP_OK;
+}
+
 void run_hosts_tend(struct run *self, int64_t now_ns)
 {
     struct run_hosts *hosts = &self->hosts;
@@ -609,7 +643,11 @@ void run_hosts_tend(struct run *self, int64_t now_ns)
             host_went(self, i, now_ns);
         }
         host_is_gone(self, i, now_ns);
-        if (ready && !site->ready) {
+        if (site->leaving && placed_running(self, i) == 0) {
+            site->leaving = false;
+            host_pool_vanish(hosts->pool, host_pool_name(hosts->pool, i));
+        }
+        if (ready && !site->ready && !site->leaving) {
             site->ready = true;
             host_came(self, i, now_ns);
         }
@@ -777,8 +815,9 @@ static void add_sums(struct stretch_sums *sums, const struct observation *before
 void run_stretch_add(struct run *self, const struct observation *before)
 {
     const struct observation *seen = &self->seen;
-    if (self->n_stretches == 0 || before->at_ns == 0 || seen->broker_instance != before->broker_instance ||
-        seen->inserts < before->inserts || seen->samples < before->samples)
+    if (self->paused || self->n_stretches == 0 || before->at_ns == 0 ||
+        seen->broker_instance != before->broker_instance || seen->inserts < before->inserts ||
+        seen->samples < before->samples)
         return;
     struct stretch *stretch = &self->stretches[self->n_stretches - 1];
     if (seen->inserts != before->inserts || seen->samples != before->samples)
@@ -1097,7 +1136,8 @@ static void save_state(struct run *self, const struct status *status)
                                  .learner_steps = status->learner_steps,
                                  .actors = self->actors_wanted,
                                  .learners = run_config_learners(self->config),
-                                 .auto_actors = options->auto_actors,
+                                 .auto_actors = self->auto_actors,
+                                 .by_hand = self->by_hand,
                                  .done = self->phase > PHASE_STOPPING && self->outcome == RUN_DONE};
     run_folder_this_node(state.node);
     snprintf(state.service, sizeof state.service, "%s", self->endpoints.service);

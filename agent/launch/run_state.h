@@ -43,6 +43,7 @@ struct run_site {
     bool in;              /* was ready once, and still exists: processes are placed there */
     bool ready;           /* at the last look */
     bool said;            /* a message said that it is left out */
+    bool leaving;         /* its processes end, then its connection */
     bool evacuated;       /* was lost for so long that its learners have moved */
     bool reaching;        /* was asked whether it reaches the broker */
     uint32_t times;       /* number of its connection at the last look */
@@ -122,6 +123,10 @@ struct run {
     struct member **members; /* the first is the broker */
     uint32_t n_members;
     uint32_t actors_wanted;
+    bool auto_actors, by_hand; /* the waits change that number; somebody has set it by hand */
+    bool paused;               /* somebody has paused the tables */
+    double ratio;              /* samples per insert that somebody has asked for; 0: nobody has */
+    uint64_t limited_at;       /* instance of the broker whose limiters hold the two */
     struct run_hosts hosts;
     struct run_shard *shards; /* processes of the broker's shards; NULL: it is alone */
     pid_t shards_of;          /* their parent */
@@ -195,6 +200,8 @@ void run_hosts_open(struct run *self);
 void run_hosts_fini(struct run *self);
 /* Looks at the hosts: those that are lost, come, or come back. */
 void run_hosts_tend(struct run *self, int64_t now_ns);
+/* "+NAME" takes a host in; "-NAME" ends its processes, which get other places, and then its connection. */
+rp_status run_hosts_change(struct run *self, const char *change, int64_t now_ns, rp_error *err);
 /* Time up to which a host has sent files or output, at least since_ns and at most RUN_FILES_GRACES times launch.grace later; since_ns
  * if somebody is in a hurry. */
 int64_t run_host_moved(const struct run *self, uint32_t index, int64_t since_ns);

@@ -204,12 +204,10 @@ static int newest_first(const void *a, const void *b)
     return x->changed_ns != y->changed_ns ? (x->changed_ns < y->changed_ns ? 1 : -1) : strcmp(y->name, x->name);
 }
 
-struct run_summary *runs_list(const char *runs, uint32_t *n)
+void runs_add(const char *runs, struct run_summary **list, uint32_t *n)
 {
-    struct run_summary *list = NULL;
-    uint32_t capacity = 0;
+    uint32_t capacity = *n;
     DIR *dir = opendir(runs);
-    *n = 0;
     for (const struct dirent *entry; dir && *n < MOST_RUNS && (entry = readdir(dir));) {
         char path[FOLDER_SIZE];
         struct stat st;
@@ -218,13 +216,20 @@ struct run_summary *runs_list(const char *runs, uint32_t *n)
             lstat(path, &st) != 0 || !S_ISDIR(st.st_mode)) /* a link is another name for a run */
             continue;
         if (*n == capacity)
-            list = need_resize(list, capacity = capacity ? 2 * capacity : 64, sizeof *list);
-        *n += runs_read(path, &list[*n]);
+            *list = need_resize(*list, capacity = capacity ? 2 * capacity : 64, sizeof **list);
+        *n += runs_read(path, &(*list)[*n]);
     }
     if (dir)
         closedir(dir);
     if (*n > 1)
-        qsort(list, *n, sizeof *list, newest_first);
+        qsort(*list, *n, sizeof **list, newest_first);
+}
+
+struct run_summary *runs_list(const char *runs, uint32_t *n)
+{
+    struct run_summary *list = NULL;
+    *n = 0;
+    runs_add(runs, &list, n);
     return list;
 }
 
@@ -448,6 +453,10 @@ void runs_put_curves(struct json *out, const struct run_summary *run)
 {
     json_open(out, '{');
     json_map_write(out, summary_rows, run);
+    char *config = run_folder_read(run->folder, FOLDER_CONFIG), *flat = runs_flatten_config(config);
+    json_text(out, "config", flat);
+    free(config);
+    free(flat);
     series_put_curves(out, run->folder);
     json_close(out, '}');
 }

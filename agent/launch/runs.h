@@ -30,6 +30,8 @@ struct run_summary {
 
 /* False: the folder holds no run. */
 bool runs_read(const char *folder, struct run_summary *out);
+/* Adds the runs directly below a folder to a list, which is sorted then. */
+void runs_add(const char *runs, struct run_summary **list, uint32_t *n);
 /* Returns the runs directly below a folder, the newest first: free(). NULL: none. */
 struct run_summary *runs_list(const char *runs, uint32_t *n);
 /* Removes the folder of a run with everything in it; removes links without following them. RP_FAILED_PRECONDITION: a
@@ -43,7 +45,7 @@ void runs_json(struct json *out, const struct run_summary *runs, uint32_t n);
 void runs_print(const struct run_summary *runs, uint32_t n, FILE *out);
 /* Prints a table with a column for each run, and the configuration keys that differ. */
 void runs_print_compared(const struct run_summary *runs, uint32_t n, FILE *out);
-/* Writes an object: a run with its curves. */
+/* Writes an object: a run with its curves and its configuration, as runs_flatten_config makes it. */
 void runs_put_curves(struct json *out, const struct run_summary *run);
 /* Writes a page that shows the returns of all runs in one chart. */
 rp_status runs_write_page(const struct run_summary *runs, uint32_t n, const char *path, rp_error *err);

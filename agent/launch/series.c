@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "agent/launch/process/run_folder.h"
@@ -70,7 +71,7 @@ static void end_point(struct series *self)
     self->lines = 0;
 }
 
-static void add_line(struct series *self, const double *values, double weight)
+static void add_row(struct series *self, const double *values, double weight)
 {
     self->weight += weight;
     for (uint32_t c = 0; c < self->width; c++) {
@@ -103,7 +104,7 @@ void series_read(struct series *self, const struct series_source *source)
             before = values[0];
             if (source->line)
                 source->line(source->ctx, line, values);
-            add_line(self, values, weight > LEAST ? weight : LEAST);
+            add_row(self, values, weight > LEAST ? weight : LEAST);
         }
         json_object_put(line);
     }
@@ -116,8 +117,8 @@ void series_read(struct series *self, const struct series_source *source)
 /* ---- the files of a run ---- */
 
 static const char *const history_names[HISTORY_COLUMNS] = {
-    "unix_s", "elapsed_s",  "steps",        "value", "actor_value", "inserts_rate", "samples_rate",
-    "spi",    "actor_idle", "learner_idle", "cpu",   "memory",      "steps_rate"};
+    "unix_s",       "elapsed_s", "steps",      "learner_steps", "value", "actor_value", "inserts_rate",
+    "samples_rate", "spi",       "actor_idle", "learner_idle",  "cpu",   "memory",      "steps_rate"};
 
 /* While processes end one after the other, rates and memory fall; that says nothing about the run. */
 static void drop_the_end(void *ctx, struct json_object *line, double *values)
@@ -180,42 +181,52 @@ static double began_at(const char *folder)
     return began;
 }
 
-static void put_returns(struct json *out, const char *folder)
+/* Columns by time, environment steps and learner steps; the times become seconds since the run began. */
+static void put_curves(struct json *out, const char *member, const struct series_source *source,
+                       const char *const *names, double began)
 {
-    static const char *const names[] = {"time", "environment_steps", "return"};
-    static const char *const of_actors[] = {"unix_s", "steps", "actor_value"};
     struct series series;
-    char path[FOLDER_SIZE + 32];
-    run_folder_path(path, sizeof path, folder, "evaluator-0.jsonl");
-    series_read(&series, &(struct series_source){.path = path, .names = names, .width = 3});
-    bool evaluated = series.n > 0;
-    if (!evaluated) {
-        series_fini(&series);
-        run_folder_path(path, sizeof path, folder, FOLDER_METRICS);
-        series_read(&series, &(struct series_source){.path = path, .names = of_actors, .width = 3});
-    }
-    double began = began_at(folder);
+    series_read(&series, source);
     for (uint32_t i = 0; i < series.n; i++)
         series.columns[0][i] -= began;
-    json_key(out, "evaluated");
-    json_boolean(out, evaluated);
-    json_key(out, "curve");
+    json_key(out, member);
     put_columns(out, &series, names);
     series_fini(&series);
 }
 
+#define BY "time", "environment_steps", "learner_steps"
+#define COUNT(list) (sizeof(list) / sizeof *(list))
+
+/* Processes of a kind report the same, or nearly: the first one with a file is enough. */
+static void put_process(struct json *out, const char *member, const char *folder, const char *kind,
+                        const char *const *names, uint32_t width, double began)
+{
+    char path[FOLDER_SIZE + 64];
+    for (int i = 0; i == 0 || (i < MOST_LEARNERS && access(path, R_OK) != 0); i++)
+        snprintf(path, sizeof path, "%s/%s-%d.jsonl", folder, kind, i);
+    put_curves(out, member, &(struct series_source){.path = path, .names = names, .width = width}, names, began);
+}
+
 void series_put_curves(struct json *out, const char *folder)
 {
-    static const char *const names[] = {"learner_steps", "loss",    "policy_loss", "value_loss", "q",
-                                        "entropy",       "accuracy"};
-    struct series series;
-    char path[FOLDER_SIZE + 64];
-    put_returns(out, folder);
-    for (int i = 0; i == 0 || (i < MOST_LEARNERS && access(path, R_OK) != 0);
-         i++) /* they stay identical: one is enough */
-        snprintf(path, sizeof path, "%s/learner-%d.jsonl", folder, i);
-    series_read(&series, &(struct series_source){.path = path, .names = names, .width = sizeof names / sizeof *names});
-    json_key(out, "learning");
-    put_columns(out, &series, names);
-    series_fini(&series);
+    static const char *const evaluated[] = {BY, "return"};
+    static const char *const of_actors[] = {"unix_s", "steps", "learner_steps", "actor_value"};
+    static const char *const learning[] = {BY,  "loss",    "policy_loss", "value_loss",
+                                           "q", "entropy", "accuracy",    "gradient_norm"};
+    static const char *const acting[] = {BY, "return", "episode_length", "epsilon"};
+    char path[FOLDER_SIZE + 32];
+    double began = began_at(folder);
+    run_folder_path(path, sizeof path, folder, "evaluator-0.jsonl");
+    struct stat file;
+    bool is_evaluated = stat(path, &file) == 0 && file.st_size > 0;
+    if (!is_evaluated)
+        run_folder_path(path, sizeof path, folder, FOLDER_METRICS);
+    json_key(out, "evaluated");
+    json_boolean(out, is_evaluated);
+    put_curves(
+        out, "curve",
+        &(struct series_source){.path = path, .names = is_evaluated ? evaluated : of_actors, .width = COUNT(evaluated)},
+        evaluated, began);
+    put_process(out, "learning", folder, "learner", learning, COUNT(learning), began);
+    put_process(out, "acting", folder, "actor", acting, COUNT(acting), began);
 }

@@ -46,6 +46,7 @@ enum history_column {
     HISTORY_UNIX,
     HISTORY_ELAPSED,
     HISTORY_STEPS,
+    HISTORY_LEARNER_STEPS,
     HISTORY_VALUE,
     HISTORY_ACTOR_VALUE, /* mean return of the actors, which explore */
     HISTORY_INSERTS,     /* from here on, without a number once the run stops */
@@ -61,8 +62,8 @@ enum history_column {
 void series_read_history(struct series *self, const char *folder);
 /* Writes an object: a list of numbers for each column. */
 void series_put_history(struct json *out, const char *folder);
-/* Writes the members "curve" (seconds, environment steps and returns of the evaluations, or of the actors if there is no evaluation) and
- * "learning" (what a learner reports, by its steps) into an object that is open. */
+/* Writes the members "curve" (returns of the evaluations, or of the actors if there is no evaluation), "learning" (what a learner
+ * reports) and "acting" (what an actor reports) into an object that is open, each by seconds, environment steps and learner steps. */
 void series_put_curves(struct json *out, const char *folder);
 
 #endif

@@ -265,6 +265,8 @@ static int go_on(struct prepared *self, struct launch *launch, struct folder_sta
                                         .auto_actors = state->auto_actors && !launch->no_resize};
     enum run_outcome outcome = run_do(&options, &err);
     screen_destroy(&screen);
+    if (self->interrupts.asked <= 1)
+        run_page_end(self->page);
     return outcome == RUN_FAILED ? EXIT_FAILED : self->interrupts.asked > 1 ? FORCED : EXIT_FINE;
 }
 
@@ -273,9 +275,10 @@ static int resume(struct prepared *self, struct launch *launch, struct folder_st
 {
     rp_error err = {0};
     bool counted = sets_key(launch, "actors.count=");
-    if (counted)
+    if (counted) {
         state->auto_actors = self->config.actors.count < 0;
-    else if (state->auto_actors && state->actors > 0)
+        state->by_hand = false;
+    } else if ((state->auto_actors || state->by_hand) && state->actors > 0)
         self->config.actors.count = state->actors;
     take_plan(self);
     if (prepare_weights(self, &err) != RP_OK || prepare_process(self, &err) != RP_OK ||

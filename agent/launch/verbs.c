@@ -9,6 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "agent/launch/home.h"
 #include "agent/launch/host/host_check.h"
 #include "agent/launch/launch.h"
 #include "agent/launch/plan/profile.h"
@@ -223,7 +224,7 @@ int launch_logs(struct launch *launch)
 int launch_stop(struct launch *launch)
 {
     char folder[FOLDER_SIZE];
-    struct folder_state state;
+    int32_t pid = 0;
     rp_error err = {0};
     int status = verbs_find(launch, launch->argument, folder);
     if (status >= 0)
@@ -234,27 +235,15 @@ int launch_stop(struct launch *launch)
         printf("%s: no launcher works on it\n", folder);
         return EXIT_FINE;
     }
-    if (run_folder_read_state(folder, &state, &err) != RP_OK)
+    if (run_folder_stop(folder, "replay-launch stop", &pid, &err) != RP_OK)
         return launch_fail(&err);
-    if (run_folder_is_elsewhere(&state)) { /* the same number may be another process here */
-        err_set(&err, RP_FAILED_PRECONDITION, "the run works on %s: stop it there (ssh %s replay-launch stop %s)",
-                state.node, state.node, folder);
-        return launch_fail(&err);
-    }
-    stop_note_leave(folder, "replay-launch stop");
-    if (state.pid == 0 || kill(state.pid, SIGTERM) != 0) {
-        int error = errno;
-        stop_note_drop(folder);
-        err_set(&err, RP_IO, "process %d cannot be asked to end: %s", state.pid, strerror(error));
-        return launch_fail(&err);
-    }
     for (int waited = 0; run_folder_locked(folder); waited += PAUSE_MS) {
         /* The signal is repeated, because two signals at once count as one. The processes of the run die with the
          * launcher. */
         if (launch->force && waited > 0)
-            kill(state.pid, waited < FORCE_MS ? SIGTERM : SIGKILL);
+            kill(pid, waited < FORCE_MS ? SIGTERM : SIGKILL);
         if (waited > STOP_MS) {
-            err_set(&err, RP_DEADLINE_EXCEEDED, "process %d still works on it after %d s: try --force", state.pid,
+            err_set(&err, RP_DEADLINE_EXCEEDED, "process %d still works on it after %d s: try --force", pid,
                     STOP_MS / 1000);
             return launch_fail(&err);
         }
@@ -262,6 +251,42 @@ int launch_stop(struct launch *launch)
     }
     printf("%s: stopped\n", folder);
     return EXIT_FINE;
+}
+
+/* ---- ask ---- */
+
+#define ASK_S 30
+
+/* The last argument is the order; another one before it names the run. */
+int launch_ask(struct launch *launch)
+{
+    char folder[FOLDER_SIZE];
+    rp_error err = {0};
+    const char *run = NULL, *order = launch->argument;
+    if (launch->n_arguments > 2 || !order)
+        return launch_usage("%s takes an order, and before it the name of a run: ask RUN pause", launch->verb->name);
+    if (launch->n_arguments == 2) {
+        run = launch->arguments[0];
+        order = launch->arguments[1];
+    }
+    int status = verbs_find(launch, run, folder);
+    if (status >= 0)
+        return status;
+    if (!run_folder_locked(folder)) {
+        err_set(&err, RP_FAILED_PRECONDITION, "%s does not run now: 'replay-launch resume %s' goes on with it", folder,
+                folder);
+        return launch_fail(&err);
+    }
+    char *answer = run_request_ask(folder, order, ASK_S, &err);
+    if (!answer)
+        return launch_fail(&err);
+    bool done = strncmp(answer, RUN_REQUEST_OK, strlen(RUN_REQUEST_OK)) == 0;
+    if (done)
+        printf("%s: %s\n", folder, answer + strlen(RUN_REQUEST_OK));
+    else
+        err_set(&err, RP_INVALID_ARGUMENT, "%s", answer);
+    free(answer);
+    return done ? EXIT_FINE : launch_fail(&err);
 }
 
 /* ---- runs: lists runs, compares some of them, or removes old ones ---- */
@@ -422,18 +447,22 @@ int launch_eval(struct launch *launch)
     const struct command_context context = {.config = read ? &self->config : &unknown,
                                             .programs = self->programs,
                                             .config_path = config,
+                                            .here = self->here,
+                                            .folder = folder,
                                             .overrides = overrides};
     const struct command_evaluation evaluation = {weights, launch->episodes, launch->show, launch->json};
-    char **words = command_evaluate(&context, &evaluation);
-    if (command_in_python(context.config, ROLE_EVALUATOR))
-        putenv(command_python_path(self->programs, self->here)); /* kept for the program */
+    char **words = command_evaluate(&context, &evaluation, &err);
+    if (!words)
+        return launch_fail(&err);
+    for (char **word = read ? command_environment(&context, ROLE_EVALUATOR, 0) : NULL; word && *word; word++)
+        putenv(*word); /* kept for the program */
     fflush(stdout);
     execvp(words[0], words);
     err_set(&err, RP_IO, "'%s' cannot be started: %s", words[0], strerror(errno));
     return launch_fail(&err);
 }
 
-/* ---- open: the page of a run. A live run has one; that of a finished run, or of a broker alone, is served from here ---- */
+/* ---- open: the page of all runs, at a run. If no process of this user serves it, this one does; so it does for a broker alone ---- */
 
 #define WAIT_MS 1000
 #define PROBE_MS 2000
@@ -478,7 +507,7 @@ static void probe(const struct run_page_options *options)
         fprintf(stderr, LAUNCH_PROGRAM ": %s The page goes on trying.\n", err.text);
 }
 
-static int serve(const struct run_page_options *options)
+static int serve_until_stopped(const struct run_page_options *options)
 {
     rp_error err = {0};
     struct interrupts interrupts;
@@ -490,20 +519,16 @@ static int serve(const struct run_page_options *options)
         return launch_fail(&err);
     }
     show(page->url);
-    fputs("Ctrl-C ends the page\n", stderr);
-    probe(options);
-    while (interrupts.asked == 0)
+    bool here = !run_page_is_elsewhere(page);
+    if (here) {
+        fputs("Ctrl-C ends the page\n", stderr);
+        probe(options);
+    }
+    while (here && interrupts.asked == 0)
         interrupts_wait(&interrupts, WAIT_MS);
     run_page_stop(&page);
     interrupts_fini(&interrupts);
     return EXIT_FINE;
-}
-
-/* True if the run has keys: what its broker says is not for everybody on this machine. */
-static bool has_keys(const char *folder)
-{
-    char path[FOLDER_SIZE + 32];
-    return folder[0] && access(run_folder_path(path, sizeof path, folder, "keys"), F_OK) == 0;
 }
 
 /* True if a launcher of this machine works on the run: its page can be reached from here. */
@@ -520,21 +545,24 @@ int launch_open(struct launch *launch)
     rp_error err = {0};
     const char *given = launch->argument ? launch->argument : launch->run;
     bool broker = given && strstr(given, "://");
-    if (!broker && run_folder_find_living(RUNS, given, folder, &err) != RP_OK)
-        return launch_fail(&err);
-    char *url = !broker && !launch->http && is_here(folder) ? run_folder_read(folder, FOLDER_PAGE) : NULL;
+    const char *address = broker && !launch->http ? "127.0.0.1:0" : home_address(launch->http);
+    if (!broker && run_folder_find_living(RUNS, given, folder, &err) != RP_OK) {
+        if (given || !home_is_shared(address))
+            return launch_fail(&err);
+        folder[0] = '\0'; /* there may be runs in other folders */
+    }
+    char *url = !broker && !launch->http && folder[0] && is_here(folder) ? run_folder_read(folder, FOLDER_PAGE) : NULL;
     if (url) {
         show(url);
         free(url);
         return EXIT_FINE;
     }
-    const struct run_page_options options = {.address = launch->http ? launch->http : "127.0.0.1:0",
+    const struct run_page_options options = {.address = address,
                                              .folder = folder,
                                              .runs = RUNS,
                                              .service = broker ? given : "",
-                                             .secure = launch->key_file != NULL || has_keys(folder),
                                              .key_file = launch->key_file};
-    return serve(&options);
+    return serve_until_stopped(&options);
 }
 
 /* ---- check, profile and plan: everything up to the start of a run ---- */

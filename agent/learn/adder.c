@@ -78,6 +78,7 @@ struct adder_kind_ops {
 struct adder {
     const struct adder_kind_ops *ops;
     struct adder_config config; /* its table is a copy of ours */
+    struct sequence sequence;
     rp_writer *writer;
     size_t observation_bytes, action_bytes;
     void *zeros; /* as long as the longest row of a column */
@@ -240,33 +241,22 @@ static const struct adder_kind_ops adder_transition = {"transition", transition_
 
 /* ---- sequences ----
  *
- * Sequences of `length` rows of all columns, L below, every `period` rows, P.
- *
- * Row t of an episode has s_t, a_t, r_t, d_t and a step type; after T steps comes one more row, LAST, with s_T and
- * zeros. So an episode of T steps has N = T + 1 rows. Items are made at the write points, that is when the number of
- * rows is L, L + P, L + 2P ..., each over the newest L rows. If N is not a write point, then let M be the number of
- * rows that are missing up to the next one, and at the end of the episode comes
+ * Sequences of all columns, by the rules of sequence.h. What happens at the end of an episode that is no write point depends on `end`;
+ * M is the number of rows that are missing up to the next one.
  *
  *   pad        M rows of zeros with step type PADDING, then the item of the write point
  *   truncate   the item of the write point without its missing rows: the newest L - M rows
  *   write      an item over the newest min(L, N) rows; some are in the item before as well
  *   continue   nothing: rows are counted on through the next episode, and items may hold the end of one episode and the
- *              start of the next
- *
- * With pad and truncate, an item that would hold no real row (M >= L, possible only if P > L) is not made. */
-
-#define SEQUENCE_MAX_LENGTH 65536
-#define SEQUENCE_MAX_PERIOD (INT64_C(1) << 40)
+ *              start of the next */
 
 static rp_status sequence_create(struct adder *self, rp_error *err)
 {
     const struct adder_config *config = &self->config;
-    if (config->length < 1 || config->length > SEQUENCE_MAX_LENGTH)
-        return err_set(err, RP_INVALID_ARGUMENT, "adder: length is %lld; it may be 1 to %d", (long long)config->length,
-                       SEQUENCE_MAX_LENGTH);
-    if (config->period < 1 || config->period > SEQUENCE_MAX_PERIOD)
-        return err_set(err, RP_INVALID_ARGUMENT, "adder: period is %lld; it must be at least 1",
-                       (long long)config->period);
+    char why[160];
+    self->sequence = (struct sequence){config->length, config->period, config->burn_in};
+    if (!sequence_check(&self->sequence, why, sizeof why))
+        return err_set(err, RP_INVALID_ARGUMENT, "adder: %s", why);
     if (config->end < ADDER_PAD || config->end > ADDER_CONTINUE)
         return err_set(err, RP_INVALID_ARGUMENT, "adder: there is no end behaviour %d", (int)config->end);
     /* Items that may be shorter are checked against the table as "any number of steps". */
@@ -277,16 +267,6 @@ static rp_status sequence_create(struct adder *self, rp_error *err)
     self->keep_rows = (uint64_t)config->length;
     self->max_ops = 6;
     return RP_OK;
-}
-
-/* Number of rows that are missing up to the next write point. */
-static uint64_t sequence_missing(const struct adder *self, uint64_t rows)
-{
-    uint64_t length = (uint64_t)self->config.length, period = (uint64_t)self->config.period;
-    if (rows <= length)
-        return length - rows;
-    uint64_t over = (rows - length) % period;
-    return over == 0 ? 0 : period - over;
 }
 
 static void sequence_push_item(struct adder *self, uint64_t first)
@@ -303,14 +283,14 @@ static rp_status sequence_step(struct adder *self, const struct adder_step *in, 
     adder_trace(self, self->rows)->policy = self->policy;
     RP_TRY(adder_complete(
         self, &(struct adder_row){in->action, in->reward, in->terminal ? 0.0f : 1.0f, type, in->log_prob}, err));
-    if (sequence_missing(self, self->rows + 1) == 0)
-        sequence_push_item(self, self->rows + 1 - (uint64_t)self->config.length);
+    if (sequence_missing(&self->sequence, self->rows + 1) == 0)
+        sequence_push_item(self, self->rows + 1 - (uint64_t)self->sequence.length);
     return RP_OK;
 }
 
 static void sequence_push_rest(struct adder *self, uint64_t lack)
 {
-    uint64_t length = (uint64_t)self->config.length;
+    uint64_t length = (uint64_t)self->sequence.length;
     if (self->config.end == ADDER_WRITE) {
         sequence_push_item(self, self->rows < length ? 0 : self->rows - length);
         return;
@@ -331,9 +311,9 @@ static void sequence_end(struct adder *self, const struct adder_step *in)
     adder_trace(self, self->rows)->policy = self->policy;
     adder_push(self, OP_ROW)->step_type = STEP_LAST;
     self->rows++;
-    uint64_t lack = sequence_missing(self, self->rows);
+    uint64_t lack = sequence_missing(&self->sequence, self->rows);
     if (lack == 0)
-        sequence_push_item(self, self->rows - (uint64_t)self->config.length);
+        sequence_push_item(self, self->rows - (uint64_t)self->sequence.length);
     else
         sequence_push_rest(self, lack);
     if (self->config.end != ADDER_CONTINUE)

@@ -11,7 +11,7 @@
  *   R = r_t + g d_t r_{t+1} + ... over k steps; D = g^(k-1) times the product of d; the learner applies the last g. k is n
  *   except at the start of an episode (s_0 -> s_1 ... s_0 -> s_n) and at its end (s_{T-n+1} -> s_T ... s_{T-1} -> s_T):
  *   T + min(n, T) - 1 items for T steps.
- * sequence: items of `length` steps of all columns, the first at step `length`, then every `period` steps. The last
+ * sequence: items of `length` steps of all columns, the first at step `length`, then every `period` steps (sequence.h). The last
  *   observation of an episode is a step of its own (LAST) with zero action, reward and discount.
  *   End of an episode: pad with zero steps up to the next write point; truncate (a shorter item); write the last `length`
  *   steps; continue into the next episode.
@@ -29,6 +29,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "agent/learn/sequence.h"
 #include "proto/config/schema.h"
 #include "replay/client.h"
 #include "replay/env.h"
@@ -41,20 +42,19 @@
 
 enum adder_kind { ADDER_TRANSITION, ADDER_SEQUENCE, ADDER_EPISODE };
 enum adder_end { ADDER_PAD, ADDER_TRUNCATE, ADDER_WRITE, ADDER_CONTINUE };
-enum step_type { STEP_FIRST = 0, STEP_MID = 1, STEP_LAST = 2, STEP_PADDING = 3 }; /* column step_type, uint8 */
 
 struct adder_config {
     int32_t kind;
     char *table;
-    int64_t n_step;         /* transition */
-    int64_t length, period; /* sequence */
-    int32_t end;            /* sequence; an adder_end */
-    int64_t max_length;     /* episode */
-    double discount;        /* transition: g */
-    bool actor_priorities;  /* transition: from the actor's own values; otherwise ADDER_PRIORITY */
-    int64_t chunk_length;   /* rows stored together; 0: 1 */
-    int64_t batch_items;    /* sent together; 0: 50 */
-    int64_t buffer_items;   /* created but not confirmed; 0: 100. Bounds the speed: about one round trip per buffer */
+    int64_t n_step;                  /* transition */
+    int64_t length, period, burn_in; /* sequence */
+    int32_t end;                     /* sequence; an adder_end */
+    int64_t max_length;              /* episode */
+    double discount;                 /* transition: g */
+    bool actor_priorities;           /* transition: from the actor's own values; otherwise ADDER_PRIORITY */
+    int64_t chunk_length;            /* rows stored together; 0: 1 */
+    int64_t batch_items;             /* sent together; 0: 50 */
+    int64_t buffer_items; /* created but not confirmed; 0: 100. Bounds the speed: about one round trip per buffer */
 };
 
 /* One step of an actor. The observation in which it acted is known from the previous call. */

@@ -16,6 +16,7 @@
 #include "proto/base/crc32c.h"
 #include "proto/base/dtype.h"
 #include "proto/base/error.h"
+#include "proto/base/io.h"
 
 enum { ENTRY_BYTES = 16, CHECKSUM_BYTES = 4, DATA_ALIGN = 64 };
 
@@ -364,92 +365,24 @@ static rp_status fail_io(rp_error *err, const char *verb, const char *path)
     return err_set(err, errno == ENOENT ? RP_NOT_FOUND : RP_IO, "cannot %s '%s': %s", verb, path, strerror(errno));
 }
 
-static rp_status write_all(int file, const char *path, const uint8_t *data, size_t size, rp_error *err)
-{
-    while (size > 0) {
-        ssize_t done = write(file, data, size);
-        if (done < 0 && errno == EINTR)
-            continue;
-        if (done < 0)
-            return fail_io(err, "write", path);
-        data += done;
-        size -= (size_t)done;
-    }
-    return RP_OK;
-}
-
-static rp_status write_temporary(const char *path, const uint8_t *data, size_t size, rp_error *err)
-{
-    int file = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    if (file < 0)
-        return fail_io(err, "create", path);
-    rp_status status = write_all(file, path, data, size, err);
-    if (status == RP_OK && fsync(file) != 0)
-        status = fail_io(err, "sync", path);
-    if (close(file) != 0 && status == RP_OK)
-        status = fail_io(err, "close", path);
-    return status;
-}
-
-/* A new name is durable once its folder is synced. */
-static rp_status sync_folder(const char *path, rp_error *err)
-{
-    const char *slash = strrchr(path, '/');
-    char *folder = slash == NULL ? strdup(".") : strndup(path, slash == path ? 1 : (size_t)(slash - path));
-    if (folder == NULL)
-        return err_set(err, RP_NO_MEMORY, "no memory to sync the folder of '%s'", path);
-    rp_status status = RP_OK;
-    int file = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    /* Some file systems cannot sync folders and return an error. */
-    if (file < 0)
-        status = fail_io(err, "open the folder", folder);
-    else if (fsync(file) != 0 && errno != EINVAL)
-        status = fail_io(err, "sync the folder", folder);
-    if (file >= 0)
-        close(file);
-    free(folder);
-    return status;
-}
-
 rp_status weights_write_file(const char *path, const struct tensor *tensors, uint32_t n, rp_error *err)
 {
-    size_t size = weights_size(tensors, n), length = strlen(path) + sizeof ".tmp";
-    char *temporary = malloc(length);
+    size_t size = weights_size(tensors, n);
     uint8_t *block = malloc(size);
-    rp_status status = RP_OK;
-    if (temporary == NULL || block == NULL) {
-        status = err_set(err, RP_NO_MEMORY, "no memory for the %zu bytes of '%s'", size, path);
-        goto done;
-    }
-    snprintf(temporary, length, "%s.tmp", path);
+    if (block == NULL)
+        return err_set(err, RP_NO_MEMORY, "no memory for the %zu bytes of '%s'", size, path);
     weights_encode(tensors, n, block);
-    status = write_temporary(temporary, block, size, err);
-    if (status == RP_OK && rename(temporary, path) != 0)
-        status = fail_io(err, "rename the new file to", path);
-    if (status != RP_OK)
-        unlink(temporary);
-    else
-        status = sync_folder(path, err);
-done:
+    rp_status status = io_replace(path, block, size, 0666, true) ? RP_OK : fail_io(err, "write", path);
     free(block);
-    free(temporary);
     return status;
 }
 
 static rp_status read_all(int file, const char *path, uint8_t *data, size_t size, rp_error *err)
 {
-    while (size > 0) {
-        ssize_t done = read(file, data, size);
-        if (done < 0 && errno == EINTR)
-            continue;
-        if (done < 0)
-            return fail_io(err, "read", path);
-        if (done == 0)
-            return err_set(err, RP_DATA_LOSS, "'%s' became shorter while it was read", path);
-        data += done;
-        size -= (size_t)done;
-    }
-    return RP_OK;
+    ssize_t done = io_read(file, data, size, IO_HERE);
+    if (done < 0)
+        return fail_io(err, "read", path);
+    return (size_t)done == size ? RP_OK : err_set(err, RP_DATA_LOSS, "'%s' became shorter while it was read", path);
 }
 
 /* Gives the whole file. Allocates memory only after the header agrees with the file's size. */

@@ -42,7 +42,7 @@ class CMakeBuild(build_ext):
         package = Path(__file__).resolve().parent / "replaybus" if self.inplace else Path(self.build_lib) / "replaybus"
         (package / "bin").mkdir(parents=True, exist_ok=True)
         built = tree / "lib" / "python" / "replaybus"
-        self.files = ["_core.abi3.so", "bin/replay-broker"]
+        self.files = ["_core.abi3.so", "bin/replay-broker", "bin/replay-ctl"]
         if (built / "_agent.abi3.so").exists():
             self.files.append("_agent.abi3.so")
         for name in self.files:
@@ -53,10 +53,10 @@ class CMakeBuild(build_ext):
 
 
 class Abi3Wheel(bdist_wheel):
-    """A wheel for every Python from 3.11 on."""
+    """A wheel for every Python from 3.10 on."""
 
     def finalize_options(self) -> None:
-        self.py_limited_api = "cp311"
+        self.py_limited_api = "cp310"
         super().finalize_options()
 
 

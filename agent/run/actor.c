@@ -224,6 +224,7 @@ void environment_loop_fini(struct environment_loop *self)
 {
     free(self->observation);
     free(self->next);
+    recording_destroy(&self->recording);
     *self = (struct environment_loop){0};
 }
 
@@ -234,6 +235,8 @@ static rp_status begin_episode(struct environment_loop *self, rp_error *err)
     env_reset(self->env, self->observation);
     RP_TRY(env_failure(self->env, err));
     RP_TRY(env_observation_check(self->env, self->observation, err));
+    if (self->recorded)
+        recording_begin(self->recording, self->env, self->observation);
     return actor_observe_first(&self->actor, self->observation, err);
 }
 
@@ -251,6 +254,8 @@ static rp_status take_step(struct environment_loop *self, bool *ended, rp_error 
     if (!isfinite(result.reward))
         return err_set(err, RP_INVALID_ARGUMENT, "environment '%s': the reward of step %lu of the episode is %g",
                        self->env->ops->name, (unsigned long)self->env->steps, (double)result.reward);
+    if (self->recorded)
+        recording_step(self->recording, self->env, self->next, self->action, &result);
     RP_TRY(actor_observe(&self->actor, &self->choice, &result, self->next, err));
     RP_TRY(actor_update(&self->actor, err));
 
@@ -285,6 +290,7 @@ rp_status environment_loop_episodes(struct environment_loop *self, uint64_t n, d
         if (actor_stopped(&self->actor))
             return err_set(err, RP_CANCELLED, "stopped after %llu of %llu episodes", (unsigned long long)i,
                            (unsigned long long)n);
+        self->recorded = self->recording && i + 1 == n;
         RP_TRY(environment_loop_step(self, &ended, err));
         if (!ended)
             continue;

@@ -14,6 +14,7 @@
 #include "agent/learn/adder.h"
 #include "agent/learn/agent.h"
 #include "agent/run/idle.h"
+#include "agent/run/recording.h"
 #include "agent/run/variables.h"
 #include "replay/client.h"
 
@@ -76,9 +77,11 @@ struct environment_loop {
     struct env *env; /* borrowed */
     struct actor actor;
     void *observation, *next;
-    bool running;               /* inside an episode */
-    struct agent_choice choice; /* of the step that comes next */
-    const void *action;         /* the same, as the environment takes it */
+    bool running;                /* inside an episode */
+    struct agent_choice choice;  /* of the step that comes next */
+    const void *action;          /* the same, as the environment takes it */
+    struct recording *recording; /* owned; gets the last of environment_loop_episodes; NULL: nothing is recorded */
+    bool recorded;               /* the present episode is */
     struct episode episode;
 };
 
@@ -86,7 +89,7 @@ void environment_loop_init(struct environment_loop *self, struct env *env, const
 void environment_loop_fini(struct environment_loop *self);
 /* Takes one step. *ended: the episode is over, and self->episode describes it. */
 rp_status environment_loop_step(struct environment_loop *self, bool *ended, rp_error *err);
-/* Runs whole episodes and gives their mean return. RP_CANCELLED: the actor was stopped. */
+/* Runs whole episodes, records the last, and gives their mean return. RP_CANCELLED: the actor was stopped. */
 rp_status environment_loop_episodes(struct environment_loop *self, uint64_t n, double *mean, rp_error *err);
 
 /* A round: one step in each of several environment loops whose actors share an agent. The agent chooses all actions in

@@ -96,7 +96,7 @@ struct lockstep {
     const struct lockstep_options *options;
     const struct run_config *config;
     struct broker_config broker_config; /* the run's, for turns that follow steps */
-    struct ducts ducts;
+    struct channels channels;
     int64_t now_ns;
     struct clock clock;
     struct broker *broker; /* does its work when the client waits for it */
@@ -156,12 +156,12 @@ static rp_status start_broker(struct lockstep *self, rp_error *err)
     self->clock = (struct clock){.now = stepped_now, .ctx = &self->now_ns};
     sigset_t before;
     hold_signals(&before);
-    self->broker = broker_new_local(&self->broker_config, self->clock, &self->ducts, err);
+    self->broker = broker_new_local(&self->broker_config, self->clock, &self->channels, err);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (!self->broker)
         return (rp_status)err->status;
     rp_client_options options = {.struct_size = sizeof options, .name = "single"};
-    const struct conn_host host = {.ducts = &self->ducts, .turn = broker_turns, .ctx = self->broker};
+    const struct conn_host host = {.channels = &self->channels, .turn = broker_turns, .ctx = self->broker};
     self->client = client_connect("this process", &options, &host, LOCKSTEP_CALL_MS, err);
     return self->client ? RP_OK : RP_UNAVAILABLE;
 }
@@ -290,7 +290,7 @@ static void close_all(struct lockstep *self)
     if (self->broker)
         broker_finish(self->broker);
     broker_destroy(&self->broker);
-    ducts_fini(&self->ducts);
+    channels_fini(&self->channels);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
@@ -358,6 +358,7 @@ static rp_status evaluate(struct lockstep *self, rp_error *err)
                                 .environment_steps = self->steps,
                                 .learner_steps = self->agent->steps};
     best_file_offer(&self->best, player->agent->tensors, player->agent->n_policy, &result);
+    recording_save(player->loop.recording, env_name(&self->config->environment), &result);
     report(self, self->evaluation);
     return RP_OK;
 }
@@ -458,7 +459,9 @@ rp_status lockstep_run(const struct lockstep_options *options, struct lockstep_r
         status = open_all(&self, err);
     self.start_ns = clock_ns(); /* the set-up does not count */
     if (status == RP_OK) {
-        best_file_open(&self.best, self.learner && options->weights_file ? options->config->folder : NULL, true);
+        const char *folder = self.learner && options->weights_file ? options->config->folder : NULL;
+        best_file_open(&self.best, folder, true);
+        self.evaluator.loop.recording = recording_new(folder, true);
         status = take_turns(&self, err);
     }
     if (status == RP_CANCELLED && lockstep_stopped(&self))

@@ -49,7 +49,7 @@ static const struct cli_option command_line[] = {
     {"weights", 0, "FILE", "evaluate this saved learner once, without a broker", PROGRAM_ACTOR, CLI_TEXT, AT(weights)},
     {"episodes", 0, "N", "in an evaluation: the same as --set evaluator.episodes=N", PROGRAM_ACTOR, CLI_TAKE,
      .take = take_episodes},
-    {"show", 0, NULL, "with --weights: print the first episode step by step", PROGRAM_ACTOR, CLI_SWITCH, AT(show)},
+    {"show", 0, NULL, "with --weights: draw the environment in the terminal", PROGRAM_ACTOR, CLI_SWITCH, AT(show)},
     {"resume", 0, NULL, "go on from the state in the folder; without one, refuse", PROGRAM_LEARNER, CLI_SWITCH,
      AT(resume)},
     {"fresh", 0, NULL, "start anew, whatever is in the folder (else: go on if there is a state)", WORKERS, CLI_SWITCH,

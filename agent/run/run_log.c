@@ -1,11 +1,9 @@
-/* The logs of a process: one file that grows by whole records, and the three formats on top of it. */
+/* The logs of a process: one file that grows by whole records, and the two formats on top of it. */
 #include "agent/run/run_log.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
 #include <limits.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,6 +15,7 @@
 #include "event.pb-c.h"
 #include "proto/base/crc32c.h"
 #include "proto/base/error.h"
+#include "proto/base/io.h"
 #include "proto/base/json.h"
 #include "proto/base/log.h"
 #include "proto/base/need.h"
@@ -29,7 +28,6 @@
 struct log_file {
     int fd;       /* -1: not open */
     int64_t size; /* bytes of the whole records */
-    struct thin thin;
 };
 
 static void file_close(struct log_file *self)
@@ -106,215 +104,15 @@ static bool file_open(struct log_file *self, const char *path, bool fresh)
  * again. */
 static bool file_append(struct log_file *self, const void *data, size_t size)
 {
-    const char *p = data;
-    size_t left = size;
-    while (left > 0) {
-        ssize_t n = write(self->fd, p, left);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n <= 0) {
-            int error = n < 0 ? errno : EIO;
-            if (left < size && ftruncate(self->fd, self->size) != 0)
-                file_close(self);
-            errno = error;
-            return false;
-        }
-        p += n;
-        left -= (size_t)n;
+    if (io_write(self->fd, data, size, IO_HERE)) {
+        self->size += (int64_t)size;
+        return true;
     }
-    self->size += (int64_t)size;
-    return true;
-}
-
-/* Appends a line, which it frees, and thins the file (thin_file) when it has grown enough. */
-static bool append_line(struct log_file *self, const char *path, const char *key, char *line, size_t size)
-{
-    bool ok = file_append(self, line, size);
     int error = errno;
-    free(line);
-    if (ok && thin_is_due(&self->thin) && thin_file(&self->thin, path, key))
-        file_close(self); /* it is another file now: the next line opens it */
+    if (ftruncate(self->fd, self->size) != 0)
+        file_close(self);
     errno = error;
-    return ok;
-}
-
-/* ---- the table ----
- *
- * The header comes from the first report. A later report with a new name adds a column at the end: the whole table,
- * with empty fields in earlier rows, is written under a temporary name and replaces the old file in one step. A reader
- * sees the narrow table or the wide one, and all rows of a file have as many fields as its header. A file of an earlier
- * start of the process is continued; a file that does not begin with our columns stays as it is, which is an error. A
- * scalar that a report does not have is an empty field; numbers that are not finite are nan, inf and -inf. */
-
-struct log_csv {
-    char *path;
-    struct log_file file;
-    char **columns; /* names of the scalars; while the file is open, those of its header */
-    uint32_t n_columns;
-};
-
-static const char fixed[] = "time,environment_steps,learner_steps";
-
-static void forget_columns(struct log_csv *self)
-{
-    for (uint32_t i = 0; i < self->n_columns; i++)
-        free(self->columns[i]);
-    free(self->columns);
-    self->columns = NULL;
-    self->n_columns = 0;
-}
-
-static bool has_column(const struct log_csv *self, const char *name)
-{
-    for (uint32_t i = 0; i < self->n_columns; i++) {
-        if (strcmp(self->columns[i], name) == 0)
-            return true;
-    }
     return false;
-}
-
-static void add_column(struct log_csv *self, const char *name)
-{
-    self->columns = need_resize(self->columns, self->n_columns + 1, sizeof *self->columns);
-    self->columns[self->n_columns++] = need_text(name);
-}
-
-/* Takes the names of the columns from a header, which is cut apart. */
-static bool read_header(struct log_csv *self, char *line)
-{
-    line[strcspn(line, "\n")] = '\0';
-    size_t n = strlen(fixed);
-    if (strncmp(line, fixed, n) != 0 || (line[n] != ',' && line[n] != '\0')) {
-        errno = EINVAL; /* a file of another program stays as it is */
-        return false;
-    }
-    char *rest = NULL;
-    for (char *name = strtok_r(line + n, ",", &rest); name; name = strtok_r(NULL, ",", &rest))
-        add_column(self, name);
-    return true;
-}
-
-static bool csv_open(struct log_csv *self)
-{
-    forget_columns(self);
-    if (!file_open(&self->file, self->path, false))
-        return false;
-    if (self->file.size == 0)
-        return true;
-    FILE *in = fopen(self->path, "re");
-    char *line = NULL;
-    size_t room = 0;
-    bool ok = in && getline(&line, &room, in) > 0 && read_header(self, line);
-    int error = errno;
-    free(line);
-    if (in)
-        fclose(in);
-    if (!ok) {
-        forget_columns(self);
-        file_close(&self->file);
-        errno = error;
-    }
-    return ok;
-}
-
-static void put_header(const struct log_csv *self, FILE *out)
-{
-    fputs(fixed, out);
-    for (uint32_t i = 0; i < self->n_columns; i++)
-        fprintf(out, ",%s", self->columns[i]);
-    fputc('\n', out);
-}
-
-struct widening {
-    const struct log_csv *csv;
-    uint32_t more; /* new columns at the end */
-};
-
-static bool widen_line(void *ctx, FILE *to, const char *line, size_t i)
-{
-    const struct widening *self = ctx;
-    if (i == 0) {
-        put_header(self->csv, to);
-        return !ferror(to);
-    }
-    fwrite(line, 1, strcspn(line, "\n"), to);
-    for (uint32_t k = 0; k < self->more; k++)
-        fputc(',', to);
-    fputc('\n', to);
-    return !ferror(to);
-}
-
-/* Gives the file a header with the columns in memory, the last `more` of them new. Rows that are on the disk must not be lost to
- * a new header, so the new file is synced. */
-static bool replace_header(struct log_csv *self, uint32_t more)
-{
-    struct widening widening = {.csv = self, .more = more};
-    if (self->file.size > 0)
-        return thin_rewrite(self->path, widen_line, &widening, true) && file_open(&self->file, self->path, false);
-    char *header = NULL;
-    size_t size;
-    FILE *out = open_memstream(&header, &size);
-    put_header(self, out);
-    fclose(out);
-    bool ok = file_append(&self->file, header, size);
-    int error = errno;
-    free(header);
-    errno = error;
-    return ok;
-}
-
-/* Makes sure that every scalar has a column. On failure the columns are as they were, or the file is closed. */
-static bool widen(struct log_csv *self, const struct agent_scalar *scalars, uint32_t n)
-{
-    uint32_t before = self->n_columns;
-    for (uint32_t i = 0; i < n; i++)
-        if (!has_column(self, scalars[i].name))
-            add_column(self, scalars[i].name);
-    if (self->n_columns == before && self->file.size > 0)
-        return true;
-    if (replace_header(self, self->n_columns - before))
-        return true;
-    while (self->n_columns > before)
-        free(self->columns[--self->n_columns]);
-    return false;
-}
-
-static void put_number(FILE *out, double value)
-{
-    if (isfinite(value))
-        fprintf(out, ",%.10g", value);
-    else
-        fputs(isnan(value) ? ",nan" : value > 0 ? ",inf" : ",-inf", out);
-}
-
-/* The caller frees the row. */
-static char *format_row(const struct log_csv *self, const struct run_log_at *at, const struct agent_scalar *scalars,
-                        uint32_t n, size_t *size)
-{
-    char *row = NULL;
-    FILE *out = open_memstream(&row, size);
-    fprintf(out, "%.6f,%" PRIu64 ",%" PRIu64, at->time_s, at->environment_steps, at->learner_steps);
-    for (uint32_t i = 0; i < self->n_columns; i++) {
-        uint32_t k = 0;
-        while (k < n && strcmp(scalars[k].name, self->columns[i]) != 0)
-            k++;
-        if (k < n)
-            put_number(out, scalars[k].value);
-        else
-            fputc(',', out);
-    }
-    fputc('\n', out);
-    fclose(out);
-    return row;
-}
-
-static bool write_row(struct log_csv *self, const struct run_log_at *at, const struct agent_scalar *scalars, uint32_t n)
-{
-    if ((self->file.fd < 0 && !csv_open(self)) || !widen(self, scalars, n))
-        return false;
-    size_t size;
-    char *row = format_row(self, at, scalars, n, &size);
-    return append_line(&self->file, self->path, NULL, row, size);
 }
 
 /* ---- TensorBoard's event files ----
@@ -440,7 +238,7 @@ struct run_log {
     char *process;
     char *json_path;
     struct log_file json;
-    struct log_csv csv;
+    struct thin thin; /* of the lines */
     struct event_writer events;
     uint64_t lost;
 };
@@ -467,13 +265,12 @@ struct run_log *run_log_new(const char *folder, const char *process, rp_error *e
         return NULL;
     }
     struct run_log *self = need_alloc(sizeof *self);
-    self->json.fd = self->csv.file.fd = self->events.file.fd = -1;
+    self->json.fd = self->events.file.fd = -1;
     if (!folder || folder[0] == '\0')
         return self;
     self->on = true;
     self->process = need_text(process);
     self->json_path = need_print("%s/%s.jsonl", folder, process);
-    self->csv.path = need_print("%s/%s.csv", folder, process);
     self->events.folder = need_print("%s/tb/%s", folder, process);
     self->events.process = self->process;
     return self;
@@ -489,17 +286,14 @@ void run_log_destroy(struct run_log **self)
         log_line(LEVEL_WARN, "A0302", "parts of reports were lost", "process=%s count=%llu", log->process,
                  (unsigned long long)log->lost);
     file_close(&log->json);
-    file_close(&log->csv.file);
     file_close(&log->events.file);
-    forget_columns(&log->csv);
-    free(log->csv.path);
     free(log->events.folder);
     free(log->json_path);
     free(log->process);
     free(log);
 }
 
-/* One bad name would spoil a line or a table for good. */
+/* One bad name would spoil a line for good. */
 static bool names_allowed(const struct agent_scalar *scalars, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++) {
@@ -547,7 +341,13 @@ static bool write_line(struct run_log *self, const struct run_log_at *at, const 
     }
     /* The line end replaces the end of the text. */
     line[size] = '\n';
-    return append_line(&self->json, self->json_path, "\"time\": ", line, size + 1);
+    bool ok = file_append(&self->json, line, size + 1);
+    int error = errno;
+    free(line);
+    if (ok && thin_is_due(&self->thin) && thin_file(&self->thin, self->json_path, "\"time\": "))
+        file_close(&self->json); /* it is another file now: the next line opens it */
+    errno = error;
+    return ok;
 }
 
 /* Counts failures; errno says why something was not written. */
@@ -570,7 +370,6 @@ void run_log_report(struct run_log *self, const struct run_log_at *at, const str
         return;
     }
     run_log_settle(self, write_line(self, at, scalars, n), "json");
-    run_log_settle(self, write_row(&self->csv, at, scalars, n), "csv");
     run_log_settle(self, write_event(&self->events, at, scalars, n), "tensorboard");
 }
 

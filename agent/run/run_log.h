@@ -1,8 +1,7 @@
-/* The logs of a run: what a process reports in the course of a run, the same scalars in three formats, in the run's folder.
+/* The logs of a run: what a process reports in the course of a run, the same scalars in two formats, in the run's folder.
  *
  *   <folder>/<process>.jsonl   one JSON object per line: time, process, environment_steps, learner_steps, scalars; a
  *                              number that is not finite is null
- *   <folder>/<process>.csv     a table: time, environment_steps, learner_steps, then one column per scalar
  *   <folder>/tb/<process>/     TensorBoard's event files: scalars by tag and step, which is environment_steps
  *
  * A process that starts again continues its files. A failure to write (a full disk, no permission) is counted, logged
@@ -40,7 +39,7 @@ void run_log_destroy(struct run_log **self);
 void run_log_report(struct run_log *self, const struct run_log_at *at, const struct agent_scalar *scalars, uint32_t n);
 /* Opens the file of lines now, not with the first report. False with errno set: the folder cannot be written. */
 bool run_log_open(struct run_log *self);
-/* Lines, rows, events and whole reports that could not be written. */
+/* Lines, events and whole reports that could not be written. */
 uint64_t run_log_lost(const struct run_log *self);
 
 /* Makes missing folders above a file. A failure shows when the file is opened. */

@@ -1,5 +1,4 @@
-/* Thinning reads the file twice: the first pass finds what each line is about, the second copies the lines that stay. Lines
- * are our own, so the few numbers that matter are searched, not parsed. */
+/* Lines are our own, so the few numbers that matter are searched, not parsed. */
 #include "agent/run/thin.h"
 
 #include <errno.h>
@@ -8,9 +7,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
+#include "proto/base/io.h"
 #include "proto/base/need.h"
+#include "proto/base/text.h"
 
 #define GROWTH_LEAST 600u /* lines */
 #define GROWTH_PART 8u    /* of the lines that were kept */
@@ -22,20 +22,20 @@ static const struct tier {
 #define TIERS (sizeof tiers / sizeof *tiers)
 
 struct fact {
+    char *line;
     double at, event, memory, cpu, value; /* at: its time; NAN: not a line of ours */
     bool keep;
 };
 
 struct facts {
-    const char *key; /* of the time; NULL: the lines are rows that begin with it */
+    const char *key; /* of the time */
     struct fact *list;
     size_t n, room;
 };
 
 /* ---- what lines are about ---- */
 
-/* Finds a number by its key. The quotes of a text within the line are escaped, so a text cannot look like a key. */
-static double number_of(const char *line, const char *key)
+double thin_number(const char *line, const char *key)
 {
     const char *at = strstr(line, key);
     char *end = NULL;
@@ -43,59 +43,27 @@ static double number_of(const char *line, const char *key)
     return at && end != at + strlen(key) ? value : NAN;
 }
 
-static bool take_fact(void *ctx, FILE *to, const char *line, size_t i)
+/* Takes all lines of a file. */
+static bool take_lines(struct facts *self, const char *path)
 {
-    struct facts *self = ctx;
-    (void)to;
-    if (i == self->room) {
-        self->room = self->room ? 2 * self->room : 4096;
-        self->list = need_resize(self->list, self->room, sizeof *self->list);
-    }
-    size_t size = strlen(line);
-    bool whole = size > 2 && line[size - 1] == '\n' && (!self->key || (line[0] == '{' && line[size - 2] == '}'));
-    bool names = !self->key && i == 0; /* of the columns */
-    self->list[i] = (struct fact){.at = whole ? number_of(line, self->key ? self->key : "") : NAN,
-                                  .event = number_of(line, "\"event_unix_s\": "),
-                                  .memory = number_of(line, "\"memory\": "),
-                                  .cpu = number_of(line, "\"cpu\": "),
-                                  .value = number_of(line, "\"return\": "),
-                                  .keep = names};
-    self->n = i + 1;
-    return true;
-}
-
-/* Calls take for each line of the file. False: take refused one, or the file cannot be read. */
-static bool each_line(FILE *from, FILE *to, bool (*take)(void *ctx, FILE *to, const char *line, size_t i), void *ctx)
-{
+    FILE *from = fopen(path, "re");
     char *line = NULL;
-    size_t room = 0;
-    bool ok = true;
-    for (size_t i = 0; ok && getline(&line, &room, from) > 0; i++)
-        ok = take(ctx, to, line, i);
+    size_t bytes = 0;
+    for (ssize_t size; from && (size = getline(&line, &bytes, from)) > 0; line = NULL, bytes = 0) {
+        if (self->n == self->room)
+            self->list = need_resize(self->list, self->room = self->room ? 2 * self->room : 4096, sizeof *self->list);
+        bool whole = size > 2 && line[0] == '{' && line[size - 2] == '}' && line[size - 1] == '\n';
+        self->list[self->n++] = (struct fact){.line = line,
+                                              .at = whole ? thin_number(line, self->key) : NAN,
+                                              .event = thin_number(line, "\"event_unix_s\": "),
+                                              .memory = thin_number(line, "\"memory\": "),
+                                              .cpu = thin_number(line, "\"cpu\": "),
+                                              .value = thin_number(line, "\"return\": ")};
+    }
     free(line);
-    return ok && !ferror(from);
-}
-
-bool thin_rewrite(const char *path, bool (*write)(void *ctx, FILE *to, const char *line, size_t i), void *ctx,
-                  bool sync)
-{
-    char *temporary = need_print("%s.tmp", path);
-    FILE *from = fopen(path, "re"), *to = from ? fopen(temporary, "we") : NULL;
-    bool ok = to && each_line(from, to, write, ctx) && fflush(to) == 0 && (!sync || fsync(fileno(to)) == 0);
-    int error = errno;
+    bool ok = from && !ferror(from);
     if (from)
         fclose(from);
-    if (to && fclose(to) != 0 && ok) { /* a network's file system may say only now that it is full */
-        ok = false;
-        error = errno;
-    }
-    errno = error;
-    ok = ok && rename(temporary, path) == 0;
-    error = errno;
-    if (to && !ok)
-        unlink(temporary);
-    free(temporary);
-    errno = error;
     return ok;
 }
 
@@ -169,36 +137,27 @@ static void decide(struct facts *self)
 
 /* ---- the file ---- */
 
-struct copy {
-    const struct facts *facts;
-    uint64_t lines;
-};
-
-/* Lines that were added since the first pass stay. */
-static bool copy_line(void *ctx, FILE *to, const char *line, size_t i)
-{
-    struct copy *self = ctx;
-    if (i < self->facts->n && !self->facts->list[i].keep)
-        return true;
-    self->lines++;
-    return fputs(line, to) >= 0;
-}
-
 bool thin_file(struct thin *self, const char *path, const char *key)
 {
     struct facts facts = {.key = key};
-    struct copy copy = {.facts = &facts};
+    struct text text = {0};
+    uint64_t lines = 0;
     self->added = 0; /* after a failure, too: the next try comes when the file has grown again */
-    FILE *from = fopen(path, "re");
-    bool ok = from && each_line(from, NULL, take_fact, &facts);
-    if (from)
-        fclose(from);
+    bool ok = take_lines(&facts, path);
+    decide(&facts);
+    for (size_t i = 0; i < facts.n; i++) {
+        if (facts.list[i].keep)
+            text_put(&text, facts.list[i].line, strlen(facts.list[i].line));
+        lines += facts.list[i].keep;
+        free(facts.list[i].line);
+    }
+    ok = ok && !text.failed && io_replace(path, text.data, text.size, 0666, false);
     if (ok)
-        decide(&facts);
-    ok = ok && thin_rewrite(path, copy_line, &copy, false);
-    if (ok)
-        self->kept = copy.lines;
+        self->kept = lines;
+    int error = errno;
+    text_fini(&text);
     free(facts.list);
+    errno = error;
     return ok;
 }
 

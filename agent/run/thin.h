@@ -10,7 +10,6 @@
 
 #include <stdbool.h>
 #include <stdint.h>
-#include <stdio.h>
 
 /* The most lines that are kept only because they tell of a new event; the newest are. */
 #define THIN_EVENTS 1000u
@@ -23,13 +22,11 @@ struct thin {
 
 /* Counts a line that was added. True: the file has grown enough to be thinned. */
 bool thin_is_due(struct thin *self);
-/* Rewrites the file. key: of the time in seconds, as in "\"time\": "; NULL: the file is a table whose rows begin with the time,
- * after a line of names. On failure the old file stays, and errno says why. */
+/* Rewrites the file. key: of the time in seconds, as in "\"time\": ". On failure the old file stays, and errno says why. */
 bool thin_file(struct thin *self, const char *path, const char *key);
-/* Rewrites a file of lines: write puts what becomes of each line into `to`; false refuses. The new file, synced if `sync` is set,
- * replaces the old one. On failure the old file stays, and errno says why. */
-bool thin_rewrite(const char *path, bool (*write)(void *ctx, FILE *to, const char *line, size_t i), void *ctx,
-                  bool sync);
+/* Finds a number of a line by its key, as in "\"time\": "; NaN: there is none. The quotes of a text within the line are escaped, so a
+ * text cannot look like a key. */
+double thin_number(const char *line, const char *key);
 /* Returns how many seconds lie between lines of this age that are kept; 0: all are. */
 double thin_width(double age_s);
 

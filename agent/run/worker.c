@@ -1,6 +1,7 @@
 /* Actors, evaluators and learners, each in a process of its own: what they share, then each of them. */
 #include "agent/run/worker.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,6 +14,7 @@
 #include "agent/run/claim.h"
 #include "agent/run/learner.h"
 #include "agent/run/run_log.h"
+#include "agent/run/show.h"
 #include "proto/base/clock.h"
 #include "proto/base/error.h"
 #include "proto/base/json.h"
@@ -143,11 +145,21 @@ static bool worker_report_due(struct worker *self)
     return true;
 }
 
-static void worker_report(struct worker *self, uint64_t steps, uint64_t learner_steps,
+/* More scalars than a process has of its own. */
+#define WORKER_MAX_SCALARS 32u
+
+/* Reports scalars, and what the environment itself reports. */
+static void worker_report(struct worker *self, const struct env *env, const struct run_log_at *at,
                           const struct agent_scalar *scalars, uint32_t n)
 {
-    struct run_log_at at = {.time_s = run_log_now(), .environment_steps = steps, .learner_steps = learner_steps};
-    run_log_report(self->log, &at, scalars, n);
+    struct agent_scalar all[WORKER_MAX_SCALARS + ENV_MAX_METRICS];
+    struct env_metric metrics[ENV_MAX_METRICS];
+    uint32_t more = env_metrics(env, metrics);
+    assert(n <= WORKER_MAX_SCALARS);
+    memcpy(all, scalars, n * sizeof *all);
+    for (uint32_t i = 0; i < more; i++)
+        all[n++] = (struct agent_scalar){metrics[i].name, metrics[i].value};
+    run_log_report(self->log, at, all, n);
 }
 
 /* A broker that is away for a while is no reason to end: returns true, after a pause, if the call should be
@@ -176,7 +188,7 @@ static rp_status worker_unless_stopped(const struct worker *self, rp_status stat
 /* ---- an actor ---- */
 
 /* Scalars of a report beside the shares of idle time. */
-#define ACTOR_SCALARS 7
+#define ACTOR_SCALARS 8
 
 struct actor_work {
     struct worker worker;
@@ -238,10 +250,12 @@ static void actor_report(struct actor_work *self)
         {"episode_length", (double)self->length_sum / n},
         {"items", (double)sum.items},
         {"rejected", (double)sum.rejected},
+        {"epsilon", actor_epsilon(&self->loops[0].actor)},
     };
     uint32_t n_scalars = ACTOR_SCALARS + idle_report(&idle, &self->reported_idle, seconds, "blocked_share",
                                                      IDLE_OF_ACTOR, scalars + ACTOR_SCALARS);
-    worker_report(worker, self->total, self->variables.steps, scalars, n_scalars);
+    const struct run_log_at at = {run_log_now(), self->total, self->variables.steps};
+    worker_report(worker, self->loops[0].env, &at, scalars, n_scalars);
     self->reported_ns = now;
     self->reported_steps = steps;
     self->value_sum = 0.0;
@@ -395,93 +409,6 @@ rp_status worker_actor(const struct worker_options *options, rp_error *err)
     return status;
 }
 
-/* ---- an episode as text: a line for each step, with images below their line ---- */
-
-/* Limits: numbers of a vector that fit on a line; images that fit on a screen. */
-#define MOST_NUMBERS 12u
-#define MOST_SIDE 120u
-#define MOST_ACTIONS 4u
-
-static double number_at(const rp_env_spec *spec, const void *observation, uint32_t i)
-{
-    return spec->observation_dtype == RP_DTYPE_UINT8 ? (double)((const uint8_t *)observation)[i]
-                                                     : (double)((const float *)observation)[i];
-}
-
-static bool is_image(const rp_env_spec *spec)
-{
-    return spec->observation_rank >= 2 && spec->observation_shape[0] <= MOST_SIDE &&
-           spec->observation_shape[1] <= MOST_SIDE;
-}
-
-/* A cell shows the number of the last plane that is set there; a plane of grey values is shown as a ramp. */
-static char cell_of(const rp_env_spec *spec, const void *observation, uint32_t cell)
-{
-    static const char ramp[] = " .:-=+*#%@", names[] = "123456789abcdefghijklmnopqrstuvwxyz";
-    uint32_t planes = spec->observation_rank > 2 ? spec->observation_shape[2] : 1;
-    double most = spec->observation_dtype == RP_DTYPE_UINT8 ? 255.0 : 1.0;
-    if (planes == 1) {
-        double value = number_at(spec, observation, cell);
-        double share = value <= 1.0 && value >= 0.0 ? value : value / most; /* planes of bits are 0 and 1 */
-        int level = (int)(share * 9.0 + 0.5);
-        return ramp[level < 0 ? 0 : level > 9 ? 9 : level];
-    }
-    for (uint32_t p = planes; p-- > 0;)
-        if (number_at(spec, observation, cell * planes + p) != 0.0)
-            return p < sizeof names - 1 ? names[p] : '*';
-    return '.';
-}
-
-static void show_image(const rp_env_spec *spec, const void *observation, FILE *out)
-{
-    uint32_t height = spec->observation_shape[0], width = spec->observation_shape[1];
-    for (uint32_t y = 0; y < height; y++) {
-        fputs("      |", out);
-        for (uint32_t x = 0; x < width; x++)
-            fputc(cell_of(spec, observation, y * width + x), out);
-        fputs("|\n", out);
-    }
-}
-
-static void show_vector(const rp_env_spec *spec, const void *observation, FILE *out)
-{
-    size_t n = env_observation_count(spec), shown = n < MOST_NUMBERS ? n : MOST_NUMBERS;
-    for (uint32_t i = 0; i < shown; i++)
-        fprintf(out, " %9.4g", number_at(spec, observation, i));
-    fprintf(out, "%s\n", n > shown ? " ..." : "");
-}
-
-static void show_head(const rp_env_spec *spec, FILE *out)
-{
-    fprintf(out, "%6s %10s %10s %10s  %-*s %s\n", "step", "reward", "return", "value",
-            spec->n_actions ? 6 : 11 * (int)(spec->action_size < MOST_ACTIONS ? spec->action_size : MOST_ACTIONS),
-            "action", is_image(spec) ? "" : "observation");
-}
-
-static void show_step(const rp_env_spec *spec, const struct episode *episode, const struct agent_choice *choice,
-                      double reward, const void *observation, FILE *out)
-{
-    fprintf(out, "%6llu %10.4g %10.4g %10.4g ", (unsigned long long)episode->steps, reward, episode->value,
-            (double)choice->value);
-    if (spec->n_actions)
-        fprintf(out, " %-6d", choice->discrete);
-    for (uint32_t i = 0; i < spec->action_size && i < MOST_ACTIONS; i++) /* canonical: the bounds are -1 and 1 */
-        fprintf(out, " %10.4f", (double)choice->continuous[i]);
-    if (is_image(spec)) {
-        fputc('\n', out);
-        show_image(spec, observation, out);
-    } else {
-        show_vector(spec, observation, out);
-    }
-}
-
-static void show_end(const struct episode *episode, FILE *out)
-{
-    fprintf(out, "%s after %llu steps with a return of %.6g\n\n",
-            episode->truncated ? "cut off by the time limit" : "ended", (unsigned long long)episode->steps,
-            episode->value);
-}
-
 /* ---- a saved learner without a broker: the return of its policy over some episodes, and one episode to look at ---- */
 
 struct measured {
@@ -500,22 +427,17 @@ static void add_episode(struct measured *self, const struct episode *episode)
     self->steps += episode->steps;
 }
 
-static rp_status run_episode(struct environment_loop *loop, const struct worker *worker, bool show, rp_error *err)
+static rp_status run_episode(struct environment_loop *loop, const struct worker *worker, struct show *show,
+                             rp_error *err)
 {
-    const rp_env_spec *spec = worker_spec(worker);
-    if (show)
-        show_head(spec, stdout);
     for (bool ended = false; !ended;) {
         if (worker_stopped(worker))
             return err_set(err, RP_CANCELLED, "stopped within an episode");
         double before = loop->running ? loop->episode.value : 0.0;
         RP_TRY(environment_loop_step(loop, &ended, err));
-        /* The action was chosen for the older of the two observations. */
         if (show)
-            show_step(spec, &loop->episode, &loop->actor.choice, loop->episode.value - before, loop->next, stdout);
+            show_step(show, loop, loop->episode.value - before, ended);
     }
-    if (show)
-        show_end(&loop->episode, stdout);
     return RP_OK;
 }
 
@@ -556,12 +478,42 @@ static rp_status measure_file(struct worker *worker, struct variables *variables
     rp_error none = {0};
     if (variables_load(variables, options->weights, &none) != RP_OK)
         variables->steps = 0; /* a policy of another program may not contain its learner step */
-    for (int64_t i = 0; i < worker->config->evaluator.episodes; i++) {
-        RP_TRY(run_episode(loop, worker, options->show && !options->json && i == 0, err));
-        add_episode(&measured, &loop->episode);
+    uint64_t episodes = (uint64_t)worker->config->evaluator.episodes;
+    struct show *show = options->show && !options->json
+                            ? show_new(env_name(&worker->config->environment), episodes, options->stop)
+                            : NULL;
+    rp_status status = RP_OK;
+    for (uint64_t i = 0; status == RP_OK && i < episodes; i++) {
+        status = run_episode(loop, worker, show, err);
+        if (status == RP_OK)
+            add_episode(&measured, &loop->episode);
     }
+    show_destroy(&show);
+    RP_TRY(status);
     worker_print_result(&measured, options->weights, variables->steps, options->json);
     return RP_OK;
+}
+
+/* ---- what others ask for: a counter that grows ---- */
+
+/* Time between two looks at the counter. */
+#define ASKED_NS (200 * NS_PER_MS)
+
+/* Zero-initialised. */
+struct asked {
+    int64_t next_ns, count;
+    bool known; /* count is what the counter was at the last look */
+};
+
+/* True if the counter has grown since the last look; the first look only learns its value. The counter of a new broker begins at 0. */
+static bool worker_asked(const struct worker *self, struct asked *asked, const char *counter)
+{
+    int64_t now = clock_ns(), count = 0;
+    if (now < asked->next_ns || rp_counter_read(self->client, counter, READ_MS, &count, NULL) != RP_OK)
+        return false;
+    bool more = asked->known && count > asked->count;
+    *asked = (struct asked){.next_ns = now + ASKED_NS, .count = count, .known = true};
+    return more;
 }
 
 /* ---- an evaluator: greedy, and without an adder, so it never inserts; it owns best.weights ---- */
@@ -576,6 +528,7 @@ struct evaluator_work {
     struct variables variables;
     struct environment_loop loop;
     struct best_file best;
+    struct asked asked;
 };
 
 static void tell(struct evaluator_work *self, const struct best *result, double seconds)
@@ -585,8 +538,8 @@ static void tell(struct evaluator_work *self, const struct best *result, double 
         {"episodes", (double)result->episodes},
         {"seconds", seconds},
     };
-    worker_report(&self->worker, result->environment_steps, result->learner_steps, scalars,
-                  sizeof scalars / sizeof scalars[0]);
+    const struct run_log_at at = {run_log_now(), result->environment_steps, result->learner_steps};
+    worker_report(&self->worker, self->loop.env, &at, scalars, sizeof scalars / sizeof scalars[0]);
     log_line(LEVEL_INFO, "A0303", "evaluation", "return=%.6g episodes=%llu environment_steps=%llu learner_steps=%llu",
              result->value, (unsigned long long)result->episodes, (unsigned long long)result->environment_steps,
              (unsigned long long)result->learner_steps);
@@ -603,6 +556,7 @@ static rp_status evaluate_once(struct evaluator_work *self, uint64_t steps, doub
         .value = *mean, .episodes = episodes, .environment_steps = steps, .learner_steps = self->variables.steps};
     double seconds = (double)(clock_ns() - from) * 1e-9;
     best_file_offer(&self->best, self->worker.agent->tensors, self->worker.agent->n_policy, &result);
+    recording_save(self->loop.recording, env_name(&self->worker.config->environment), &result);
     tell(self, &result, seconds);
     return RP_OK;
 }
@@ -678,7 +632,8 @@ static rp_status worker_evaluate(struct evaluator_work *self, rp_error *err)
         if (status != RP_OK && worker_try_again(worker, status))
             continue;
         RP_TRY(status);
-        if (!last && (every == 0 || at < next)) {
+        bool asked = worker_asked(worker, &self->asked, COUNTER_EVALUATE);
+        if (!last && !asked && (every == 0 || at < next)) {
             RP_TRY(pause_looking(worker, variables, err));
             continue;
         }
@@ -717,6 +672,7 @@ rp_status worker_evaluator(const struct worker_options *options, rp_error *err)
         status = measure_file(&self.worker, &self.variables, &self.loop, err);
     } else if (status == RP_OK) {
         best_file_open(&self.best, options->config->folder, !options->resume);
+        self.loop.recording = recording_new(options->config->folder, !options->resume);
         status = reached_before(&self) ? RP_OK : worker_evaluate(&self, err);
     }
     status = worker_unless_stopped(&self.worker, status);
@@ -746,6 +702,7 @@ struct learner_work {
     uint64_t broker;     /* instance of the broker that has this learner's parameters; 0: none */
     uint64_t counted_at; /* instance of the broker whose count of environment steps is complete; 0: none yet */
     uint64_t most_steps; /* the largest count of environment steps so far */
+    struct asked asked;
 };
 
 static rp_status save(struct learner_work *self, rp_error *err)
@@ -834,7 +791,8 @@ static void learner_report(struct learner_work *self)
     scalars[n++] = (struct agent_scalar){"fingerprint", (double)learner_fingerprint(self->learner)};
     for (uint32_t i = 0; i < stats.n_scalars; i++)
         scalars[n++] = stats.scalars[i];
-    worker_report(worker, self->environment_steps, worker->agent->steps, scalars, n);
+    const struct run_log_at at = {run_log_now(), self->environment_steps, worker->agent->steps};
+    run_log_report(worker->log, &at, scalars, n);
 }
 
 /* A restarted broker has no parameters, and without them new actors do not begin: the learner would wait for their
@@ -893,6 +851,8 @@ static rp_status worker_learn(struct learner_work *self, rp_error *err)
         int64_t now = clock_ns();
         if (worker_report_due(worker)) {
             learner_report(self);
+            if (worker_asked(worker, &self->asked, COUNTER_SAVE))
+                save_or_say(self);
             if (has_learned_enough(self))
                 break;
         }

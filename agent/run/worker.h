@@ -14,7 +14,7 @@ struct worker_options {
     uint32_t index;
     const atomic_bool *stop;
     const char *weights; /* evaluator: a saved learner instead of a broker; NULL: from the broker */
-    bool show, json;     /* with weights: print the first episode step by step; print the result as JSON */
+    bool show, json;     /* with weights: show the episodes; print the result as JSON */
     bool resume;        /* continue from the folder's state, if there is one: of a learner, or of the best evaluation */
     int64_t connect_ms; /* how long to wait for the broker at the start; 0: 30 s */
     void *context;      /* zmq context, for inproc; NULL: its own */
@@ -27,6 +27,9 @@ struct worker_options {
 #define COUNTER_LEARNER_STEPS "learner_steps"
 /* Learner steps + 1 of the parameters that a learner published at its end; 0: none has ended. */
 #define COUNTER_LEARNER_END "learner_end"
+/* Raised by whoever wants the evaluator to measure, or the learner to save its state, now. */
+#define COUNTER_EVALUATE "evaluations_asked"
+#define COUNTER_SAVE "saves_asked"
 /* In the run's folder. */
 #define LEARNER_STATE_FILE "learner.weights"
 

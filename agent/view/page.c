@@ -33,8 +33,7 @@ struct page_watch {
 
 struct page {
     struct page_host host;
-    atomic_bool leaving;  /* no call waits for the broker any more */
-    atomic_flag stopping; /* whatever the host can end was asked to end */
+    atomic_bool leaving; /* no call waits for the broker any more */
     struct page_watch watch;
 };
 
@@ -299,6 +298,15 @@ char *page_watch_state(struct page *self)
     char *state = watch->state ? strdup(watch->state) : NULL;
     pthread_mutex_unlock(&watch->lock);
     return state;
+}
+
+bool page_is_watched(struct page *self)
+{
+    struct page_watch *watch = &self->watch;
+    pthread_mutex_lock(&watch->lock);
+    bool watched = watch->asked_ns && clock_ns() - watch->asked_ns < LOOKING_NS;
+    pthread_mutex_unlock(&watch->lock);
+    return watched;
 }
 
 void page_get_state(void *ctx, const struct http_request *request, struct http_reply *reply)
@@ -603,10 +611,13 @@ static void end(struct page *page, struct http_reply *reply)
         http_fail(reply, 400, "this page cannot end anything: use replay-launch stop, or a signal to the broker");
         return;
     }
-    bool already = atomic_flag_test_and_set(&page->stopping); /* a second signal would kill it */
+    rp_error err = {0};
+    bool already = false;
+    if (host->stop(host->stop_ctx, &already, &err) != RP_OK) {
+        http_fail(reply, 400, "%s", err.text);
+        return;
+    }
     snprintf(text, sizeof text, "The %s ends%s.", host->what, already ? " already" : "");
-    if (!already)
-        host->stop(host->stop_ctx);
     http_say(reply, "text", text);
 }
 
@@ -630,10 +641,11 @@ static void do_change(void *ctx, const struct http_request *request, struct http
 
 /* ---- the files of the page, as they lie in files/. The assembler puts them into the program ---- */
 
-#define EMBED(name, file)                                                                                              \
+#define EMBED(name, file) EMBED_FROM(name, RP_PAGE_FILES "/" file)
+#define EMBED_FROM(name, path)                                                                                         \
     __asm__(".pushsection .rodata\n"                                                                                   \
             ".global page_" #name "\n.hidden page_" #name "\npage_" #name ":\n"                                        \
-            ".incbin \"" RP_PAGE_FILES "/" file "\"\n"                                                                 \
+            ".incbin \"" path "\"\n"                                                                                   \
             ".global page_" #name "_end\n.hidden page_" #name "_end\npage_" #name "_end:\n.byte 0\n"                   \
             ".popsection\n");                                                                                          \
     extern const char page_##name[], page_##name##_end[];
@@ -641,6 +653,7 @@ static void do_change(void *ctx, const struct http_request *request, struct http
 EMBED(index, "index.html")
 EMBED(style, "style.css")
 EMBED(icon, "icon.svg")
+EMBED_FROM(dygraph, RP_DYGRAPHS)
 EMBED(app, "app.js")
 EMBED(util, "util.js")
 EMBED(store, "store.js")
@@ -649,8 +662,10 @@ EMBED(flow, "flow.js")
 EMBED(latency, "latency.js")
 EMBED(views, "views.js")
 EMBED(items, "items.js")
+EMBED(play, "play.js")
 EMBED(runs, "runs.js")
 EMBED(report, "report.js")
+EMBED(controls, "controls.js")
 EMBED(alone, "alone.js")
 
 #define JS "text/javascript; charset=utf-8"
@@ -661,6 +676,7 @@ static const struct page_file {
     {"index.html", "text/html; charset=utf-8", page_index, page_index_end},
     {"style.css", "text/css; charset=utf-8", page_style, page_style_end},
     {"icon.svg", "image/svg+xml", page_icon, page_icon_end},
+    {"dygraph.js", "text/javascript", page_dygraph, page_dygraph_end}, /* no module */
     /* a module comes after those that it imports */
     {"util.js", JS, page_util, page_util_end},
     {"chart.js", JS, page_chart, page_chart_end},
@@ -669,8 +685,10 @@ static const struct page_file {
     {"flow.js", JS, page_flow, page_flow_end},
     {"views.js", JS, page_views, page_views_end},
     {"items.js", JS, page_items, page_items_end},
+    {"play.js", JS, page_play, page_play_end},
     {"runs.js", JS, page_runs, page_runs_end},
     {"report.js", JS, page_report, page_report_end},
+    {"controls.js", JS, page_controls, page_controls_end},
     {"app.js", JS, page_app, page_app_end},
 };
 
@@ -685,7 +703,7 @@ void page_put_alone(struct text *out, const char *answers)
         text_add(out, "%.*s%s", (int)plain, rest, rest[plain] ? "\\u003c" : "");
         rest += plain + (rest[plain] != '\0');
     }
-    text_add(out, "</script>\n");
+    text_add(out, "</script>\n<script>\n%s</script>\n", page_dygraph);
     for (size_t i = 0; i < sizeof files / sizeof files[0]; i++)
         if (strcmp(files[i].type, JS) == 0)
             text_add(out, "<script type=\"text/plain\" class=\"module\" id=\"%s\">\n%s</script>\n", files[i].name,
@@ -721,7 +739,12 @@ static const struct http_route routes[] = {
 
 struct http_part page_part(struct page *self)
 {
-    return (struct http_part){routes, sizeof routes / sizeof routes[0], self};
+    return (struct http_part){.routes = routes, .n = sizeof routes / sizeof routes[0], .ctx = self};
+}
+
+struct http_part page_files(void)
+{
+    return (struct http_part){.routes = &routes[sizeof routes / sizeof routes[0] - 1], .n = 1};
 }
 
 /* ---- life ---- */
@@ -731,7 +754,6 @@ struct page *page_new(const struct page_host *host, rp_error *err)
     struct page *self = need_alloc(sizeof *self);
     self->host = *host;
     atomic_init(&self->leaving, false);
-    atomic_flag_clear(&self->stopping);
     if (watch_start(self, err) != RP_OK)
         page_destroy(&self);
     return self;

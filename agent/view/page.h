@@ -42,7 +42,8 @@ struct page_host {
     rp_status (*show)(void *ctx, bool sessions, rp_info **info, rp_info **waits, rp_error *err);
     void (*look)(void *ctx, struct page_run *out); /* NULL: there is no run */
     const char *what;                              /* that `stop` ends: "run", "broker" */
-    void (*stop)(void *stop_ctx); /* ends it in order, as a signal would; NULL: it cannot be ended from here */
+    /* Ends it in order, as a signal would; *already: somebody has asked before, and nothing is done. NULL: it cannot be ended from here. */
+    rp_status (*stop)(void *stop_ctx, bool *already, rp_error *err);
     void *stop_ctx;
 };
 
@@ -55,6 +56,8 @@ void page_leave(struct page *self);
 void page_destroy(struct page **self);
 /* The routes of the page. The last one takes every path, so other routes come first. */
 struct http_part page_part(struct page *self);
+/* The files alone. */
+struct http_part page_files(void);
 
 /* Answers /api/state. */
 void page_get_state(void *page, const struct http_request *request, struct http_reply *reply);
@@ -63,6 +66,8 @@ void page_get_state(void *page, const struct http_request *request, struct http_
 void page_put_alone(struct text *out, const char *answers);
 /* Copies the newest state, after a moment of waiting for one that is fresh: JSON, without its last "}". NULL: there is none yet. */
 char *page_watch_state(struct page *self);
+/* True if somebody has looked within the last seconds. */
+bool page_is_watched(struct page *self);
 /* Makes a state at once, which nobody may change: JSON, without its last "}". NULL: no memory. */
 char *page_make_state(const struct page_host *host);
 

@@ -19,6 +19,7 @@
 /* Parameters and reduce are polled all the time: only a long wait says something. */
 #define POLL_NS UINT64_C(5000000000)
 #define OTHERS_CORES 0.25
+#define OTHERS_SHARE 0.5 /* of the processors */
 #define BUSY_SHARE 0.95
 #define RATE_MOST 1e15 /* bytes/s */
 
@@ -27,6 +28,7 @@ const char *const why_cause_names[WHY_CAUSES] = {
     [WHY_PARAMETERS] = "parameters", [WHY_HOSTS] = "hosts",       [WHY_TOO_SMALL] = "size",  [WHY_MEMORY] = "memory",
     [WHY_OTHERS] = "others",         [WHY_NETWORK] = "network",   [WHY_FILLING] = "filling", [WHY_ACTORS] = "actors",
     [WHY_CORES] = "cores",           [WHY_LEARNERS] = "learners", [WHY_NOTHING] = "nothing", [WHY_IDLE] = "idle",
+    [WHY_PAUSED] = "paused",
 };
 const char *const why_side_names[WHY_SIDES] = {
     [WHY_NOBODY] = "", [WHY_SIDE_ACTORS] = "actors", [WHY_SIDE_LEARNERS] = "learners"};
@@ -217,6 +219,24 @@ static bool lost_shard(const struct why_facts *facts, struct why *out)
     return true;
 }
 
+static bool paused(const struct why_facts *facts, struct why *out)
+{
+    const Replay__InfoReply *info = info_of(facts);
+    for (size_t i = 0; i < info->n_tables; i++) {
+        const char *name = info->tables[i]->name;
+        if (!limiter_of(info->tables[i])->paused)
+            continue;
+        snprintf(out->table, sizeof out->table, "%s", name);
+        say(out, "Table '%.200s' is paused: inserts and samples wait.", name);
+        if (facts->run)
+            advise(out, "'replay-launch ask go' lets the run go on.");
+        else
+            advise(out, "'replay-ctl limiter %.200s go' lets it go on.", name);
+        return true;
+    }
+    return false;
+}
+
 /* Processes of lost hosts are the cause if none of a side is left, or if the others wait for that side. */
 static bool lost_host(const struct why_facts *facts, struct why *out)
 {
@@ -348,6 +368,8 @@ static bool taken_by_others(const struct why_facts *facts, struct why *out)
     if (!run || !(run->others >= OTHERS_CORES))
         return false;
     out->blocked = who_waits(facts);
+    if (out->blocked != WHY_NOBODY && run->others < OTHERS_SHARE * run->cores)
+        return false; /* they take too little to be why one side waits for the other */
     say(out, "Other programs take %.2g processors of this machine, and none is free.", run->others);
     advise(out, "The run gets faster when they end; plan.cores makes the plan count with fewer.");
     return true;
@@ -497,6 +519,7 @@ static bool (*const rules[WHY_CAUSES])(const struct why_facts *facts, struct why
     [WHY_FILLING] = filling,         [WHY_ACTORS] = actors_limit,
     [WHY_LEARNERS] = learners_limit, [WHY_CORES] = full_cores,
     [WHY_NOTHING] = nothing,         [WHY_IDLE] = idle,
+    [WHY_PAUSED] = paused,
 };
 
 bool why_limits(enum why_cause cause)

@@ -15,6 +15,7 @@ enum why_cause {
     WHY_BROKER,     /* the broker does not answer */
     WHY_DISK,       /* the journal's disk is full or slow */
     WHY_SHARD,      /* one of the broker's shards does not answer */
+    WHY_PAUSED,     /* somebody has paused a table */
     WHY_HOSTS,      /* processes that others wait for are on hosts that are lost */
     WHY_REDUCE,     /* learners wait for a learner that does not come */
     WHY_PARAMETERS, /* actors wait for parameters that nobody publishes */

@@ -55,7 +55,8 @@ static const struct schema_row rows[] = {
     {"memory_limit", SCHEMA_BYTES, ROOT(memory_limit), "4GiB", 1024 * KIB, 9e18, NULL, 0,
      "maximum memory for experience: its data, items with their keys, sessions, and data in flight"},
     {"shared_memory", SCHEMA_BOOL, ROOT(shared_memory), "true", 0, 0, NULL, 0,
-     "samplers of the same user on the same host read data themselves instead of getting it through a socket"},
+     "samplers and writers of the same user on the same host exchange large data in memory instead of through a "
+     "socket"},
     {"max_message_bytes", SCHEMA_BYTES, ROOT(max_message_bytes), "64MiB", 4 * KIB, 1024 * 1024 * KIB, NULL, 0,
      "largest message, and therefore the largest item with its chunks"},
     {"peer_backlog_bytes", SCHEMA_BYTES, ROOT(peer_backlog_bytes), "256MiB", 1024 * KIB, 9e18, NULL, 0,

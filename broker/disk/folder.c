@@ -17,6 +17,7 @@
 
 #include "proto/base/crc32c.h"
 #include "proto/base/error.h"
+#include "proto/base/io.h"
 #include "proto/base/need.h"
 
 static const char MAGIC[8] = {'R', 'P', 'L', 'Y', 'D', 'I', 'S', 'K'};
@@ -52,11 +53,8 @@ static uint32_t head_crc(const struct file_head *head)
 /* Reads a file's head. False: there is none, or it is damaged. */
 static bool head_read(int file, struct file_head *out)
 {
-    ssize_t n;
-    do
-        n = pread(file, out, sizeof *out, 0);
-    while (n < 0 && errno == EINTR);
-    return n == (ssize_t)sizeof *out && memcmp(out->magic, MAGIC, sizeof MAGIC) == 0 && out->crc == head_crc(out);
+    return io_read(file, out, sizeof *out, 0) == (ssize_t)sizeof *out && memcmp(out->magic, MAGIC, sizeof MAGIC) == 0 &&
+           out->crc == head_crc(out);
 }
 
 static bool head_of(const struct folder *self, const char *name, struct file_head *out)
@@ -296,15 +294,6 @@ int folder_read(const struct folder *self, enum disk_kind kind, uint64_t number,
     return -1;
 }
 
-static ssize_t head_write(int file, const struct file_head *head)
-{
-    ssize_t n;
-    do
-        n = pwrite(file, head, sizeof *head, 0);
-    while (n < 0 && errno == EINTR);
-    return n;
-}
-
 /* Creates a file that gets its name after its head is written: a broker that is killed before leaves no file without a
  * head. -1: the file system cannot do that, which is no error. */
 static int create_at_once(const struct folder *self, const char *name, const struct file_head *head)
@@ -312,7 +301,7 @@ static int create_at_once(const struct folder *self, const char *name, const str
     int file = openat(self->descriptor, ".", O_RDWR | O_TMPFILE | O_CLOEXEC, 0666);
     char link[64];
     snprintf(link, sizeof link, "/proc/self/fd/%d", file);
-    if (file >= 0 && head_write(file, head) == (ssize_t)sizeof *head &&
+    if (file >= 0 && io_write(file, head, sizeof *head, 0) &&
         linkat(AT_FDCWD, link, self->descriptor, name, AT_SYMLINK_FOLLOW) == 0)
         return file;
     if (file >= 0)
@@ -336,11 +325,9 @@ int folder_create(const struct folder *self, enum disk_kind kind, uint64_t numbe
                 name, strerror(errno));
         return -1;
     }
-    ssize_t n = head_write(file, &head);
-    if (n != (ssize_t)sizeof head) {
-        int why = n < 0 ? errno : ENOSPC;
-        err_set(err, why == ENOSPC ? RP_RESOURCE_EXHAUSTED : RP_IO, "file '%s/%s' cannot be written: %s", self->path,
-                name, strerror(why));
+    if (!io_write(file, &head, sizeof head, 0)) {
+        err_set(err, errno == ENOSPC ? RP_RESOURCE_EXHAUSTED : RP_IO, "file '%s/%s' cannot be written: %s", self->path,
+                name, strerror(errno));
         unlinkat(self->descriptor, name, 0);
         close(file);
         return -1;

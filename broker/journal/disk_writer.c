@@ -16,6 +16,7 @@
 
 #include "proto/base/clock.h"
 #include "proto/base/error.h"
+#include "proto/base/io.h"
 #include "proto/base/log.h"
 #include "proto/base/need.h"
 #include "proto/base/trace.h"
@@ -486,24 +487,6 @@ static bool is_space(int error)
     return error == ENOSPC || error == EDQUOT || error == EFBIG;
 }
 
-static bool write_at(int descriptor, const uint8_t *data, size_t size, uint64_t offset)
-{
-    while (size) {
-        ssize_t n = pwrite(descriptor, data, size, (off_t)offset);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n <= 0) {
-            if (n == 0)
-                errno = ENOSPC;
-            return false;
-        }
-        data += n;
-        size -= (size_t)n;
-        offset += (uint64_t)n;
-    }
-    return true;
-}
-
 /* Closes a segment before the next one begins. The next one relies on it, so it is synced first, or given to the
  * syncing thread, or remembered as not synced. False: not possible now. */
 static bool leave_segment(struct disk_writer *self)
@@ -601,7 +584,7 @@ static bool record_try(struct disk_writer *self, struct disk_job *job, int *erro
         *error = errno;
         return false;
     }
-    if (write_at(file->descriptor, job->data, job->size, job->offset)) {
+    if (io_write(file->descriptor, job->data, job->size, job->offset)) {
         file->dirty = true;
         file->end = job->offset + job->size;
         sync_start(self, file);

@@ -140,17 +140,17 @@ bool peer_charge(struct peer *peer, zmq_msg_t *message)
     return true;
 }
 
-static bool send_envelope(struct way way, const struct envelope *to)
+static bool send_envelope(struct port port, const struct envelope *to)
 {
     for (uint32_t at = 0; at < to->size; at += 1u + to->bytes[at])
-        if (!way_send_bytes(way, to->bytes + at + 1, to->bytes[at], true))
+        if (!port_send_bytes(port, to->bytes + at + 1, to->bytes[at], true))
             return false;
     return true;
 }
 
 /* ---- frames ---- */
 
-bool frames_receive(struct way from, zmq_msg_t *frames, uint32_t most, uint32_t *n, bool *whole)
+bool frames_receive(struct port from, zmq_msg_t *frames, uint32_t most, uint32_t *n, bool *whole)
 {
     *n = 0;
     *whole = true;
@@ -161,7 +161,7 @@ bool frames_receive(struct way from, zmq_msg_t *frames, uint32_t most, uint32_t 
         if (into != &surplus)
             zmq_msg_init(into);
         bool more;
-        if (!way_receive(from, into, &more)) {
+        if (!port_receive(from, into, &more)) {
             zmq_msg_close(into);
             return *n > 0;
         }
@@ -285,13 +285,13 @@ bool peer_send(struct peers *peers, const struct envelope *to, zmq_msg_t *header
 
 bool peer_send_now(struct peers *peers, const struct envelope *to, zmq_msg_t *header, zmq_msg_t *payload, uint32_t n)
 {
-    struct way way = {peers->service, peers->ducts ? &peers->ducts->replies : NULL};
+    struct port port = {peers->service, peers->channels ? &peers->channels->replies : NULL};
     uint64_t bytes = zmq_msg_size(header);
     for (uint32_t i = 0; i < n; i++)
         bytes += zmq_msg_size(&payload[i]);
-    bool sent = send_envelope(way, to) && way_send(way, header, n > 0);
+    bool sent = send_envelope(port, to) && port_send(port, header, n > 0);
     for (uint32_t i = 0; i < n && sent; i++)
-        sent = way_send(way, &payload[i], i + 1 < n);
+        sent = port_send(port, &payload[i], i + 1 < n);
     peers->counters.bytes_out += sent ? bytes : 0;
     if (!sent) {
         /* A client may leave before it has read its last replies: nobody needs a warning. */

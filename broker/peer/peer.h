@@ -12,7 +12,7 @@
 #include <zmq.h>
 
 #include "broker/loop/histogram.h"
-#include "proto/wire/duct.h"
+#include "proto/wire/channel.h"
 
 struct peers;
 struct unread;
@@ -60,7 +60,7 @@ bool peer_send_now(struct peers *peers, const struct envelope *to, zmq_msg_t *he
 
 /* Reads the frames of a message without waiting. False: there was none. Frames beyond the first `most` are read and dropped, and
  * *whole is false. The caller closes the frames. */
-bool frames_receive(struct way from, zmq_msg_t *frames, uint32_t most, uint32_t *n, bool *whole);
+bool frames_receive(struct port from, zmq_msg_t *frames, uint32_t most, uint32_t *n, bool *whole);
 void frames_close(zmq_msg_t *frames, uint32_t n);
 
 /* ---- output commit ----

@@ -259,7 +259,7 @@ static rp_status bind_all(struct peers *peers, rp_error *err)
 rp_status sockets_open(struct peers *peers, void *context, rp_error *err)
 {
     peers->context = context;
-    if (peers->ducts)
+    if (peers->channels)
         return RP_OK;
     if (!context) {
         peers->context = zmq_ctx_new();
@@ -465,7 +465,7 @@ bool zap_run(struct peers *peers)
     uint32_t n, served = 0;
     bool whole;
     while (self->zap && served < ZAP_PER_TURN && serve_held(peers) &&
-           frames_receive((struct way){self->zap, NULL}, frames, REQUEST_FRAMES + 1, &n, &whole)) {
+           frames_receive((struct port){self->zap, NULL}, frames, REQUEST_FRAMES + 1, &n, &whole)) {
         int64_t asked_ns = clock_now(&peers->loop->clock);
         if (!zap_serve(peers, frames, n, asked_ns))
             hold(self, frames, asked_ns);
@@ -476,11 +476,11 @@ bool zap_run(struct peers *peers)
 
 /* ---- all ---- */
 
-void peers_init(struct peers *self, struct loop *loop, const struct broker_config *config, struct ducts *ducts)
+void peers_init(struct peers *self, struct loop *loop, const struct broker_config *config, struct channels *channels)
 {
     self->loop = loop;
     self->config = config;
-    self->ducts = ducts;
+    self->channels = channels;
     commit_init(&self->commit);
     inflow_watch_init(&self->inflow);
     self->identities.anyone = (struct identity){.name = "anyone", .roles = KEY_ANY};

@@ -1,6 +1,6 @@
 /* The peers of a broker: everything between the sockets and the handlers of messages.
  *
- * This room owns the sockets (or the ducts of a local broker), the keys of clients, the routes of connected clients, the
+ * This room owns the sockets (or the channels of a local broker), the keys of clients, the routes of connected clients, the
  * requests that are not answered yet, the replies that are kept for retries, and the messages that wait for the journal. It offers sending
  * (peer.h), answering and waiting (request.h), and opening. It may use the loop, the configuration and the
  * wire format. It knows nothing of tables, samples or sessions. */
@@ -15,7 +15,7 @@
 #include "broker/peer/request.h"
 #include "proto/base/clock.h"
 #include "proto/base/log.h"
-#include "proto/wire/duct.h"
+#include "proto/wire/channel.h"
 
 struct broker_config;
 struct loop;
@@ -34,7 +34,7 @@ struct peer_counters {
 struct peers {
     struct loop *loop;
     const struct broker_config *config;
-    struct ducts *ducts; /* NULL: there are sockets */
+    struct channels *channels; /* NULL: there are sockets */
     /* sockets; all NULL in a local broker */
     void *context;
     bool own_context;
@@ -63,11 +63,11 @@ struct peers {
     struct log_limit service_log;
 };
 
-/* Borrows all three; ducts is NULL if there will be sockets. */
-void peers_init(struct peers *self, struct loop *loop, const struct broker_config *config, struct ducts *ducts);
+/* Borrows all three; channels is NULL if there will be sockets. */
+void peers_init(struct peers *self, struct loop *loop, const struct broker_config *config, struct channels *channels);
 
 /* The three sockets of a broker are service (requests), ingest (inserts) and events (hints). Binds them and watches for connections
- * that end. context: a zmq context to bind in (for inproc); NULL: a new one, which is terminated by sockets_close. A broker with ducts
+ * that end. context: a zmq context to bind in (for inproc); NULL: a new one, which is terminated by sockets_close. A broker with channels
  * opens nothing. */
 rp_status sockets_open(struct peers *peers, void *context, rp_error *err);
 void sockets_close(struct peers *peers);

@@ -306,7 +306,7 @@ void monitor_run(struct peers *peers)
     zmq_msg_t frames[4];
     uint32_t n;
     bool whole;
-    while (self->socket && frames_receive((struct way){self->socket, NULL}, frames, 4, &n, &whole)) {
+    while (self->socket && frames_receive((struct port){self->socket, NULL}, frames, 4, &n, &whole)) {
         if (zmq_msg_size(&frames[0]) == 6) {
             uint16_t event;
             int32_t descriptor;

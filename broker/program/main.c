@@ -118,7 +118,7 @@ static void settings_print(const struct settings *self, const struct broker_conf
  * shards or a change it asks as a client. With keys it has a key that is made at each start, is in no file, and may do everything;
  * whoever asks over HTTP needs the token for that ---- */
 
-/* All but the pointers to page and web is set before their threads start, and never changed after that. */
+/* All but the last three is set before their threads start, and never changed after that. */
 struct site {
     struct broker *broker; /* to stop it; nothing else of it is touched */
     char *service;         /* endpoint of the broker as this process connects to it */
@@ -126,6 +126,7 @@ struct site {
     struct key key;        /* of the page */
     struct page *page;
     _Atomic(struct web *) web; /* the page may ask before it is there */
+    atomic_bool stopping;
 };
 
 /* Adds the public half of a key in the folder, if it is there. */
@@ -152,10 +153,13 @@ static void find_broker(void *ctx, struct page_door *out)
     add_broker(self, ALLOW_BROKER_KEY, &out->key);
 }
 
-static void stop_broker(void *ctx)
+static rp_status stop_broker(void *ctx, bool *already, rp_error *err)
 {
     struct site *self = ctx;
+    (void)err;
+    *already = atomic_exchange(&self->stopping, true);
     broker_stop(self->broker);
+    return RP_OK;
 }
 
 static rp_status show(void *ctx, bool sessions, rp_info **info, rp_info **waits, rp_error *err)

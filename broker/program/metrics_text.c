@@ -169,9 +169,10 @@ static void put_histogram(const struct writer *self, const char *name, const cha
 {
     struct text *out = self->out;
     const struct figure_scale *scale = bounds->scale;
-    uint64_t below = 0;
+    uint64_t below = 0, count = histogram_count(histogram);
     uint32_t next = 0;
-    for (uint32_t b = scale->first; b <= scale->last; b += scale->step) {
+    /* What never happened has no buckets but the last: most commands are never used. */
+    for (uint32_t b = scale->first; count && b <= scale->last; b += scale->step) {
         while (next <= b)
             below += histogram->counts[next++];
         out_text(out, name);
@@ -182,10 +183,9 @@ static void put_histogram(const struct writer *self, const char *name, const cha
         out_u64(out, below);
         out_text(out, "\n");
     }
-    double count = (double)histogram_count(histogram);
-    put_sample(self, name, "_bucket", labels, "le=\"+Inf\"", count);
+    put_sample(self, name, "_bucket", labels, "le=\"+Inf\"", (double)count);
     put_sample(self, name, "_sum", labels, NULL, histogram->sum / scale->per_unit);
-    put_sample(self, name, "_count", labels, NULL, count);
+    put_sample(self, name, "_count", labels, NULL, (double)count);
 }
 
 static void put_histograms(const struct writer *self, const struct figure *figure, const struct rows *rows)

@@ -10,26 +10,17 @@
 #include <unistd.h>
 
 #include "proto/base/clock.h"
+#include "proto/base/io.h"
 
 #define FRESH_NS (100 * NS_PER_MS)
 #define INTERVAL_NS NS_PER_S
-
-static bool read_file(const char *path, char *text, size_t size)
-{
-    FILE *file = fopen(path, "re");
-    size_t n = file ? fread(text, 1, size - 1, file) : 0;
-    if (file)
-        fclose(file);
-    text[n] = '\0';
-    return n > 0;
-}
 
 /* Names a thread: the first is the core thread, those of libzmq say what they do. */
 static void thread_name(long id, char *out, size_t size)
 {
     char path[64], name[32];
     snprintf(path, sizeof path, "/proc/self/task/%ld/comm", id);
-    if (id == (long)getpid() || !read_file(path, name, sizeof name))
+    if (id == (long)getpid() || !io_text(path, name, sizeof name))
         snprintf(name, sizeof name, "%s", id == (long)getpid() ? "core" : "other");
     name[strcspn(name, "\n")] = '\0';
     int number;
@@ -47,7 +38,7 @@ static double thread_cpu(long id)
     char path[64], text[128];
     unsigned long long ns = 0;
     snprintf(path, sizeof path, "/proc/self/task/%ld/schedstat", id);
-    if (read_file(path, text, sizeof text))
+    if (io_text(path, text, sizeof text))
         sscanf(text, "%llu", &ns);
     return (double)ns / (double)NS_PER_S;
 }
@@ -114,7 +105,7 @@ static double start_time(void)
     char text[1024];
     unsigned long long ticks = 0;
     struct timespec wall, boot;
-    const char *end = read_file("/proc/self/stat", text, sizeof text) ? strrchr(text, ')') : NULL;
+    const char *end = io_text("/proc/self/stat", text, sizeof text) ? strrchr(text, ')') : NULL;
     if (!end || sscanf(end + 1, " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu",
                        &ticks) != 1)
         return 0;
@@ -130,7 +121,7 @@ static void look_at_process(Replay__ProcessInfo *self)
     unsigned long long size = 0, resident = 0;
     struct timespec cpu;
     uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
-    if (read_file("/proc/self/statm", text, sizeof text))
+    if (io_text("/proc/self/statm", text, sizeof text))
         sscanf(text, "%llu %llu", &size, &resident);
     self->pid = (uint64_t)getpid();
     self->virtual_bytes = size * page;

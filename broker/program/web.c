@@ -390,7 +390,7 @@ static rp_status start(struct web *self, const struct web_options *options, rp_e
         http_make_token(self->token);
     }
     const struct http_options server = {.address = options->address,
-                                        .part = {routes, N_ROUTES, self},
+                                        .part = {routes, N_ROUTES, self, false},
                                         .further = options->further,
                                         .token = self->token,
                                         .reader = self->reader,

@@ -33,6 +33,9 @@ struct kept_sample {
     int64_t since_ns;
     bool leased; /* in the list of leases, which is oldest first */
     struct kept_sample *older_lease, *newer_lease;
+    uint64_t lease_bytes; /* of its bytes: those that go with the lease */
+    void *lent;           /* shared memory for its reply; NULL: none */
+    uint64_t lent_bytes;
     uint64_t own_bytes; /* of its bytes: other than of chunks */
     struct picks picks; /* if info.holds */
     /* Otherwise: key[n], priority[n], probability[n], times_sampled[n]. */
@@ -55,6 +58,12 @@ static double *kept_probability(const struct kept_sample *self)
 static uint32_t *kept_times_sampled(const struct kept_sample *self)
 {
     return (uint32_t *)(void *)(self->block + (size_t)self->n * 24);
+}
+
+/* Returns the bytes that are kept of n picks when nothing holds them. */
+static uint64_t bare_bytes(uint32_t n)
+{
+    return sizeof(struct kept_sample) + (uint64_t)n * KEPT_ITEM_BYTES;
 }
 
 /* True if the picks are held only because the client reads their data itself. */
@@ -147,8 +156,13 @@ static void sample_release(struct kept_samples *self, struct kept_sample *sample
     self->releasing = true;
 }
 
-static void lease_add(struct kept_samples *self, struct kept_sample *sample)
+/* Adds a lease, or bytes to it. */
+static void lease_add(struct kept_samples *self, struct kept_sample *sample, uint64_t bytes)
 {
+    sample->lease_bytes += bytes;
+    self->lease_bytes += bytes;
+    if (sample->leased)
+        return;
     sample->leased = true;
     sample->newer_lease = NULL;
     sample->older_lease = self->newest_lease;
@@ -160,14 +174,34 @@ static void lease_remove(struct kept_samples *self, struct kept_sample *sample)
 {
     if (!sample->leased)
         return;
+    self->lease_bytes -= sample->lease_bytes;
+    sample->lease_bytes = 0;
     sample->leased = false;
     *(sample->older_lease ? &sample->older_lease->newer_lease : &self->oldest_lease) = sample->newer_lease;
     *(sample->newer_lease ? &sample->newer_lease->older_lease : &self->newest_lease) = sample->older_lease;
 }
 
+/* Frees the memory that was lent for the reply. */
+static void lent_end(struct kept_samples *self, struct kept_sample *sample)
+{
+    if (!sample->lent)
+        return;
+    shm_free(self->samples->store->shm, sample->lent);
+    sample->lent = NULL;
+    self->list.bytes -= sample->lent_bytes;
+    sample->kept.bytes -= sample->lent_bytes;
+    if (!is_lease(&sample->info)) {
+        lease_remove(self, sample);
+        return;
+    }
+    self->lease_bytes -= sample->lent_bytes;
+    sample->lease_bytes -= sample->lent_bytes;
+}
+
 /* Takes a sample out of the lists. */
 static void sample_remove(struct kept_samples *self, struct kept_sample *sample)
 {
+    lent_end(self, sample);
     lease_remove(self, sample);
     kept_list_remove(&self->list, &sample->kept);
     self->samples->store->overhead -= sample->own_bytes;
@@ -247,7 +281,7 @@ static bool lease_move(struct kept_samples *self, struct kept_sample *sample, st
     *out = sample->picks;
     sample->picks = (struct picks){0};
     sample->info.holds = false;
-    uint64_t own = sizeof *sample + (uint64_t)sample->n * KEPT_ITEM_BYTES;
+    uint64_t own = bare_bytes(sample->n);
     self->list.bytes += own - sample->kept.bytes;
     self->samples->store->overhead += own - sample->own_bytes;
     sample->kept.bytes = sample->own_bytes = own;
@@ -257,6 +291,9 @@ static bool lease_move(struct kept_samples *self, struct kept_sample *sample, st
 /* Ends a lease: its chunks are released. */
 static void lease_end(struct kept_samples *self, struct kept_sample *sample)
 {
+    lent_end(self, sample);
+    if (!sample->leased)
+        return;
     struct kept_sample *held = sample_new(self);
     held->info = sample->info;
     if (lease_move(self, sample, &held->picks)) {
@@ -290,18 +327,16 @@ static void log_full(struct kept_samples *self, const struct kept_info *info, ui
                  (unsigned long long)self->budget, held);
 }
 
-/* A lease takes only the room of other leases. */
+/* A lease takes only the room of other leases; if that is not enough, they stay. */
 static bool make_room(struct kept_samples *self, struct kept_client *client, uint64_t bytes, bool lease)
 {
-    if (bytes > self->budget)
+    if (bytes > self->budget || (lease && self->list.bytes - self->lease_bytes + bytes > self->budget))
         return false;
     while (client->count >= (client->settled ? KEPT_SETTLING : KEPT_PER_CLIENT))
         sample_drop(self, (struct kept_sample *)client->first);
     while (self->list.bytes + bytes > self->budget && self->oldest_lease)
         lease_end(self, self->oldest_lease);
     while (self->list.bytes + bytes > self->budget) {
-        if (lease)
-            return false;
         struct kept_sample *oldest = (struct kept_sample *)self->list.oldest;
         if (oldest->info.holds)
             log_full(self, &oldest->info, oldest->picks.n);
@@ -315,9 +350,8 @@ static bool make_room(struct kept_samples *self, struct kept_client *client, uin
 static struct kept_sample *keep(struct kept_samples *self, struct kept_client *client, const struct kept_info *info,
                                 struct picks *picks, struct kept_sample **reserved)
 {
-    uint64_t own = info->holds ? (uint64_t)picks->capacity * 72 + (uint64_t)picks->refs_capacity * 8
-                               : (uint64_t)picks->n * KEPT_ITEM_BYTES;
-    own += sizeof(struct kept_sample);
+    uint64_t own = info->holds ? bare_bytes(0) + (uint64_t)picks->capacity * 72 + (uint64_t)picks->refs_capacity * 8
+                               : bare_bytes(picks->n);
     uint64_t bytes = own + (info->holds ? held_bytes(picks, is_lease(info)) : 0);
     if (!make_room(self, client, bytes, is_lease(info))) {
         if (!is_lease(info))
@@ -343,7 +377,7 @@ static struct kept_sample *keep(struct kept_samples *self, struct kept_client *c
     sample->since_ns = self->samples->loop->now_ns;
     kept_list_add(&self->list, client, &sample->kept);
     if (is_lease(info))
-        lease_add(self, sample);
+        lease_add(self, sample, bytes - bare_bytes(sample->picks.n));
     self->samples->store->overhead += own;
     return sample;
 }
@@ -413,7 +447,8 @@ struct picks *kept_samples_keep(struct waiter *waiter, bool answered)
     struct kept_sample *sample = NULL;
     struct kept_info info = kept_samples_info(waiter);
     info.answered = answered;
-    waiter->shared = waiter->shared && client && id > client->settled && some_are_shared(&waiter->picks);
+    bool reads = waiter->shared && client && id > client->settled;
+    waiter->shared = reads && some_are_shared(&waiter->picks);
     info.holds = waiter->table->one_by_one || !answered || waiter->shared;
     if (client && id > client->settled) {
         if (info.holds)
@@ -425,6 +460,7 @@ struct picks *kept_samples_keep(struct waiter *waiter, bool answered)
         }
         client->shared |= waiter->shared;
     }
+    waiter->kept = reads && waiter->reads_packed ? sample : NULL;
     if (sample)
         return info.holds ? &sample->picks : &waiter->picks;
     waiter->shared = false;
@@ -433,6 +469,23 @@ struct picks *kept_samples_keep(struct waiter *waiter, bool answered)
     else if (client_id)
         EFFECT(loop, forget, client_id, id);
     return &waiter->picks;
+}
+
+void *kept_samples_lend(struct kept_samples *self, struct kept_sample *sample, size_t bytes)
+{
+    while (self->list.bytes + bytes > self->budget && self->oldest_lease && self->oldest_lease != sample)
+        lease_end(self, self->oldest_lease);
+    if (self->list.bytes + bytes > self->budget)
+        return NULL;
+    sample->lent = shm_alloc(self->samples->store->shm, bytes);
+    if (!sample->lent)
+        return NULL;
+    sample->lent_bytes = bytes;
+    sample->kept.bytes += bytes;
+    self->list.bytes += bytes;
+    lease_add(self, sample, bytes);
+    sample->kept.client->shared = true;
+    return sample->lent;
 }
 
 /* ---- retries ---- */
@@ -496,6 +549,7 @@ enum kept_found kept_samples_load(struct waiter *waiter)
     if (!sample)
         return KEPT_NOTHING;
     bool answered = sample->info.answered;
+    lent_end(self, sample);
     if (!sample->info.holds) {
         if (!look_up(waiter, sample))
             return KEPT_NO_MEMORY;

@@ -7,8 +7,8 @@
  * of a client ends or the broker stops while a sample is being filled, the unanswered sample is kept, and a retry
  * continues from its picks. Client 0 is anonymous and cannot retry: its samples are not kept.
  *
- * A client that reads shared memory has a lease: its picks hold their chunks, too, until it says that it has read them, or asks
- * again. A lease takes no room from other samples; it ends when they need the room, or after a second if memory is short. Then the
+ * A client that reads shared memory has a lease: its picks hold their chunks, too, and the memory that is lent for small ones, until
+ * it says that it has read them, or asks again. A lease takes no room from other samples; it ends when they need the room, or after a second if memory is short. Then the
  * keys stay. */
 #ifndef BROKER_KEPT_SAMPLES_H
 #define BROKER_KEPT_SAMPLES_H
@@ -38,6 +38,7 @@ struct kept_info {
 struct kept_samples {
     struct kept_list list;
     struct kept_sample *oldest_lease, *newest_lease; /* samples of the list */
+    uint64_t lease_bytes;                            /* of list.bytes, that go when all leases end */
     struct chore chore;                              /* releases what is in `dropped` */
     bool releasing;                                  /* the chore is running */
     struct samples *samples;
@@ -62,6 +63,8 @@ void kept_samples_unreserve(struct waiter *waiter);
 /* Keeps the waiter's picks, which are about to be sent (answered) or are left unanswered. Returns the picks to send: the
  * waiter's, or the kept ones, which are valid until the next call of this file. */
 struct picks *kept_samples_keep(struct waiter *waiter, bool answered);
+/* Returns shared memory for a reply that lies in no frame; it is the sample's, which has a lease with it. NULL: no room. */
+void *kept_samples_lend(struct kept_samples *self, struct kept_sample *sample, size_t bytes);
 /* Counts the waiter's picks as lost: nobody will ask for them again. */
 void kept_samples_lose(struct waiter *waiter);
 

@@ -66,38 +66,6 @@ bool picks_reserve_refs(struct picks *self, uint32_t n)
     return true;
 }
 
-bool picks_add(struct picks *self, const struct table *table, uint32_t slot, double probability)
-{
-    const struct item *item = &table->in.items[slot];
-    if ((self->n == self->capacity && !picks_reserve(self, 1)) || !picks_reserve_refs(self, item->span.n))
-        return false;
-    struct chunk *const *chunks = span_chunks(&item->span);
-    uint32_t i = self->n++;
-    self->key[i] = item->key;
-    self->age_ns[i] = (uint64_t)item->insert_ns; /* turned into an age when the reply is made */
-    self->policy[i] = item->policy;
-    self->step[i] = chunks[0]->step + item->span.offset;
-    self->priority[i] = item->priority;
-    self->probability[i] = probability;
-    self->times_sampled[i] = item->times_sampled;
-    self->session[i] = chunks[0]->session;
-    self->layout[i] = item->span.layout;
-    self->offset[i] = item->span.offset;
-    self->length[i] = item->span.length;
-    self->chunks[i] = item->span.n;
-    for (uint32_t c = 0; c < item->span.n; c++) {
-        if (!self->borrowed)
-            chunk_hold(chunks[c]);
-        self->refs[self->n_refs++] = chunks[c];
-    }
-    if (!self->borrowed)
-        layouts_at(table->layouts, item->span.layout)->refs++;
-    if (table->tables->disk.ctx)
-        for (uint32_t c = 0; c < item->span.n; c++)
-            chunks[c]->hot = 1;
-    return true;
-}
-
 void picks_own(struct picks *self, struct samples *samples)
 {
     if (!self->borrowed)

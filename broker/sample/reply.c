@@ -1,6 +1,7 @@
 /* From picks to frames. What travels of a chunk is a piece of it: the rows that the items of the reply need, or all of it if a
  * block that is needed is compressed. Small pieces are packed into one frame, large ones are frames of their own, without a copy
- * where they are whole chunks. To a client that reads shared memory, data there does not travel: its place is told. */
+ * where they are whole chunks. To a client that reads shared memory, data there does not travel: its place is told, and small pieces
+ * are packed there, too. */
 #include "broker/sample/reply.h"
 
 #include <stdlib.h>
@@ -23,6 +24,8 @@
 #define HOT_HEADERS 256u
 /* A chunk with fewer bytes travels whole: to cut it would cost more than to send it. */
 #define CUT_BYTES 1024u
+/* Fewer packed bytes travel, though the client reads shared memory: a short frame costs less. */
+#define LEND_LEAST (8u << 10)
 /* Pieces of one chunk in a reply, for items that lie apart in it; then the last one grows. */
 #define PIECES_MOST 8u
 /* The parameter slot whose version says how stale an item is. */
@@ -77,6 +80,7 @@ struct reply_build {
     bool cut, shifted;   /* some piece is not its whole chunk; some does not begin with it */
     bool shared;         /* the client reads shared memory */
     size_t small_bytes;  /* of the needed blocks of small chunks */
+    uint64_t lent[3];    /* place, stamp and bytes of the small pieces; no bytes: they are in a frame */
     uint32_t mark;       /* marks the layouts that are in the reply */
 };
 
@@ -345,6 +349,34 @@ static uint32_t add_needed_blocks(struct reply_build *self, const struct piece *
     return bytes;
 }
 
+/* Collects the blocks of the common reply: whole small chunks of one column. False: it is another one. */
+static bool collect_plain(struct reply_build *self)
+{
+    uint32_t n = self->n_chunks, *size = self->block_size, *length = self->chunk_length, *blocks = self->chunk_blocks;
+    uint8_t *codec = self->block_codec;
+    size_t bytes = 0;
+    if (self->cut || !self->full || n > self->block_capacity)
+        return false;
+    for (uint32_t i = 0; i < n; i++) {
+        struct piece *piece = &self->piece[i];
+        const struct chunk *chunk = piece->chunk;
+        reply_build_prefetch(self, i + HEADERS_AHEAD);
+        if (!chunk->plain || chunk->bytes >= STORE_OWN_BYTES)
+            return false;
+        size[i] = piece->bytes = chunk->bytes;
+        length[i] = chunk->length;
+        blocks[i] = 1;
+        bytes += chunk->bytes;
+        codec[i] = chunk->codec;
+    }
+    memset(self->block_column, 0, n);
+    self->n_blocks = self->n_small = n;
+    self->n_shared = 0;
+    self->small_bytes = bytes;
+    self->alike = true;
+    return true;
+}
+
 /* Collects the blocks of all pieces, and counts the small and the shared ones. */
 static bool collect_blocks(struct reply_build *self)
 {
@@ -385,7 +417,7 @@ static bool reply_build_collect(struct reply_build *self, const struct layouts *
     if (++self->mark == 0)
         self->mark = 1;
     if (!reserve(self, picks->n_refs, picks->n) || !collect_layouts(self, layouts, picks) ||
-        !collect_pieces(self, picks) || !collect_blocks(self))
+        !collect_pieces(self, picks) || !(collect_plain(self) || collect_blocks(self)))
         return false;
     uint32_t large = self->n_chunks - self->n_small - self->n_shared;
     bool mixed = (self->n_small > 0) + (large > 0) + (self->n_shared > 0) > 1;
@@ -467,13 +499,12 @@ static uint8_t *copy_piece(const struct reply_build *self, const struct piece *p
     return piece_is_whole(piece) ? copy_needed(self, piece->chunk, out) : copy_rows(self, piece, out);
 }
 
-/* Prefetches the data of a chunk. Inlined always: see prefetch_picks. */
-static inline __attribute__((always_inline)) void prefetch_chunk(struct chunk *chunk)
+/* Prefetches the data of a chunk, whose first lines picking has fetched. Inlined always: see prefetch_picks. */
+static inline __attribute__((always_inline)) void prefetch_chunk(const struct chunk *chunk)
 {
-    const char *at = (const char *)chunk + 128;
-    uint32_t bytes = !chunk_is_split(chunk) && chunk->bytes < 1024 ? chunk->bytes : 0;
-    for (uint32_t i = 0; i < bytes; i += 64)
-        __builtin_prefetch(at + i);
+    size_t end = !chunk_is_split(chunk) && chunk->bytes < 1024 ? sizeof *chunk + chunk->bytes : 0;
+    for (size_t at = 128; at < end; at += 64)
+        __builtin_prefetch((const char *)chunk + at);
 }
 
 static void copy_small(const struct reply_build *self, uint8_t *out)
@@ -514,11 +545,25 @@ static bool frame_large(const struct reply_build *self, struct peer *peer, const
     return peer_frame(peer, message, data, piece->bytes);
 }
 
+/* Packs the small pieces where the client reads them. False: there is no room. */
+static bool lend_small(struct reply_build *self, struct samples *samples, struct kept_sample *kept)
+{
+    void *data = self->small_bytes >= LEND_LEAST ? kept_samples_lend(&samples->kept, kept, self->small_bytes) : NULL;
+    if (!data)
+        return false;
+    struct shm_place place = shm_place(samples->store->shm, data);
+    self->lent[0] = place.at;
+    self->lent[1] = place.stamp;
+    self->lent[2] = self->small_bytes;
+    copy_small(self, data);
+    return true;
+}
+
 /* Makes the payload frames. *n: frames made, which the caller closes if this fails. False: no memory. */
 static bool make_payload(const struct reply_build *self, struct peer *peer, zmq_msg_t *payload, uint32_t *n)
 {
     *n = 0;
-    if (self->n_small) {
+    if (self->n_small && !self->lent[2]) {
         uint8_t *data = malloc(self->small_bytes ? self->small_bytes : 1);
         if (!data)
             return false;
@@ -610,6 +655,7 @@ static void write_header(const struct reply_build *self, const struct sample_rep
         .place = self->place,
         .stamp = self->stamp,
         .n_places = self->n_shared,
+        .packed_at = self->lent[2] ? self->lent : NULL,
         .packed = self->n_small,
         .layouts = self->layouts.data,
         .layouts_size = self->layouts.size,
@@ -694,7 +740,9 @@ bool reply_picks(struct samples *samples, const struct sample_reply *reply)
     bool ok = reply_build_collect(build, samples->layouts, reply->picks);
     if (ok) {
         collect_places(build, samples->store);
-        samples->shared_samples += build->n_shared ? reply->picks->n : 0;
+        build->lent[2] = 0;
+        bool lent = reply->kept && lend_small(build, samples, reply->kept);
+        samples->shared_samples += build->n_shared || lent ? reply->picks->n : 0;
         collect_ages(build, samples, reply);
         ok = send_built(build, samples->peers, peer, reply, &sent);
     }

@@ -14,9 +14,10 @@ struct sample_reply {
     const struct picks *picks;
     const char *text;
     bool partial;
-    bool paid;         /* with the table's mass and room */
-    bool shared;       /* the client reads shared memory, and the picks hold their chunks for it */
-    int64_t waited_ns; /* since the request came; negative: the picks do not count in the table's statistics */
+    bool paid;                /* with the table's mass and room */
+    bool shared;              /* the client reads shared memory, and the picks hold their chunks for it */
+    struct kept_sample *kept; /* lends shared memory for packed chunks; NULL: they travel */
+    int64_t waited_ns;        /* since the request came; negative: the picks do not count in the table's statistics */
 };
 
 /* Sends the picks: of each chunk the rows that they need, and only the blocks that their layouts need. False: they did not go out, and

@@ -246,6 +246,9 @@ static __attribute__((noinline)) void fill_traced(struct waiter *self)
 
 void waiter_fill(struct waiter *self)
 {
+    if (self->seed && self->table->sampler_ops->seed)
+        self->table->sampler_ops->seed(self->table->in.sampler, self->seed);
+    self->seed = 0;
     if (trace_on(&self->table->loop->trace))
         fill_traced(self);
     else
@@ -358,6 +361,7 @@ void sample_answer(struct waiter *waiter, const char *text)
         .partial = !waiter->fetch && picks->n < waiter->want,
         .paid = waiter->paid,
         .shared = waiter->shared,
+        .kept = waiter->kept,
         .waited_ns = counts ? waiter->samples->loop->now_ns - waiter->wait.since_ns : -1,
     };
     bool sent =

@@ -100,6 +100,7 @@ struct waiter {
     bool (*serve)(struct waiter *self, bool *progress);
     uint32_t want;
     uint32_t stamp; /* distinct: marks the items picked */
+    uint64_t seed;  /* of its picks, before the first of them; 0: none */
     uint32_t flags; /* PICK_... of disk/record.h */
     bool distinct, flexible, whole;
     bool complete;                /* held with all that it will get */
@@ -110,8 +111,10 @@ struct waiter {
     uint32_t gone;                /* items of the first answer that are no longer in the table */
     bool fetch;                   /* asked for by key: nothing is counted */
     bool shared;                  /* its client reads shared memory */
+    bool reads_packed;            /* small chunks, too, which are put there for it */
     bool short_of_memory;         /* it could not take what the table had for it */
     struct kept_sample *reserved; /* memory to keep its picks in */
+    struct kept_sample *kept;     /* that lends memory for the reply; NULL: none does */
     struct park park;
     struct picks picks;
 };

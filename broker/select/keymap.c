@@ -15,12 +15,15 @@
 #include "proto/base/need.h"
 #include "proto/base/rng.h"
 
-#define LINE_KEYS 16u
+#define LINE_KEYS KEYMAP_LINE_KEYS
 #define FIRST_CELLS 256u
 #define MOVE_CELLS                                                                                                     \
     16u /* cells scanned for each new block while moving: enough to finish before the old directory is full */
-#define FIRST_LINES 256u /* lines of the first segment; each further segment is twice as large, up to: */
-#define MOST_LINES 32768u
+/* Lines of the first segment. Each further segment is twice as large, up to SMALL_LINES; all later ones are huge pages:
+ * look-ups go to all of them at random, and the misses of page tables cost as much as those of lines. */
+#define FIRST_LINES 256u
+#define SMALL_LINES 4096u
+#define HUGE_LINES 32768u
 
 /* value: 0 if the cell is free; slot << 1 | 1 if the block has one key, whose low bits are in tag; otherwise a pointer to
  * the line. tag: key with its low bits replaced by (keys in the line) - 1. */
@@ -74,9 +77,9 @@ static void count_bytes(struct keymap *self, size_t more, size_t less)
 static __attribute__((noinline)) void segment_new(struct keymap *self)
 {
     uint32_t lines = self->segments ? 2 * self->segments->segment.lines : FIRST_LINES;
-    if (lines > MOST_LINES)
-        lines = MOST_LINES;
-    union line *segment = reserve_map(lines * sizeof *segment);
+    if (lines > SMALL_LINES)
+        lines = HUGE_LINES;
+    union line *segment = reserve_map_dense(lines * sizeof *segment);
     segment->segment.next = self->segments;
     segment->segment.lines = lines;
     segment->segment.used = 1;
@@ -146,14 +149,14 @@ static struct directory *directory_of(const struct keymap *self, uint64_t hash)
 static struct directory directory_new(struct keymap *self, uint64_t cells)
 {
     count_bytes(self, cells * sizeof(struct entry), 0);
-    return (struct directory){.cells = reserve_map(cells * sizeof(struct entry)), .mask = cells - 1};
+    return (struct directory){.cells = reserve_map_dense(cells * sizeof(struct entry)), .mask = cells - 1};
 }
 
 static void directory_fini(struct keymap *self, struct directory *dir)
 {
     self->put = self->removed = NULL;
     size_t bytes = (dir->mask + 1) * sizeof(struct entry);
-    reserve_unmap(dir->cells, bytes);
+    reserve_unmap_dense(dir->cells, bytes);
     count_bytes(self, 0, bytes);
     *dir = (struct directory){0};
 }
@@ -249,7 +252,7 @@ void keymap_destroy(struct keymap **self)
     for (union line *segment = (*self)->segments; segment;) {
         union line *next = segment->segment.next;
         count_bytes(*self, 0, segment->segment.lines * sizeof *segment);
-        reserve_unmap(segment, segment->segment.lines * sizeof *segment);
+        reserve_unmap_dense(segment, segment->segment.lines * sizeof *segment);
         segment = next;
     }
     free(*self);
@@ -269,29 +272,35 @@ uint32_t keymap_get(const struct keymap *self, uint64_t key)
     return entry_slot(probe(directory_of(self, hash), hash, key), key);
 }
 
-/* Distances of the steps of keymap_get_many, in keys: far enough for a line to come from memory meanwhile. */
-enum { KEYS_AHEAD = 16, KEYS_RING = 2 * KEYS_AHEAD };
+/* Keys that keymap_get_many looks up at a time: enough for a line to come from memory meanwhile. */
+enum { KEYS_AT_ONCE = 64 };
+
+/* Three steps: the cells, the lines of slots, the slots. */
+static void get_some(const struct keymap *self, uint32_t n, const uint64_t *keys, uint32_t *slots)
+{
+    const struct entry *entry[KEYS_AT_ONCE];
+    for (uint32_t i = 0; i < n; i++) {
+        uint64_t hash = hash_block(self, keys[i]);
+        const struct directory *dir = directory_of(self, hash);
+        entry[i] = &dir->cells[hash & dir->mask];
+        __builtin_prefetch(entry[i]);
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        if (!is_of(entry[i], keys[i])) {
+            uint64_t hash = hash_block(self, keys[i]);
+            entry[i] = probe(directory_of(self, hash), hash, keys[i]);
+        }
+        __builtin_prefetch(line_of(entry[i]));
+    }
+    for (uint32_t i = 0; i < n; i++)
+        slots[i] = entry_slot(entry[i], keys[i]);
+}
 
 void keymap_get_many(const struct keymap *self, uint32_t n, const uint64_t *keys, uint32_t *slots)
 {
-    const struct directory *dir[KEYS_RING];
-    uint64_t hash[KEYS_RING];
-    const struct entry *entry[KEYS_RING];
-    /* Three steps, each KEYS_AHEAD keys behind the one before it: the cell, the line of slots, the slot. */
-    for (uint32_t i = 0; i < n + KEYS_RING; i++) {
-        uint32_t at = i % KEYS_RING, behind = (i + KEYS_AHEAD) % KEYS_RING;
-        if (i >= KEYS_RING)
-            slots[i - KEYS_RING] = entry_slot(entry[at], keys[i - KEYS_RING]);
-        if (i < n) {
-            hash[at] = hash_block(self, keys[i]);
-            dir[at] = directory_of(self, hash[at]);
-            __builtin_prefetch(&dir[at]->cells[hash[at] & dir[at]->mask]);
-        }
-        if (i >= KEYS_AHEAD && i - KEYS_AHEAD < n) {
-            entry[behind] = probe(dir[behind], hash[behind], keys[i - KEYS_AHEAD]);
-            if (!is_single(entry[behind]))
-                __builtin_prefetch(line_of(entry[behind]));
-        }
+    for (uint32_t some; n > 0; n -= some, keys += some, slots += some) {
+        some = n < KEYS_AT_ONCE ? n : KEYS_AT_ONCE;
+        get_some(self, some, keys, slots);
     }
 }
 

@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 #define KEYMAP_NONE UINT32_MAX
+#define KEYMAP_LINE_KEYS 16u
 
 struct keymap;
 

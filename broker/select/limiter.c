@@ -29,13 +29,15 @@ static double size_after(const struct limiter *self, uint64_t more)
 /* True if the last of n inserts in a row is allowed. Rounding keeps sums in order, so the inserts before it are allowed, too. */
 static bool may_insert(const struct limiter *self, uint64_t n)
 {
+    if (self->paused)
+        return false;
     return size_after(self, n) <= self->min_size || cursor_at(self, self->inserts + n, self->samples) <= self->max_diff;
 }
 
 /* True if the last of n samples in a row is allowed after `more` further inserts. */
 static bool may_sample(const struct limiter *self, uint64_t n, uint64_t more)
 {
-    return size_after(self, more) >= self->min_size &&
+    return !self->paused && size_after(self, more) >= self->min_size &&
            cursor_at(self, self->inserts + more, self->samples + n) >= self->min_diff;
 }
 
@@ -91,11 +93,6 @@ uint64_t limiter_sampleable(const struct limiter *self, uint64_t most)
 void limiter_inserted(struct limiter *self, uint64_t n)
 {
     self->inserts += n;
-}
-
-void limiter_sampled(struct limiter *self, uint64_t n)
-{
-    self->samples += n;
 }
 
 void limiter_refund(struct limiter *self, uint64_t n)
@@ -194,13 +191,21 @@ static const char *plural(uint64_t n)
     return n == 1 ? "" : "s";
 }
 
+/* A pause has no number after which it ends. */
+static bool explain_pause(const struct limiter *self, char *text, size_t size)
+{
+    if (self->paused)
+        snprintf(text, size, "the table is paused: 'replay-ctl limiter TABLE go' ends that");
+    return self->paused;
+}
+
 void limiter_explain_insert(const struct limiter *self, char *text, size_t size)
 {
     char cursor[40];
     char bound[40];
     if (size > 0)
         text[0] = '\0';
-    if (may_insert(self, 1))
+    if (explain_pause(self, text, size) || may_insert(self, 1))
         return;
     uint64_t missing = smallest(self, 1, may_insert_after_samples);
     snprintf(text, size,
@@ -217,7 +222,7 @@ void limiter_explain_sample(const struct limiter *self, uint64_t want, char *tex
     char bound[40];
     if (size > 0)
         text[0] = '\0';
-    if (want == 0 || may_sample(self, want, 0))
+    if (want == 0 || explain_pause(self, text, size) || may_sample(self, want, 0))
         return;
     uint64_t missing = smallest(self, want, may_sample);
     /* Of two reasons, the text names the one that holds longer. */

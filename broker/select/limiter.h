@@ -31,7 +31,8 @@ struct limiter_config {
 
 struct limiter {
     enum limiter_kind kind;
-    bool part; /* as configured */
+    bool part;   /* as configured */
+    bool paused; /* nothing is allowed; a restart ends it */
     double samples_per_insert;
     double min_size;      /* items without which nothing is sampled, at least 1 */
     double min_size_part; /* as configured: the parts of all shards add up to min_size of the table */
@@ -70,7 +71,10 @@ uint64_t limiter_insertable(const struct limiter *self, uint64_t most);
 uint64_t limiter_sampleable(const struct limiter *self, uint64_t most);
 
 void limiter_inserted(struct limiter *self, uint64_t n);
-void limiter_sampled(struct limiter *self, uint64_t n);
+static inline void limiter_sampled(struct limiter *self, uint64_t n)
+{
+    self->samples += n;
+}
 /* Takes back samples that were counted. */
 void limiter_refund(struct limiter *self, uint64_t n);
 void limiter_deleted(struct limiter *self, uint64_t n);
@@ -96,8 +100,8 @@ uint64_t limiter_size(const struct limiter *self);
 
 /* Both write a clause such as "needs 412 more inserts: the table has 88 items, min_size is 500": what the next insert, or a
  * sample of `want` items, waits for. Empty: it does not wait. The numbers are exact as long as nothing is deleted: with that
- * many more inserts (samples) it is possible, with one fewer it is not. The limiter never holds back both an insert and a sample
- * of one item. */
+ * many more inserts (samples) it is possible, with one fewer it is not. Unless it is paused, the limiter never holds back both an insert
+ * and a sample of one item. */
 void limiter_explain_insert(const struct limiter *self, char *text, size_t size);
 void limiter_explain_sample(const struct limiter *self, uint64_t want, char *text, size_t size);
 

@@ -27,14 +27,6 @@ static rp_status selector_check_plain(const char *name, const rp_option *options
     return RP_OK;
 }
 
-/* The update of a selector that does not regard priorities. */
-static void ignore_update(void *state, uint32_t slot, double priority)
-{
-    (void)state;
-    (void)slot;
-    (void)priority;
-}
-
 /* Slots that pick_distinct has taken out, and puts back at its end. Kept for the next call. */
 struct taken {
     struct taken_slot {
@@ -160,8 +152,8 @@ static uint32_t list_pick_distinct(void *state, uint32_t n, bool (*skip)(void *c
 
 #define LIST_OPS(name_, create_)                                                                                       \
     {                                                                                                                  \
-        .name = (name_), .create = (create_), .destroy = list_destroy, .insert = list_insert, .update = ignore_update, \
-        .remove = list_remove, .pick = list_pick, .pick_distinct = list_pick_distinct                                  \
+        .name = (name_), .create = (create_), .destroy = list_destroy, .insert = list_insert, .remove = list_remove,   \
+        .pick = list_pick, .pick_distinct = list_pick_distinct                                                         \
     }
 const rp_selector_ops selector_fifo = LIST_OPS("fifo", fifo_create);
 const rp_selector_ops selector_lifo = LIST_OPS("lifo", lifo_create);
@@ -205,6 +197,12 @@ static void *uniform_create(const rp_option *options, uint32_t n_options, uint32
     self->capacity = capacity;
     rng_seed(&self->rng, seed);
     return self;
+}
+
+static void uniform_seed(void *state, uint64_t seed)
+{
+    struct uniform *self = state;
+    rng_seed(&self->rng, seed);
 }
 
 static void uniform_insert(void *state, uint32_t slot, double priority)
@@ -319,13 +317,13 @@ const rp_selector_ops selector_uniform = {
     .create = uniform_create,
     .destroy = uniform_destroy,
     .insert = uniform_insert,
-    .update = ignore_update,
     .remove = uniform_remove,
     .pick = uniform_pick,
     .pick_distinct = uniform_pick_distinct,
     .save = uniform_save,
     .load = uniform_load,
     .mass = uniform_mass,
+    .seed = uniform_seed,
 };
 
 /* ---- min_heap and max_heap: pick the item of lowest or highest priority; among equals the item that was inserted or updated least
@@ -448,11 +446,14 @@ static void heap_insert(void *state, uint32_t slot, double priority)
     sift_up(self, self->count - 1, new_entry(self, slot, priority));
 }
 
-static void heap_update(void *state, uint32_t slot, double priority)
+static void heap_update(void *state, uint32_t n, const uint32_t *slots, const double *priorities)
 {
     struct heap *self = state;
-    assert(slot < self->capacity && self->entries[self->place[slot]].slot == slot);
-    replace(self, self->place[slot], new_entry(self, slot, priority));
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t slot = slots[i];
+        assert(slot < self->capacity && self->entries[self->place[slot]].slot == slot);
+        replace(self, self->place[slot], new_entry(self, slot, priorities[i]));
+    }
 }
 
 static void heap_remove(void *state, uint32_t slot)
@@ -550,6 +551,7 @@ const rp_selector_ops selector_max_heap = HEAP_OPS("max_heap", max_heap_create);
 
 #define LEAST_PRIORITY 1e-9
 #define DISTINCT_BLOCK 64u
+#define UPDATE_BLOCK 256u
 
 struct prioritized {
     struct sumtree tree;
@@ -639,6 +641,12 @@ static void *prioritized_create(const rp_option *options, uint32_t n_options, ui
     return self;
 }
 
+static void prioritized_seed(void *state, uint64_t seed)
+{
+    struct prioritized *self = state;
+    rng_seed(&self->rng, seed);
+}
+
 static rp_status prioritized_check(void *state, double priority, rp_error *err)
 {
     struct prioritized *self = state;
@@ -668,10 +676,23 @@ static void prioritized_insert(void *state, uint32_t slot, double priority)
     sumtree_set(&self->tree, slot, self->last_weight);
 }
 
-static void prioritized_update(void *state, uint32_t slot, double priority)
+static void prioritized_bounds(void *state, double *low, double *high)
+{
+    const struct prioritized *self = state;
+    *low = self->low;
+    *high = self->high;
+}
+
+static void prioritized_update(void *state, uint32_t n, const uint32_t *slots, const double *priorities)
 {
     struct prioritized *self = state;
-    sumtree_set(&self->tree, slot, weight_of(self, priority));
+    float weights[UPDATE_BLOCK];
+    for (uint32_t first = 0, some; first < n; first += some) {
+        some = n - first < UPDATE_BLOCK ? n - first : UPDATE_BLOCK;
+        for (uint32_t i = 0; i < some; i++)
+            weights[i] = weight_of(self, priorities[first + i]);
+        sumtree_set_many(&self->tree, some, slots + first, weights);
+    }
 }
 
 static void prioritized_remove(void *state, uint32_t slot)
@@ -838,6 +859,8 @@ const rp_selector_ops selector_prioritized = {
     .save = prioritized_save,
     .load = prioritized_load,
     .mass = prioritized_mass,
+    .seed = prioritized_seed,
+    .bounds = prioritized_bounds,
 };
 
 /* ---- by name */

@@ -8,6 +8,8 @@
 #define SUMTREE_FANOUT 16u
 #define EXACT_EVERY 127u /* prime, so that no regular pattern of changes always misses the same path */
 #define PICK_BLOCK 128u  /* descents in parallel; their lines fit into the first-level cache */
+#define SETS_AHEAD 16u   /* changes whose lines are fetched ahead */
+#define TOP_NODES 512u   /* running sums that are made for a block of picks */
 
 void sumtree_init(struct sumtree *self, uint32_t capacity)
 {
@@ -70,7 +72,7 @@ static void repair(struct sumtree *self, uint32_t slot, double taken)
     }
 }
 
-void sumtree_set(struct sumtree *self, uint32_t slot, float weight)
+static inline void set(struct sumtree *self, uint32_t slot, float weight)
 {
     assert(slot < self->capacity);
     float before = self->leaves[slot];
@@ -96,12 +98,33 @@ void sumtree_set(struct sumtree *self, uint32_t slot, float weight)
     }
 }
 
-void sumtree_prefetch(const struct sumtree *self, uint32_t slot)
+void sumtree_set(struct sumtree *self, uint32_t slot, float weight)
+{
+    set(self, slot, weight);
+}
+
+/* Inlined always: gcc drops calls of functions that only prefetch. */
+static inline __attribute__((always_inline)) void prefetch(const struct sumtree *self, uint32_t slot)
 {
     __builtin_prefetch(&self->leaves[slot], 1);
     __builtin_prefetch(&self->level[0][slot / SUMTREE_FANOUT], 1);
-    if (self->levels > 1)
-        __builtin_prefetch(&self->level[1][slot / (SUMTREE_FANOUT * SUMTREE_FANOUT)], 1);
+}
+
+void sumtree_prefetch(const struct sumtree *self, uint32_t slot)
+{
+    prefetch(self, slot);
+}
+
+void sumtree_set_many(struct sumtree *self, uint32_t n, const uint32_t *slots, const float *weights)
+{
+    uint32_t ahead = n < SETS_AHEAD ? n : SETS_AHEAD;
+    for (uint32_t i = 0; i < ahead; i++)
+        prefetch(self, slots[i]);
+    for (uint32_t i = 0; i < n; i++) {
+        if (i + ahead < n)
+            prefetch(self, slots[i + ahead]);
+        set(self, slots[i], weights[i]);
+    }
 }
 
 bool sumtree_set_until_exact(struct sumtree *self, uint32_t changes)
@@ -159,28 +182,75 @@ static inline uint32_t choose_leaf(const float *g, double point)
     return 4 * quad + (uint32_t)(sum1 <= rest) + (uint32_t)(sum2 <= rest) + (uint32_t)(sum3 <= rest);
 }
 
-/* Descends for n <= PICK_BLOCK picks together, level by level, so that the cache misses of one level overlap. A point that
+/* Prefetches the children of a node. Inlined always, as `prefetch`. */
+static inline __attribute__((always_inline)) void prefetch_children(const struct sumtree *self, uint32_t level,
+                                                                    uint32_t node)
+{
+    size_t first = SUMTREE_FANOUT * (size_t)node;
+    if (level == 0) {
+        __builtin_prefetch(self->leaves + first);
+        return;
+    }
+    __builtin_prefetch(self->level[level - 1] + first);
+    __builtin_prefetch(self->level[level - 1] + first + SUMTREE_FANOUT / 2);
+}
+
+/* The running sums of a level with few nodes: a search in them replaces the descent through the levels above it. */
+struct top {
+    double below[TOP_NODES]; /* of each node: the sum of those before it; INFINITY behind the last node */
+    double total;
+    uint32_t level;
+    uint32_t half; /* of the nodes, rounded up to a power of two */
+};
+
+/* Takes the lowest level with at most this many nodes. */
+static void top_init(struct top *self, const struct sumtree *tree, uint32_t most)
+{
+    uint32_t level = 0, nodes, half = 1;
+    while ((nodes = (uint32_t)((uint64_t)(tree->capacity - 1) >> (4 * level + 4)) + 1) > most) /* may shift by 32 */
+        level++;
+    while (2 * half < nodes)
+        half *= 2;
+    double sum = 0.0;
+    for (uint32_t i = 0; i < nodes; i++) {
+        self->below[i] = sum;
+        sum += tree->level[level][i];
+    }
+    for (uint32_t i = nodes; i < 2 * half; i++)
+        self->below[i] = (double)INFINITY;
+    self->total = sum;
+    self->level = level;
+    self->half = half;
+}
+
+static inline uint32_t choose_top(const struct top *self, double *point)
+{
+    uint32_t node = 0;
+    for (uint32_t half = self->half; half > 0; half /= 2)
+        node += self->below[node + half] <= *point ? half : 0;
+    *point -= self->below[node];
+    return node;
+}
+
+/* Picks for n <= PICK_BLOCK points together, level by level, so that the cache misses of one level overlap. A point that
  * rounding put past the last sum goes to the last node that exists; pick_again draws again if that node is empty. */
 static void descend(const struct sumtree *self, struct rng *rng, uint32_t n, uint32_t *slots)
 {
+    struct top top;
     double point[PICK_BLOCK];
-    double total = self->level[self->levels - 1][0];
+    top_init(&top, self, TOP_NODES / PICK_BLOCK * n); /* sums for a few picks cost more than the levels above */
     for (uint32_t j = 0; j < n; j++) {
-        point[j] = rng_unit(rng) * total;
-        slots[j] = 0;
+        point[j] = rng_unit(rng) * top.total;
+        slots[j] = choose_top(&top, &point[j]);
+        prefetch_children(self, top.level, slots[j]);
     }
-    for (uint32_t l = self->levels - 1; l-- > 0;) {
-        const double *nodes = self->level[l];
-        const char *next = l > 0 ? (const char *)self->level[l - 1] : (const char *)self->leaves;
-        size_t stride = SUMTREE_FANOUT * (l > 0 ? sizeof(double) : sizeof(float));
+    for (uint32_t l = top.level; l-- > 0;) {
         uint32_t last = (self->capacity - 1) >> (4 * l + 4);
         for (uint32_t j = 0; j < n; j++) {
-            uint32_t i = SUMTREE_FANOUT * slots[j] + choose_node(nodes + SUMTREE_FANOUT * (size_t)slots[j], &point[j]);
-            i = i < last ? i : last;
-            slots[j] = i;
-            const char *line = next + i * stride;
-            __builtin_prefetch(line);
-            __builtin_prefetch(line + stride - 64);
+            size_t first = SUMTREE_FANOUT * (size_t)slots[j];
+            uint32_t i = (uint32_t)first + choose_node(self->level[l] + first, &point[j]);
+            slots[j] = i < last ? i : last;
+            prefetch_children(self, l, slots[j]);
         }
     }
     for (uint32_t j = 0; j < n; j++)

@@ -131,7 +131,7 @@ static Replay__ServerInfo *server_info(struct arena *arena, const struct service
     add_commands(arena, service, info);
     add_failures(arena, peers, info);
     info->memory = memory_info(arena, service);
-    info->shared_clients = kept_samples_readers(&service->samples->kept);
+    info->shared_clients = kept_samples_readers(&service->samples->kept) + sessions->n_borrowed;
     info->shared_samples = service->samples->shared_samples;
     return info;
 }

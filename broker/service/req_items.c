@@ -61,8 +61,10 @@ static rp_status waiter_begin(struct service *service, const struct request *req
     waiter->flexible = ask->flexible;
     waiter->whole = ask->whole;
     waiter->distinct = ask->distinct;
+    waiter->seed = ask->seed;
     waiter->paid = ask->paid;
     waiter->shared = ask->shared && request->head.client && service->samples->store->shm;
+    waiter->reads_packed = waiter->shared && ask->shared >= WIRE_SHARED_PACKED;
     waiter->flags = flags_of(ask);
     if (ask->distinct && ++table->stamp == 0)
         table->stamp = 1;
@@ -321,13 +323,12 @@ rp_status req_update(struct service *service, struct request *request, rp_error 
     char text[300] = "";
     uint64_t keys[AT_ONCE];
     uint32_t slots[AT_ONCE];
+    double priorities[AT_ONCE];
     /* A key may occur several times in a batch: values are applied in order, so the last one wins. */
     for (uint32_t first = 0, n; first < ask.key.n; first += n) {
+        uint32_t found = 0;
         n = look_up(table, &ask, first, keys, slots);
-        for (uint32_t i = 0; i < ITEMS_AHEAD; i++)
-            prefetch_item(table, slots, i, n);
         for (uint32_t i = 0; i < n; i++) {
-            prefetch_item(table, slots, i + ITEMS_AHEAD, n);
             double priority = pb_f64(&ask.priority, first + i);
             rp_error why; /* filled if it is needed: clearing it for each key would cost more than the update */
             /* Before the key: whether a priority is allowed does not depend on what was evicted meanwhile. */
@@ -337,10 +338,12 @@ rp_status req_update(struct service *service, struct request *request, rp_error 
             } else if (slots[i] == KEYMAP_NONE) {
                 reply.missing++;
             } else {
-                table_update(table, slots[i], priority);
-                reply.applied++;
+                slots[found] = slots[i];
+                priorities[found++] = priority;
             }
         }
+        table_update(table, found, slots, priorities);
+        reply.applied += found;
     }
     table->stats.updates_missing += reply.missing;
     reply_change(service, request, &reply, text);
@@ -461,6 +464,13 @@ static rp_status read_change(const Replay__SetLimiter *ask, struct limiter_chang
     return read_value("error_buffer", ask->has_error_buffer_case, ask->error_buffer, &out->error_buffer, err);
 }
 
+/* A pause alone is no change of the settings, which would outlive the process. */
+static bool has_values(const Replay__SetLimiter *ask)
+{
+    return ask->has_samples_per_insert_case || ask->has_min_size_case || ask->has_min_diff_case ||
+           ask->has_max_diff_case || ask->has_error_buffer_case;
+}
+
 rp_status req_set_limiter(struct service *service, struct request *request, rp_error *err)
 {
     const Replay__SetLimiter *ask = (const Replay__SetLimiter *)request->body;
@@ -469,7 +479,10 @@ rp_status req_set_limiter(struct service *service, struct request *request, rp_e
     struct limiter_change change;
     RP_TRY(read_change(ask, &change, err));
     struct limiter trial = table->limiter;
-    RP_TRY(limiter_change(&trial, &change, err));
+    if (ask->has_paused_case)
+        trial.paused = ask->paused;
+    if (has_values(ask))
+        RP_TRY(limiter_change(&trial, &change, err));
     if (trial.min_size > (double)table->config->max_size)
         return err_set(err, RP_INVALID_ARGUMENT, "min_size %.0f can never be reached: max_size of table '%s' is %lld",
                        trial.min_size, table->name, (long long)table->config->max_size);
@@ -477,8 +490,8 @@ rp_status req_set_limiter(struct service *service, struct request *request, rp_e
     EFFECT(service->loop, limiter, table);
     char who[IDENTITY_QUOTED];
     log_line(LEVEL_INFO, "B0202", "limiter changed",
-             "table=%s samples_per_insert=%g min_size=%g min_diff=%g max_diff=%g key=%s", table->name,
-             trial.samples_per_insert, trial.min_size, trial.min_diff, trial.max_diff,
+             "table=%s samples_per_insert=%g min_size=%g min_diff=%g max_diff=%g paused=%d key=%s", table->name,
+             trial.samples_per_insert, trial.min_size, trial.min_diff, trial.max_diff, trial.paused,
              identity_quoted(request->identity, who));
     sockets_announce(service->peers, "table %s limiter", table->name);
     table_mark(table);

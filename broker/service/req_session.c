@@ -2,7 +2,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "broker/journal/stream.h"
 #include "broker/service/service.h"
@@ -71,11 +70,11 @@ static void hello_reply(struct service *service, struct request *request, struct
     }
     Replay__Arena shared = REPLAY__ARENA__INIT;
     if (service->samples->store->shm && request->identity->roles & (KEY_LEARNER | KEY_ADMIN)) {
-        struct shm_file file = shm_file(service->samples->store->shm);
-        shared.pid = (uint32_t)getpid();
-        shared.fd = (uint32_t)file.fd;
-        shared.size = file.size;
-        shared.nonce = file.nonce;
+        struct memfile_name name = memfile_name(shm_file(service->samples->store->shm));
+        shared.pid = name.pid;
+        shared.fd = name.fd;
+        shared.size = name.size;
+        shared.nonce = name.nonce;
         reply.arena = &shared;
     }
     if (session) {
@@ -87,6 +86,7 @@ static void hello_reply(struct service *service, struct request *request, struct
         reply.credit = credit_message(&arena, session, false);
         reply.resumed = resumed;
         reply.lost_messages = lost;
+        reply.reads = session->borrowed.data != NULL;
     }
     request_ok(service->peers, request, REPLAY__REPLY__BODY_HELLO, &reply.base);
     arena_fini(&arena);
@@ -186,6 +186,7 @@ rp_status req_hello(struct service *service, struct request *request, rp_error *
     session->notices = ask->notices;
     session->remote = request_is_remote(request);
     session->to = request->from;
+    session_borrow(session, ask->memory);
     hello_reply(service, request, session, resumed, lost);
     return RP_OK;
 }

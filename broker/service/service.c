@@ -199,7 +199,7 @@ bool service_receive(struct service *service)
     zmq_msg_t frames[64];
     uint32_t n;
     bool whole;
-    struct way from = {service->peers->service, service->peers->ducts ? &service->peers->ducts->requests : NULL};
+    struct port from = {service->peers->service, service->peers->channels ? &service->peers->channels->requests : NULL};
     if (!frames_receive(from, frames, 64, &n, &whole))
         return false;
     service->peers->counters.messages_in++;

@@ -27,6 +27,7 @@ struct intake {
     size_t packed_left;
     uint64_t bytes;     /* that count against the credit: of all frames, or 0 if the message was sent again */
     bool lone;          /* its only item may be sent without credit */
+    bool placed;        /* chunks that are not packed lie in the session's memory, not in frames */
     rp_status refused;  /* none of its items can be taken, for this reason; or RP_OK */
     const char *why;    /* text of refused */
     uint64_t allowance; /* inserts that the limiter of this run's table has allowed */
@@ -178,11 +179,6 @@ static rp_status chunk_check(const struct intake *self, const struct chunk_plan 
                              rp_error *err)
 {
     const struct columns *columns = self->session->columns;
-    if (plan->rows == 0)
-        return err_set(err, RP_INVALID_ARGUMENT, "it has no steps");
-    if (plan->raw_bytes > CHUNK_RAW_BYTES)
-        return err_set(err, RP_INVALID_ARGUMENT, "it has %llu bytes uncompressed, at most %llu are allowed",
-                       (unsigned long long)plan->raw_bytes, (unsigned long long)CHUNK_RAW_BYTES);
     for (uint32_t c = 0; c < columns->count; c++) {
         RP_TRY(block_check(&columns->column[c], plan, c, data, err));
         data += plan->size[c];
@@ -195,7 +191,11 @@ static rp_status chunk_store(struct intake *self, uint32_t i, const struct chunk
 {
     const struct wire_ingest *in = &self->in;
     uint32_t columns = self->session->columns->count;
-    RP_TRY(chunk_check(self, plan, data, err));
+    if (plan->rows == 0)
+        return err_set(err, RP_INVALID_ARGUMENT, "it has no steps");
+    if (plan->raw_bytes > CHUNK_RAW_BYTES)
+        return err_set(err, RP_INVALID_ARGUMENT, "it has %llu bytes uncompressed, at most %llu are allowed",
+                       (unsigned long long)plan->raw_bytes, (unsigned long long)CHUNK_RAW_BYTES);
     struct chunk *chunk =
         store_add(self->session->sessions->store, columns, data, (uint32_t)plan->bytes, plan->raw_bytes, message);
     if (!chunk)
@@ -207,7 +207,10 @@ static rp_status chunk_store(struct intake *self, uint32_t i, const struct chunk
     chunk->step = pb_u64(&in->chunk_step, i);
     chunk->episode = pb_u32(&in->chunk_episode, i);
     chunk->session = self->session->ordinal;
-    rp_status status = session_keep_chunk(self->session, plan->number, chunk, err);
+    /* What is checked is the broker's own copy: a writer could change its memory meanwhile. */
+    rp_status status = chunk_check(self, plan, chunk_data(chunk), err);
+    if (status == RP_OK)
+        status = session_keep_chunk(self->session, plan->number, chunk, err);
     if (status != RP_OK)
         store_release(self->session->sessions->store, chunk);
     return status;
@@ -222,8 +225,8 @@ static void chunk_refused(struct intake *self, uint64_t number, const rp_error *
     intake_complain(self->session->sessions, "B0205", "chunk refused", self->session, err->text);
 }
 
-/* Returns where chunk i lies: in the packed frame, or in a frame of its own (then *message is set). NULL: the frame is too
- * short, or has another size. *room: bytes of the frame that were left. */
+/* Returns where chunk i lies: in the packed frame, in the session's memory, or in a frame of its own (then *message is set). NULL: the
+ * frame or the memory is too short, or the frame has another size. *room: bytes that were left. */
 static const uint8_t *chunk_find(struct intake *self, uint32_t i, uint64_t bytes, zmq_msg_t **message, size_t *room)
 {
     const uint8_t *data = self->packed;
@@ -233,6 +236,13 @@ static const uint8_t *chunk_find(struct intake *self, uint32_t i, uint64_t bytes
         self->packed += taken;
         self->packed_left -= taken;
         return bytes <= left ? data : NULL;
+    }
+    if (self->placed) {
+        const struct borrowed *borrowed = &self->session->borrowed;
+        uint64_t place = pb_u64(&self->in.place, i - self->in.packed);
+        *message = NULL;
+        *room = place < borrowed->size ? (size_t)(borrowed->size - place) : 0;
+        return bytes <= *room ? borrowed->data + place : NULL;
     }
     *message = &self->payload[i - self->in.packed + (self->in.packed ? 1 : 0)];
     *room = zmq_msg_size(*message);
@@ -250,8 +260,9 @@ static bool take_chunk(struct intake *self, uint32_t i)
     const uint8_t *data = chunk_find(self, i, plan.bytes, &message, &room);
     rp_status status;
     if (!data)
-        status = err_set(&err, RP_BAD_MESSAGE, "%zu bytes are left in its frame where its blocks need %llu", room,
-                         (unsigned long long)plan.bytes);
+        status =
+            err_set(&err, RP_BAD_MESSAGE, "%zu bytes are left in its %s where its blocks need %llu", room,
+                    self->placed && i >= self->in.packed ? "writer's memory" : "frame", (unsigned long long)plan.bytes);
     else if (plan.number < self->session->oldest_chunk || session_chunk(self->session, plan.number))
         return true; /* already kept, or released */
     else
@@ -666,12 +677,27 @@ static const struct flow *lone_flow(const struct intake *self)
     return flow && flow->arrived == flow->resolved ? flow : NULL;
 }
 
-/* Checks the message as a whole: its bytes against the credit, its frames against its chunks. */
-static rp_status message_check(struct intake *self, rp_error *err)
+/* Returns the bytes of the chunks that lie in the session's memory. They count as those of frames do, but they cost their writer
+ * nothing: of a message that is too large, no more count than show it. */
+static uint64_t placed_bytes(const struct intake *self)
+{
+    const struct pb_array *sizes = &self->in.block_size;
+    uint32_t columns = self->session->columns->count;
+    uint64_t blocks = (uint64_t)self->in.n_chunks * columns, bytes = 0;
+    uint64_t most = (uint64_t)self->session->sessions->config->max_message_bytes;
+    if (blocks > BLOCKS_PER_MESSAGE) /* refused: they are not looked at */
+        return 0;
+    for (uint64_t i = (uint64_t)self->in.packed * columns; i < blocks && bytes <= most; i++)
+        bytes += pb_u32(sizes, sizes->n == blocks ? (uint32_t)i : 0);
+    return bytes <= most ? bytes : most + 1;
+}
+
+/* Checks the message as a whole: its bytes against the credit, its frames against its chunks. size: its bytes, sent again or not. */
+static rp_status message_check(struct intake *self, uint64_t size, rp_error *err)
 {
     struct session *session = self->session;
     struct sessions *sessions = session->sessions;
-    uint32_t frames = self->in.n_chunks - self->in.packed + (self->in.packed ? 1 : 0);
+    uint32_t frames = (self->placed ? 0 : self->in.n_chunks - self->in.packed) + (self->in.packed ? 1 : 0);
     /* Bytes that have arrived count as granted, whether they were or not: offered - returned stays true. */
     uint64_t allowed = session->allowed_bytes;
     bool over = session->received_bytes > allowed;
@@ -684,9 +710,9 @@ static rp_status message_check(struct intake *self, rp_error *err)
     if (self->n_payload != frames)
         return err_set(err, RP_BAD_MESSAGE, "%u payload frames where %u chunks, %u of them packed, need %u",
                        self->n_payload, self->in.n_chunks, self->in.packed, frames);
-    if (self->bytes > (uint64_t)sessions->config->max_message_bytes)
+    if (size > (uint64_t)sessions->config->max_message_bytes)
         return err_set(err, RP_RESOURCE_EXHAUSTED, "message %llu has %llu bytes, at most %lld are allowed",
-                       (unsigned long long)self->in.number, (unsigned long long)self->bytes,
+                       (unsigned long long)self->in.number, (unsigned long long)size,
                        (long long)sessions->config->max_message_bytes);
     if (!over || self->lone)
         return RP_OK;
@@ -719,6 +745,10 @@ static void take_message(struct intake *self)
     bool owes = session->owner->quota.inserts_per_second &&
                 identity_owes_s(session->owner, session->sessions->loop->now_ns) > 0.0;
     session->received = self->in.number;
+    /* A message that was made for a broker on the same host has places, and may come with frames all the same. */
+    self->placed = self->in.place.n > 0 && session->borrowed.data && self->n_payload == (self->in.packed > 0);
+    self->bytes += self->placed ? placed_bytes(self) : 0;
+    uint64_t size = self->bytes;
     if (self->in.number > session->counted) {
         session->counted = self->in.number;
         session->received_bytes += self->bytes;
@@ -735,7 +765,7 @@ static void take_message(struct intake *self)
     self->lone = lone != NULL;
     rp_error err;
     err.text[0] = '\0';
-    self->refused = message_check(self, &err);
+    self->refused = message_check(self, size, &err);
     self->why = err.text;
     bool early = owes && lone && lone->arrived >= lone->allowed;
     taken = taken && !early;
@@ -856,7 +886,7 @@ bool ingest_receive(struct sessions *sessions)
     static _Thread_local zmq_msg_t frames[FRAMES_MOST];
     uint32_t n;
     bool whole;
-    struct way from = {sessions->peers->ingest, sessions->peers->ducts ? &sessions->peers->ducts->data : NULL};
+    struct port from = {sessions->peers->ingest, sessions->peers->channels ? &sessions->peers->channels->data : NULL};
     if (!frames_receive(from, frames, FRAMES_MOST, &n, &whole))
         return false;
     if (inflow_wants())

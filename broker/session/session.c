@@ -10,6 +10,7 @@
 #include "broker/peer/peers.h"
 #include "proto/base/error.h"
 #include "proto/base/format.h"
+#include "proto/base/memfile.h"
 #include "proto/base/need.h"
 #include "proto/base/rng.h"
 #include "proto/base/utf8.h"
@@ -345,6 +346,26 @@ struct session *session_restore(struct sessions *sessions, const struct session_
     return self;
 }
 
+/* Most address space that a writer's memory may take here, and most writers: a process may have some 65,000 mappings. */
+#define BORROWED_MOST (UINT64_C(1) << 30)
+#define LENDERS_MOST 4096u
+
+void session_borrow(struct session *self, const Replay__Arena *offer)
+{
+    struct borrowed *borrowed = &self->borrowed;
+    if (borrowed->data && offer && offer->nonce == borrowed->nonce && offer->size == borrowed->size)
+        return;
+    self->sessions->n_borrowed -= borrowed->data != NULL;
+    memfile_unmap(borrowed->data, borrowed->size);
+    *borrowed = (struct borrowed){0};
+    if (!offer || !self->sessions->config->shared_memory || self->remote || offer->size > BORROWED_MOST ||
+        self->sessions->n_borrowed >= LENDERS_MOST)
+        return;
+    struct memfile_name name = {offer->pid, offer->fd, offer->size, offer->nonce};
+    *borrowed = (struct borrowed){memfile_map(&name), offer->size, offer->nonce};
+    self->sessions->n_borrowed += borrowed->data != NULL;
+}
+
 /* Drops everything but the numbers and the layouts. */
 static void session_empty(struct session *self)
 {
@@ -353,6 +374,7 @@ static void session_empty(struct session *self)
         self->flows[i].arrived = self->flows[i].resolved;
     }
     session_drop_all_chunks(self);
+    session_borrow(self, NULL);
     self->oldest_chunk = self->newest_chunk + 1;
     credit_close(self);
     if (self->goodbye)

@@ -64,6 +64,13 @@ struct transit {
     uint64_t flight_ns, messages; /* duration of a message's way and its confirmation; messages on their way */
 };
 
+/* Memory of a writer on this host, mapped read-only: its messages say where chunks lie in it. Their writer may change it at any time,
+ * so what lies there is copied first and checked after that. */
+struct borrowed {
+    const uint8_t *data; /* NULL: none */
+    uint64_t size, nonce;
+};
+
 /* What a heartbeat says. Untrusted: any numbers. */
 struct transit_report {
     uint64_t sent; /* number of the last message sent */
@@ -87,6 +94,7 @@ struct session {
     bool notices, tombstone;
     bool remote;   /* its writer is on another machine */
     bool restored; /* comes from a file, and was not resumed since */
+    struct borrowed borrowed;
     /* stream */
     uint32_t epoch;
     uint64_t received;   /* number of the last message taken */
@@ -153,6 +161,7 @@ struct sessions {
     struct session *list;
     uint32_t n_open;
     uint32_t n_writing;     /* open sessions that used their credit lately */
+    uint32_t n_borrowed;    /* sessions whose memory is mapped */
     uint64_t next_serial;   /* the list is ordered by it */
     struct session *dirty;  /* sessions with news, by next_dirty */
     uint64_t kept_bytes;    /* sum over sessions of chunk_bytes */
@@ -192,6 +201,9 @@ struct session *session_restore(struct sessions *sessions, const struct session_
 /* Resumes an open session or a tombstone. oldest_number: of the messages that the writer can still send. *lost: messages
  * before it that never arrived. */
 void session_resume(struct session *self, uint64_t oldest_number, uint64_t *lost);
+/* Maps the memory that the writer offers in its HELLO, instead of what was mapped before; offer may be NULL. What cannot be had (another
+ * host, another user) is no error: data comes by the socket then. */
+void session_borrow(struct session *self, const Replay__Arena *offer);
 /* Ends a session: drops waiting items and releases chunks, in slices. */
 void session_close(struct session *self);
 static inline void session_touch(struct session *self, int64_t now_ns)

@@ -13,6 +13,10 @@
 #define MADV_POPULATE_WRITE 23 /* Linux 5.14; elsewhere it fails, and nothing is prefaulted */
 #endif
 
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE 25 /* Linux 6.1; elsewhere it fails, and small pages stay */
+#endif
+
 #define HUGE_BYTES ((size_t)RESERVE_REGION_BYTES)
 /* Slots that are prefaulted: enough for a thirtieth of a second at two million inserts per second. */
 #define SLOTS_AHEAD 65536u
@@ -38,12 +42,17 @@ static char *map_aligned(size_t bytes)
     return memory + before;
 }
 
+static char *map_whole(size_t bytes)
+{
+    char *memory = map_aligned(bytes);
+    if (memory)
+        madvise(memory, bytes, MADV_HUGEPAGE);
+    return memory;
+}
+
 uint8_t *reserve_region_map(void)
 {
-    char *region = map_aligned(HUGE_BYTES);
-    if (region)
-        madvise(region, HUGE_BYTES, MADV_HUGEPAGE);
-    return (uint8_t *)region;
+    return (uint8_t *)map_whole(HUGE_BYTES);
 }
 
 /* ---- prefaulting: a thread touches memory before the core thread needs it. Finding and clearing a huge page sometimes takes the
@@ -56,7 +65,7 @@ uint8_t *reserve_region_map(void)
 
 struct hint {
     _Atomic(char *) memory; /* NULL: free */
-    size_t bytes;
+    size_t bytes;           /* 0: small pages become the huge page at `memory` */
 };
 
 static struct {
@@ -85,6 +94,8 @@ static bool start_detached(void *(*run)(void *), void *argument)
 /* In pieces: another thread that maps or unmaps memory at the same time waits for at most one piece. */
 static void populate(char *memory, size_t bytes)
 {
+    if (bytes == 0 && madvise(memory, HUGE_BYTES, MADV_HUGEPAGE) == 0)
+        madvise(memory, HUGE_BYTES, MADV_COLLAPSE);
     for (size_t done = 0; done < bytes; done += RESERVE_REGION_BYTES) {
         size_t left = bytes - done;
         if (madvise(memory + done, left < RESERVE_REGION_BYTES ? left : RESERVE_REGION_BYTES, MADV_POPULATE_WRITE) != 0)
@@ -130,12 +141,12 @@ static void start(void)
     all.works = sem_init(&all.given, 0, 0) == 0 && start_detached(prefault_thread, NULL);
 }
 
-/* Asks for pages to be prefaulted. Only a hint: a page that was not prefaulted comes when it is touched. Does not wait; the
- * memory may be unmapped at any time. */
+/* Asks for pages to be prefaulted; bytes as in struct hint. Only a hint: a page that was not prefaulted comes when it is touched. Does
+ * not wait; the memory may be unmapped at any time. */
 static void prefault_ahead(void *memory, size_t bytes)
 {
     pthread_once(&all.once, start);
-    if (!all.works || bytes == 0 || pthread_mutex_trylock(&all.giving) != 0)
+    if (!all.works || pthread_mutex_trylock(&all.giving) != 0)
         return;
     struct hint *hint = &all.hints[all.next % HINTS];
     if (!atomic_load_explicit(&hint->memory,
@@ -170,10 +181,11 @@ static size_t round_up(size_t bytes)
  * would otherwise all need their next page in the same insert, and a huge page takes a millisecond or two on some machines. */
 static size_t phase_of(const char *memory)
 {
-    return ((uintptr_t)memory / HUGE_BYTES * 37 % 448) * 4096;
+    return ((uintptr_t)memory / HUGE_BYTES * 37 % 112) * 4096;
 }
 
-/* Maps one huge page more than needed: the first one is left to small pages, which is all that a small table ever touches. */
+/* Maps one huge page more than needed: the first one is left to small pages, which is all that a small table ever touches, until
+ * they are all in use. */
 static void *map_huge(size_t bytes, bool sparing)
 {
     size_t whole = round_up(bytes) + HUGE_BYTES;
@@ -196,12 +208,8 @@ bool reserve_has_room(size_t bytes)
 
 static _Thread_local struct reserve_group *open_group;
 
-void *reserve_map(size_t bytes)
+static void *need_room(void *memory, size_t bytes)
 {
-    struct reserve_group *group = open_group;
-    void *memory = NULL;
-    if (bytes < SIZE_MAX - 4 * HUGE_BYTES)
-        memory = bytes < HUGE_BYTES ? map_pages(bytes) : map_huge(bytes, group && group->sparing);
     if (!memory) {
         fprintf(stderr,
                 "out of memory: no address space for %zu bytes of a table, and this process ends: lower max_size, or "
@@ -209,6 +217,26 @@ void *reserve_map(size_t bytes)
                 bytes);
         _Exit(1);
     }
+    return memory;
+}
+
+void *reserve_map_dense(size_t bytes)
+{
+    return need_room(bytes < HUGE_BYTES ? map_pages(bytes) : map_whole(round_up(bytes)), bytes);
+}
+
+void reserve_unmap_dense(void *memory, size_t bytes)
+{
+    munmap(memory, bytes < HUGE_BYTES ? bytes : round_up(bytes));
+}
+
+void *reserve_map(size_t bytes)
+{
+    struct reserve_group *group = open_group;
+    void *memory = NULL;
+    if (bytes < SIZE_MAX - 4 * HUGE_BYTES)
+        memory = bytes < HUGE_BYTES ? map_pages(bytes) : map_huge(bytes, group && group->sparing);
+    need_room(memory, bytes);
     if (group)
         group->bytes += bytes;
     if (bytes >= HUGE_BYTES && group && !group->sparing && group->n < RESERVE_GROUP_MAPS) {
@@ -234,6 +262,11 @@ void reserve_group_ahead(struct reserve_group *group, uint32_t used, uint32_t ca
     double share = ((double)used + SLOTS_AHEAD) / capacity;
     for (uint32_t i = 0; i < group->n; i++) {
         size_t bytes = group->maps[i].bytes, want = share < 1 ? (size_t)((double)bytes * share) : bytes;
+        size_t before = (uintptr_t)group->maps[i].memory % HUGE_BYTES;
+        if (!group->maps[i].whole && (double)bytes * used / capacity >= (double)(HUGE_BYTES - before)) {
+            group->maps[i].whole = true;
+            prefault_ahead(group->maps[i].memory - before, 0);
+        }
         /* To the end of a huge page. */
         uintptr_t end = ((uintptr_t)group->maps[i].memory + want + HUGE_BYTES - 1) & ~(uintptr_t)(HUGE_BYTES - 1);
         size_t to = end - (uintptr_t)group->maps[i].memory;

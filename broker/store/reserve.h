@@ -22,6 +22,9 @@ bool reserve_has_room(size_t bytes);
 /* Takes the same number of bytes as reserve_map; NULL is allowed. A thread of its own unmaps large memory, so that the caller
  * does not wait. */
 void reserve_unmap(void *memory, size_t bytes);
+/* The same for memory that is used all over, in random order: from 2 MiB on, all of it is huge pages. */
+void *reserve_map_dense(size_t bytes);
+void reserve_unmap_dense(void *memory, size_t bytes);
 
 /* Arrays by slot that fill together: the arrays of one table. */
 #define RESERVE_GROUP_MAPS 16u
@@ -29,6 +32,7 @@ struct reserve_group {
     struct {
         char *memory;
         size_t bytes, prefaulted; /* bytes from the start */
+        bool whole;               /* the small pages at the start were to become a huge page */
     } maps[RESERVE_GROUP_MAPS];
     uint32_t n;
     bool sparing; /* small pages, and none ahead: a huge page of each array would be much of the memory that there is */

@@ -4,11 +4,6 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <sys/resource.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "broker/store/reserve.h"
 #include "broker/store/slab.h"
@@ -55,52 +50,25 @@ struct line {
 
 struct shm {
     struct shm_bytes bytes; /* first */
-    uint8_t *memory;
-    struct unit *units; /* unit 0 has the nonce */
+    struct unit *units;     /* unit 0 has the nonce */
     uint32_t n_units;
     uint32_t lowest; /* no unit below is free */
     uint32_t top;    /* no unit from here on was ever used */
     uint32_t room[SHM_CLASSES];
     uint64_t stamp; /* the newest */
-    struct shm_file file;
+    struct memfile file;
 };
-
-/* ---- the file ---- */
-
-static bool open_file(struct shm_file *file, uint8_t **memory)
-{
-    /* A file that is larger than the process may make would be its end, by SIGXFSZ. */
-    struct rlimit most;
-    if (getrlimit(RLIMIT_FSIZE, &most) == 0 && most.rlim_cur < file->size)
-        return false;
-    file->fd = memfd_create("replay", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    if (file->fd < 0)
-        return false;
-    *memory = ftruncate(file->fd, (off_t)file->size) == 0 && fallocate(file->fd, 0, 0, PAGE_BYTES) == 0
-                  ? mmap(NULL, file->size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file->fd, 0)
-                  : MAP_FAILED;
-    if (*memory != MAP_FAILED && fchmod(file->fd, S_IRUSR) == 0 &&
-        fcntl(file->fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0)
-        return true;
-    if (*memory != MAP_FAILED)
-        munmap(*memory, file->size);
-    close(file->fd);
-    return false;
-}
 
 struct shm *shm_new(uint64_t bytes)
 {
     uint64_t units = bytes / UNIT_BYTES * FILE_FACTOR + 64;
-    uint8_t *memory;
-    struct shm_file file = {.size = units * UNIT_BYTES};
-    if (units > UINT32_MAX / 2 || !open_file(&file, &memory))
+    struct memfile file;
+    if (units > UINT32_MAX / 2 || !memfile_make(&file, units * UNIT_BYTES))
         return NULL;
     struct shm *self = need_alloc(sizeof *self);
-    *self = (struct shm){.memory = memory, .n_units = (uint32_t)units, .lowest = 1, .file = file};
+    *self = (struct shm){.n_units = (uint32_t)units, .lowest = 1, .file = file};
     self->units = reserve_map(units * sizeof *self->units);
-    rng_system(&self->file.nonce, sizeof self->file.nonce);
     rng_system(&self->stamp, sizeof self->stamp); /* a reader who comes too late must not find it in the data */
-    memcpy(memory, &self->file.nonce, sizeof self->file.nonce);
     return self;
 }
 
@@ -110,15 +78,14 @@ void shm_destroy(struct shm **self)
     *self = NULL;
     if (!shm)
         return;
-    munmap(shm->memory, shm->file.size);
-    close(shm->file.fd);
+    memfile_fini(&shm->file);
     reserve_unmap(shm->units, shm->n_units * sizeof *shm->units);
     free(shm);
 }
 
-struct shm_file shm_file(const struct shm *self)
+const struct memfile *shm_file(const struct shm *self)
 {
-    return self->file;
+    return &self->file;
 }
 
 /* ---- units ---- */
@@ -148,15 +115,13 @@ static void set_present(struct shm *self, struct unit *unit, uint64_t bytes)
     unit->present = bytes;
 }
 
-/* Makes the pages of a unit up to this byte, if they are not there. Where the system lacks memory for a page at its first use, the
- * process would end by SIGBUS. False: no memory. */
+/* Makes the pages of a unit up to this byte, if they are not there. False: no memory. */
 static bool make_present(struct shm *self, uint32_t at, uint64_t bytes)
 {
     struct unit *unit = &self->units[at];
     if (bytes <= unit->present)
         return true;
-    if (fallocate(self->file.fd, 0, (off_t)((uint64_t)at * UNIT_BYTES + unit->present),
-                  (off_t)(bytes - unit->present)) != 0)
+    if (!memfile_fill(&self->file, (uint64_t)at * UNIT_BYTES + unit->present, bytes - unit->present))
         return false;
     set_present(self, unit, bytes);
     return true;
@@ -216,7 +181,7 @@ static void small_give_back(struct shm *self, uint32_t at)
 static struct line *line_of(const struct shm *self, uint32_t unit, uint32_t object)
 {
     uint64_t size = self->units[unit].kind == UNIT_SMALL ? slab_step_bytes(self->units[unit].class) : 0;
-    return (struct line *)(void *)(self->memory + (uint64_t)unit * UNIT_BYTES + object * size);
+    return (struct line *)(void *)(self->file.memory + (uint64_t)unit * UNIT_BYTES + object * size);
 }
 
 /* Stamps an object. The stamp is seen before what is written into the object after it. */
@@ -291,10 +256,10 @@ void *shm_alloc(struct shm *self, size_t bytes)
 
 void shm_free(struct shm *self, void *object)
 {
-    uint64_t offset = (uint64_t)((uint8_t *)object - self->memory) - LINE_BYTES;
+    uint64_t offset = (uint64_t)((uint8_t *)object - self->file.memory) - LINE_BYTES;
     uint32_t at = (uint32_t)(offset / UNIT_BYTES);
     struct unit *unit = &self->units[at];
-    struct line *line = (struct line *)(void *)(self->memory + offset);
+    struct line *line = (struct line *)(void *)(self->file.memory + offset);
     atomic_store_explicit(&line->stamp, 0, memory_order_relaxed);
     if (unit->kind == UNIT_LARGE) {
         self->bytes.used -= (uint64_t)unit->used * PAGE_BYTES;
@@ -315,6 +280,6 @@ void shm_free(struct shm *self, void *object)
 struct shm_place shm_place(const struct shm *self, const void *object)
 {
     const struct line *line = (const struct line *)(const void *)((const uint8_t *)object - LINE_BYTES);
-    return (struct shm_place){.at = (uint64_t)((const uint8_t *)object - self->memory),
+    return (struct shm_place){.at = (uint64_t)((const uint8_t *)object - self->file.memory),
                               .stamp = atomic_load_explicit(&line->stamp, memory_order_relaxed)};
 }

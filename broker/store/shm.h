@@ -1,7 +1,6 @@
-/* Shared memory: a file without a name from which clients of the same user on the same host read the data of chunks themselves.
+/* Shared memory: a file (memfile.h) from which clients of the same user on the same host read the data of chunks themselves.
  *
- * Nobody may open the file but for reading, and it is sealed: it never shrinks, so that a reader cannot be hurt. (The seal against
- * writing would also forbid to give pages back.) What this room has to know about the memory lies outside of it. Each object has a
+ * Nobody may open the file but for reading. What this room has to know about the memory lies outside of it. Each object has a
  * line of 64 bytes before it whose first 8 bytes are the stamp of the object, a number that no other object had before; it is gone
  * before the memory is used again. So who has copied data, and finds the stamp unchanged after that, has copied what was there.
  *
@@ -14,18 +13,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "proto/base/memfile.h"
+
 struct shm;
 
 /* The head of a struct shm. */
 struct shm_bytes {
     uint64_t used;     /* of objects */
     uint64_t reserved; /* of all pages that are there */
-};
-
-/* What a client has to know: it opens /proc/PID/fd/FD, and finds the nonce in the first 8 bytes. */
-struct shm_file {
-    int fd;
-    uint64_t size, nonce;
 };
 
 struct shm_place {
@@ -35,7 +30,8 @@ struct shm_place {
 /* Room for a multiple of this many bytes. NULL: the system does not allow it. */
 struct shm *shm_new(uint64_t bytes);
 void shm_destroy(struct shm **self);
-struct shm_file shm_file(const struct shm *self);
+/* Borrowed. */
+const struct memfile *shm_file(const struct shm *self);
 /* bytes > 0. The result is 64-byte aligned. NULL: no room, or the system has no memory. */
 void *shm_alloc(struct shm *self, size_t bytes);
 void shm_free(struct shm *self, void *object);

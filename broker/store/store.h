@@ -119,7 +119,7 @@ const uint8_t *chunk_data(struct chunk *chunk);
 /* The message that holds the data, or NULL. */
 zmq_msg_t *chunk_message(struct chunk *chunk);
 
-/* Makes a chunk with one reference. `data` is copied, unless `message` is given and large: then the message is moved into the
+/* Makes a chunk with one reference. `data` is copied once, unless `message` is given and large: then the message is moved into the
  * chunk. The caller has checked the block tables, and fills them in. NULL: no memory. */
 struct chunk *store_add(struct store *self, uint32_t columns, const void *data, uint32_t bytes, uint64_t raw_bytes,
                         zmq_msg_t *message);

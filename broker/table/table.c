@@ -1,5 +1,6 @@
 #include "broker/table/table.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,7 +25,7 @@ static void table_release_item(struct table *self, const struct contents *in, st
     span_release(&item->span, self->store, self->layouts);
 }
 
-rp_status table_check_priority(const struct table *self, double priority, rp_error *err)
+rp_status table_check_priority_(const struct table *self, double priority, rp_error *err)
 {
     if (!(priority >= 0) || isinf(priority))
         return err_set(err, RP_INVALID_ARGUMENT, "priority %g is not allowed: it must be finite and not negative",
@@ -101,8 +102,35 @@ void table_remove(struct table *self, uint32_t slot)
     EFFECT(self->loop, remove, self, slot);
 }
 
+/* How many slots ahead of an eviction in the order of slots the head of a chunk is fetched, and then all of it: the next chunk
+ * that comes takes its place. */
+#define HEADS_AHEAD 8u
+#define CHUNKS_AHEAD 4u
+#define FETCH_BYTES 1024u /* of a chunk */
+
+/* Prefetches what the next evictions touch, if they go in the order of slots. So they do in a full table with fifo. */
+static inline __attribute__((always_inline)) void prefetch_victims(struct table *self, uint32_t slot)
+{
+    const struct contents *in = &self->in;
+    bool in_order = slot == self->last_evicted + 1;
+    self->last_evicted = slot;
+    if (!in_order || slot + HEADS_AHEAD >= in->high)
+        return;
+    const struct item *far = &in->items[slot + HEADS_AHEAD], *near = &in->items[slot + CHUNKS_AHEAD];
+    if (far->span.n == 1)
+        __builtin_prefetch(far->span.one, 1);
+    if (far->key % KEYMAP_LINE_KEYS == 0)
+        keymap_prefetch(in->keys, far->key);
+    if (near->span.n != 1 || chunk_is_split(near->span.one))
+        return;
+    uint32_t bytes = sizeof(struct chunk) + near->span.one->bytes;
+    for (uint32_t at = 64; at < bytes && at < FETCH_BYTES; at += 64)
+        __builtin_prefetch((const char *)near->span.one + at, 1);
+}
+
 static void evict(struct table *self, uint32_t slot)
 {
+    prefetch_victims(self, slot);
     table_remove(self, slot);
     self->stats.evicted++;
 }
@@ -243,22 +271,38 @@ uint32_t table_find(const struct table *self, uint64_t key)
     return keymap_get(self->in.keys, key);
 }
 
-static inline void table_set_priority(struct table *self, uint32_t slot, double priority)
+/* Runs no hooks, and does not count as an update. */
+static void set_priorities(struct table *self, uint32_t n, const uint32_t *slots, const double *priorities)
 {
-    touch(self, slot);
-    self->in.items[slot].priority = priority;
-    self->sampler_ops->update(self->in.sampler, slot, priority);
-    self->remover_ops->update(self->in.remover, slot, priority);
-    EFFECT(self->loop, priority, self, slot, priority);
+    for (uint32_t i = 0; i < n; i++) {
+        touch(self, slots[i]);
+        __builtin_prefetch(&self->in.items[slots[i]], 1); /* it comes while the selectors work */
+    }
+    if (self->sampler_ops->update)
+        self->sampler_ops->update(self->in.sampler, n, slots, priorities);
+    if (self->remover_ops->update)
+        self->remover_ops->update(self->in.remover, n, slots, priorities);
+    for (uint32_t i = 0; i < n; i++) {
+        self->in.items[slots[i]].priority = priorities[i];
+        EFFECT(self->loop, priority, self, slots[i], priorities[i]);
+    }
 }
 
-void table_update(struct table *self, uint32_t slot, double priority)
+/* Priorities that are set together. */
+#define UPDATE_ITEMS 32u
+
+void table_update(struct table *self, uint32_t n, const uint32_t *slots, const double *priorities)
 {
-    double old = self->in.items[slot].priority;
-    self->stats.updates++;
-    table_set_priority(self, slot, priority);
-    if (__builtin_expect(self->hook_update, 0))
-        RUN_HOOKS(self, on_update, slot, COMMA old);
+    self->stats.updates += n;
+    for (uint32_t i = 0, some; i < n && !self->hook_update; i += some) {
+        some = n - i < UPDATE_ITEMS ? n - i : UPDATE_ITEMS;
+        set_priorities(self, some, slots + i, priorities + i);
+    }
+    for (uint32_t i = 0; i < n && self->hook_update; i++) { /* a hook sees the changes up to its own */
+        double old = self->in.items[slots[i]].priority;
+        set_priorities(self, 1, &slots[i], &priorities[i]);
+        RUN_HOOKS(self, on_update, slots[i], COMMA old);
+    }
 }
 
 uint64_t table_sampleable(const struct table *self, uint64_t want)
@@ -269,12 +313,6 @@ uint64_t table_sampleable(const struct table *self, uint64_t want)
 double table_mass(const struct table *self)
 {
     return self->sampler_ops->mass ? self->sampler_ops->mass(self->in.sampler, self->in.size) : (double)self->in.size;
-}
-
-void table_count_sample(struct table *self, struct item *item)
-{
-    self->stats.unique_samples += item->times_sampled++ == 0;
-    self->stats.total_samples++;
 }
 
 void table_count_reset(struct table *self)
@@ -294,15 +332,12 @@ void table_copy_counters(const ProtobufCMessage *from, ProtobufCMessage *to)
     }
 }
 
-void table_sampled(struct table *self, uint32_t slot)
+void table_sampled_one(struct table *self, uint32_t slot)
 {
-    struct item *item = &self->in.items[slot];
-    touch(self, slot);
-    table_count_sample(self, item);
-    limiter_sampled(&self->limiter, 1);
     if (self->hook_sample)
         RUN_HOOKS(self, on_sample, slot, );
-    if (self->config->max_times_sampled && item->times_sampled >= self->config->max_times_sampled)
+    int64_t most = self->config->max_times_sampled;
+    if (most && self->in.items[slot].times_sampled >= most)
         table_remove(self, slot);
 }
 
@@ -572,7 +607,7 @@ static bool host_set_priority(void *ctx, uint32_t slot, double priority)
     struct table *table = ctx;
     if (!in_use(table, slot) || table_check_priority(table, priority, NULL) != RP_OK)
         return false;
-    table_set_priority(table, slot, priority);
+    set_priorities(table, 1, &slot, &priority);
     return true;
 }
 
@@ -650,6 +685,18 @@ void table_set_metadata(struct table *self, const char *text)
     self->metadata = need_text(text);
 }
 
+/* Narrows the priorities that need no check to those of a selector. */
+static void narrow_bounds(struct table *self, const rp_selector_ops *ops, void *selector)
+{
+    double low = 1, high = 0; /* none */
+    if (!ops->check)
+        return;
+    if (ops->bounds)
+        ops->bounds(selector, &low, &high);
+    self->low = fmax(self->low, low);
+    self->high = fmin(self->high, high);
+}
+
 static rp_status init_with(struct table *self, uint32_t capacity, rp_error *err)
 {
     replay__table_info__init(&self->stats);
@@ -672,6 +719,10 @@ static rp_status init_with(struct table *self, uint32_t capacity, rp_error *err)
     signature_init(self);
     table_set_metadata(self, config->metadata ? config->metadata : "");
     RP_TRY(contents_init(&self->in, self, (struct contents_seeds){self->seed, self->seed ^ 1}, err));
+    self->low = 0;
+    self->high = DBL_MAX;
+    narrow_bounds(self, self->sampler_ops, self->in.sampler);
+    narrow_bounds(self, self->remover_ops, self->in.remover);
     reserve_group_begin(&self->in.arrays);
     rp_status status = extensions_init(self, err);
     reserve_group_end(capacity);

@@ -79,6 +79,7 @@ struct table {
     uint32_t capacity; /* slots */
     const rp_selector_ops *sampler_ops, *remover_ops;
     struct contents in;
+    double low, high; /* priorities that are allowed without asking the selectors */
     struct limiter limiter;
     uint64_t bytes;
     struct extension *extensions;
@@ -92,6 +93,7 @@ struct table {
     uint64_t resets;
     int64_t last_insert_ns;  /* insert times are strictly increasing: they are the order of insertion */
     uint32_t stamp;          /* of the newest distinct batch */
+    uint32_t last_evicted;   /* slot */
     int64_t next_removal_ns; /* of the surplus of a soft capacity */
     bool removing;           /* the chore that evicts the surplus is in progress */
     bool waits_for_room;     /* inserts do */
@@ -123,7 +125,11 @@ rp_status table_grow(struct table *self, uint32_t capacity, rp_error *err);
 void table_fini(struct table *self);
 
 /* Checks whether this priority can be used here: finite, not negative, and what the selectors require. */
-rp_status table_check_priority(const struct table *self, double priority, rp_error *err);
+rp_status table_check_priority_(const struct table *self, double priority, rp_error *why);
+static inline rp_status table_check_priority(const struct table *self, double priority, rp_error *why)
+{
+    return priority >= self->low && priority <= self->high ? RP_OK : table_check_priority_(self, priority, why);
+}
 /* Inserts an item, counts it, then evicts the surplus. Does not ask the limiter: the caller has. On RP_OK the table takes the
  * span's references. ALREADY_EXISTS, RESOURCE_EXHAUSTED, NO_MEMORY: nothing has changed. */
 rp_status table_insert(struct table *self, const struct arrival *arrival, rp_error *err);
@@ -136,18 +142,31 @@ void table_set_metadata(struct table *self, const char *text);
 /* Returns the slot of a key. UINT32_MAX: no such key. */
 uint32_t table_find(const struct table *self, uint64_t key);
 void table_remove(struct table *self, uint32_t slot);
-/* Both set a priority that has been checked. table_set_priority runs no hooks and does not count as an update. */
-void table_update(struct table *self, uint32_t slot, double priority);
+/* Sets priorities that have been checked, one after another: a slot may stand there twice. */
+void table_update(struct table *self, uint32_t n, const uint32_t *slots, const double *priorities);
 /* Makes the table empty, with a fresh limiter, at once; the old items are freed in slices. Waiters stay. */
 rp_status table_reset(struct table *self, rp_error *err);
 /* Returns how many of `want` items a sample may take now, in total. */
 uint64_t table_sampleable(const struct table *self, uint64_t want);
 /* Returns the sum of what the sampler's probabilities are proportional to; without such a sum, the number of items. */
 double table_mass(const struct table *self);
-/* Counts a sample of the slot's item, runs hooks, and removes the item if that was its last sample. */
-void table_sampled(struct table *self, uint32_t slot);
 /* Counts alone: a sample of an item, and a reset. */
-void table_count_sample(struct table *self, struct item *item);
+static inline void table_count_sample(struct table *self, struct item *item)
+{
+    self->stats.unique_samples += item->times_sampled++ == 0;
+    self->stats.total_samples++;
+}
+/* Counts a sample of the slot's item, runs hooks, and removes the item if that was its last sample. */
+void table_sampled_one(struct table *self, uint32_t slot);
+static inline void table_sampled(struct table *self, uint32_t slot)
+{
+    if (self->in.marks)
+        marks_touch(self->in.marks, self, &self->in, slot);
+    table_count_sample(self, &self->in.items[slot]);
+    limiter_sampled(&self->limiter, 1);
+    if (self->one_by_one)
+        table_sampled_one(self, slot);
+}
 void table_count_reset(struct table *self);
 /* Copies the counters that files keep, from TableInfo or TableRestored to either. */
 void table_copy_counters(const ProtobufCMessage *from, ProtobufCMessage *to);

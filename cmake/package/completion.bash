@@ -1,35 +1,20 @@
-# bash completion of the replay programs. Options, verbs and commands are read from what --help prints, so this file knows
-# none of them by name.
-
-# Words of `PROGRAM [VERB] --help` that may follow: options, and what stands first in an indented line of the list of verbs.
-_replay_words() {
-    "$@" --help 2>/dev/null </dev/null | awk '
-        match($0, /^ +(-[A-Za-z], )?--[a-z][a-z-]*/) { word = substr($0, RSTART, RLENGTH); sub(/.*--/, "--", word); print word }
-        /^  [a-z][a-z-]*( |$)/ { print $1 }'
-}
+# bash completion of the replay programs: share/replay/complete says what there is.
 
 _replay() {
-    local program=$1 current=$2 previous=$3 verb= word words
+    local program current=$2 words word
+    program=$(type -P "$1") || return
+    words=$("${program%/*}/../share/replay/complete" "$program" "${COMP_WORDS[@]:1:COMP_CWORD}" | cut -f 1)
     COMPREPLY=()
-    for word in "${COMP_WORDS[@]:1:COMP_CWORD-1}"; do
+    while IFS= read -r word; do # compgen -W would expand the names of runs, and execute a $(...) in them
         case $word in
-        -*) ;;
-        *) verb=$word; break ;;
+        '' | @*) ;;
+        "$current"*) COMPREPLY+=("$word") ;;
         esac
-    done
-    case $previous in
-    --set | --seed | --lines | --limit | --timeout | --interval | --count | --episodes) return ;;
-    --log-level) mapfile -t COMPREPLY < <(compgen -W "debug info warn error off" -- "$current"); return ;;
-    --folder | --run) mapfile -t COMPREPLY < <(compgen -d -- "$current"); return ;;
-    -c | --config | --endpoints-file | --save | --weights) mapfile -t COMPREPLY < <(compgen -f -- "$current"); return ;;
+    done <<<"$words"
+    case $words in
+    *@files*) mapfile -t -O "${#COMPREPLY[@]}" COMPREPLY < <(compgen -f -- "$current") ;;
+    *@folders*) mapfile -t -O "${#COMPREPLY[@]}" COMPREPLY < <(compgen -d -- "$current") ;;
     esac
-    if [[ -n $verb && -e $verb ]]; then verb=; fi # a file: replay-launch run.yaml
-    words=$(_replay_words "$program" ${verb:+"$verb"})
-    if [[ -n $verb || $current == -* ]]; then
-        words=$(grep -e '^--' <<<"$words")
-    fi
-    mapfile -t COMPREPLY < <(compgen -W "$words" -- "$current")
-    [[ $current == -* ]] || mapfile -t -O "${#COMPREPLY[@]}" COMPREPLY < <(compgen -f -- "$current")
 }
 
 complete -o filenames -F _replay replay-broker replay-ctl replay-launch replay-actor replay-learner replay-single \

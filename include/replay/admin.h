@@ -81,6 +81,8 @@ typedef enum rp_limiter_field {
     RP_LIMITER_MIN_DIFF = 4,
     RP_LIMITER_MAX_DIFF = 8,
     RP_LIMITER_ERROR_BUFFER = 16, /* sets both bounds around min_size * samples_per_insert */
+    RP_LIMITER_PAUSE = 32,        /* inserts and samples wait until RP_LIMITER_GO; a restart of the broker ends it */
+    RP_LIMITER_GO = 64,
 } rp_limiter_field;
 
 typedef struct rp_limiter_change {

@@ -21,7 +21,7 @@
 extern "C" {
 #endif
 
-#define RP_ENV_ABI 1u
+#define RP_ENV_ABI 2u
 #define RP_ENV_MAX_ACTION 64u
 
 typedef struct rp_env_spec {
@@ -40,6 +40,48 @@ typedef struct rp_env_result {
     uint8_t truncated; /* never together with terminal */
 } rp_env_result;
 
+/* ---- pictures: what people see of an environment, on the page of a run and in a terminal ---- */
+
+typedef enum rp_shape_kind {
+    RP_SHAPE_LINE,   /* from x, y to x2, y2; size: its thickness */
+    RP_SHAPE_CIRCLE, /* around x, y; size: its radius */
+    RP_SHAPE_BOX     /* between the corners x, y and x2, y2 */
+} rp_shape_kind;
+
+/* What a shape is decides its colour. */
+typedef enum rp_shape_role {
+    RP_ROLE_SCENE, /* stays the same within an episode: recorded once */
+    RP_ROLE_MARK,  /* scenery that moves */
+    RP_ROLE_BODY,
+    RP_ROLE_LIMB,
+    RP_ROLE_JOINT,
+    RP_ROLE_GOAL
+} rp_shape_role;
+
+typedef struct rp_shape {
+    rp_shape_kind kind;
+    rp_shape_role role;
+    double x, y, x2, y2, size;
+} rp_shape;
+
+#define RP_MAX_SHAPES 128u
+
+/* Shapes in the environment's own units, y upwards. Later ones cover earlier ones. */
+typedef struct rp_drawing {
+    double left, bottom, right,
+        top;       /* the part of the world that is seen; its proportions stay the same in an episode */
+    double step_s; /* seconds that a step lasts, for the speed of playing; 0: not known */
+    uint32_t n;
+    rp_shape shapes[RP_MAX_SHAPES];
+} rp_drawing;
+
+/* Adds a shape, if there is room. */
+static inline void rp_draw(rp_drawing *self, rp_shape shape)
+{
+    if (self->n < RP_MAX_SHAPES)
+        self->shapes[self->n++] = shape;
+}
+
 typedef struct rp_env_ops {
     const char *name; /* "CartPole-v1" */
     const char *help; /* one line */
@@ -56,6 +98,11 @@ typedef struct rp_env_ops {
     /* Optional, for tests: starts an episode in the given state (n numbers, as documented by the environment) and writes
      * its observation. RP_INVALID_ARGUMENT if n is wrong. */
     rp_status (*set_state)(void *self, const double *state, uint32_t n, void *observation);
+    /* Optional, for demonstrations: writes an action for `step` that is best in the present state. */
+    void (*expert)(const void *self, void *action);
+    /* Optional: draws the present state; *out is zeroed before the call. Without shapes, the observation is shown: planes as an
+     * image, numbers as bars. Must not change what follows. */
+    void (*draw)(const void *self, rp_drawing *out);
 } rp_env_ops;
 
 typedef struct rp_env_plugin {

@@ -19,7 +19,7 @@ extern "C" {
 #endif
 
 /* The interface that a plug-in was built for: the broker refuses any other. */
-#define RP_PLUGIN_ABI 3u
+#define RP_PLUGIN_ABI 4u
 #define RP_PICK_NO_MEMORY UINT32_MAX
 
 /* One option from the configuration, as written there: {name: "exponent", value: "0.6"}. */
@@ -40,7 +40,9 @@ typedef struct rp_selector_ops {
      * the priority is finite and not negative. */
     rp_status (*check)(void *self, double priority, rp_error *err);
     void (*insert)(void *self, uint32_t slot, double priority);
-    void (*update)(void *self, uint32_t slot, double priority);
+    /* Optional. Sets the priorities of n slots, one after another: a slot may stand there twice. Without it, priorities do not
+     * matter to the selector. */
+    void (*update)(void *self, uint32_t n, const uint32_t *slots, const double *priorities);
     void (*remove)(void *self, uint32_t slot);
     /* Picks n slots with replacement, and gives the probability of each pick. Returns n, or 0 if the selector is empty. */
     uint32_t (*pick)(void *self, uint32_t n, uint32_t *slots, double *probabilities);
@@ -50,7 +52,7 @@ typedef struct rp_selector_ops {
                               uint32_t *slots, double *probabilities);
     /* Optional. Returns the sum of all weights, for information. */
     double (*total)(void *self);
-    /* Optional. Prefetches into the cache the memory that an update of this slot will touch. Changes nothing. */
+    /* Optional. Prefetches into the cache the memory that the removal of this slot will touch. Changes nothing. */
     void (*prefetch)(void *self, uint32_t slot);
     /* Optional, for checkpoints. A restored selector gets the items by `insert`, in ascending order of this number (items with
      * equal numbers, and all items without this function, in the order in which they were inserted). A checkpoint reads the
@@ -64,6 +66,10 @@ typedef struct rp_selector_ops {
     /* Optional. Returns the sum of what the probabilities are proportional to; n: number of items. Over
      * shards, a batch is divided among them by this mass. Without it, the selector cannot be the sampler of a sharded table. */
     double (*mass)(void *self, uint32_t n);
+    /* Optional. Draws the random numbers of the next picks from this seed on. */
+    void (*seed)(void *self, uint64_t seed);
+    /* Optional, beside `check`: which takes all priorities from *low to *high, so that it need not be asked for them. */
+    void (*bounds)(void *self, double *low, double *high);
 } rp_selector_ops;
 
 /* An item as an extension sees it. */

@@ -122,6 +122,9 @@ typedef struct rp_sampler_options {
     uint32_t gather_threads;
     uint32_t reserved;
     rp_memory memory; /* of the batches; all zeros: the library's */
+    /* Not 0: the picks of each request follow from this seed, the number of the request, and what the table holds then. With on_demand
+     * and nobody else who samples the table, the same calls give the same batches. */
+    uint64_t seed;
 } rp_sampler_options;
 
 /* Starts sampling at once. options may be NULL. NULL with err set: there is no such table, or an option is wrong. The client

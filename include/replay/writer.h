@@ -48,7 +48,7 @@ typedef struct rp_writer_options {
     const char *name;             /* shown by the broker; NULL: the client's */
     uint64_t keep_alive;          /* number of newest steps that items may refer to; 0: chunk_length */
     uint64_t max_in_flight_items; /* items created and not confirmed, at all shards that are there; 0: 20000 */
-    uint64_t max_in_flight_bytes; /* of their chunks, at each shard; 0: 256 MiB */
+    uint64_t max_in_flight_bytes; /* of their chunks, at each shard; 0: 256 MiB; at most 32 MiB in shared memory */
     uint32_t batch_items;         /* largest number of items in one message; 0: 50 */
     int32_t doubt;                /* an rp_doubt */
     uint32_t history;             /* 1: keep a copy of the newest keep_alive steps for rp_writer_row */

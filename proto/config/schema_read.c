@@ -11,6 +11,7 @@
 #include <unistd.h>
 #include <yaml.h>
 
+#include "proto/base/io.h"
 #include "proto/base/need.h"
 #include "proto/config/schema.h"
 #include "proto/config/schema_row.h"
@@ -384,25 +385,12 @@ static bool yaml_scan(struct schema_report *report, const char *text, size_t siz
 static ssize_t slurp(const char *path, char *data, size_t limit)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return -1;
-    size_t size = 0;
-    while (size <= limit) {
-        ssize_t n = read(fd, data + size, limit + 1 - size);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0) {
-            int error = errno;
-            close(fd);
-            errno = error;
-            return -1;
-        }
-        if (n == 0)
-            break;
-        size += (size_t)n;
-    }
-    close(fd);
-    return (ssize_t)size;
+    ssize_t size = fd >= 0 ? io_read(fd, data, limit + 1, IO_HERE) : -1;
+    int error = errno;
+    if (fd >= 0)
+        close(fd);
+    errno = error;
+    return size;
 }
 
 /* ---- overrides: "agent.hidden=[64, 64]" changes the document before it is read, so that values of a command line are checked like

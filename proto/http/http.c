@@ -2,6 +2,7 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <isa-l/igzip_lib.h>
 #include <microhttpd.h>
 #include <pthread.h>
 #include <stdarg.h>
@@ -311,11 +312,20 @@ static bool is_foreign(const struct http_request *request, bool changes)
     return origin && !(slashes && host && strcmp(slashes + 3, host) == 0);
 }
 
-static bool allow(const struct http *self, const struct http_request *request, const struct http_route *route,
+/* What a path leads to. */
+struct target {
+    const struct http_route *route; /* NULL: nothing, or another method has the path */
+    void *ctx;
+    bool secret;
+    const char *rest;  /* of the path */
+    const char *allow; /* methods of the routes that have the path; NULL: none has */
+};
+
+static bool allow(const struct http *self, const struct http_request *request, const struct target *target,
                   struct http_reply *reply)
 {
-    bool changes = strcmp(route->method, "GET") != 0;
-    bool free_to_all = !self->token[0] || route->open || (self->options.open && !changes);
+    bool changes = strcmp(target->route->method, "GET") != 0;
+    bool free_to_all = !self->token[0] || target->route->open || (self->options.open && !target->secret && !changes);
     const char *reader = self->options.reader ? self->options.reader : "";
     bool reads = request->trusted || (reader[0] && has_token(request, reader));
     if (!free_to_all && changes && reads && !request->trusted)
@@ -335,14 +345,6 @@ static bool allow(const struct http *self, const struct http_request *request, c
 
 /* ---- routes ---- */
 
-/* What a path leads to. */
-struct target {
-    const struct http_route *route; /* NULL: nothing, or another method has the path */
-    void *ctx;
-    const char *rest;  /* of the path */
-    const char *allow; /* methods of the routes that have the path; NULL: none has */
-};
-
 static void find(const struct http_part *part, const char *method, const char *url, struct target *out)
 {
     const char *wanted = strcmp(method, "HEAD") == 0 ? "GET" : method;
@@ -357,6 +359,7 @@ static void find(const struct http_part *part, const char *method, const char *u
         if (strcmp(route->method, wanted) == 0) {
             out->route = route;
             out->ctx = part->ctx;
+            out->secret = part->secret;
         }
     }
 }
@@ -379,14 +382,42 @@ static size_t unescape(void *ctx, struct MHD_Connection *connection, char *text)
     return (size_t)(to - text);
 }
 
+#define GZIP_LEAST 2048u /* bytes: less is one packet or two */
+
+/* Compresses a body for a client that takes gzip. Returns the bytes, which the caller frees; NULL: the body goes out as it is. */
+static void *compress_body(struct MHD_Connection *connection, const char *body, size_t *size)
+{
+    const char *takes = MHD_lookup_connection_value(connection, MHD_HEADER_KIND, "Accept-Encoding");
+    if (*size < GZIP_LEAST || *size > UINT32_MAX / 2 || !takes || !strstr(takes, "gzip"))
+        return NULL;
+    struct isal_zstream stream;
+    uint8_t *out = malloc(*size);
+    isal_deflate_stateless_init(&stream);
+    stream.gzip_flag = IGZIP_GZIP;
+    stream.end_of_stream = 1;
+    stream.next_in = (uint8_t *)(uintptr_t)body;
+    stream.avail_in = (uint32_t)*size;
+    stream.next_out = out;
+    stream.avail_out = (uint32_t)*size; /* a body that would grow stays as it is */
+    if (!out || isal_deflate_stateless(&stream) != COMP_OK) {
+        free(out);
+        return NULL;
+    }
+    *size = stream.total_out;
+    return out;
+}
+
 /* allow: the methods that a reply with status 405 names, otherwise NULL. */
 static enum MHD_Result send_reply(struct http *self, struct MHD_Connection *connection, struct http_reply *reply,
                                   const char *allow)
 {
     const char *body = reply->data ? reply->data : text_get(&reply->text);
     size_t size = reply->data ? reply->size : strlen(body);
-    struct MHD_Response *response = MHD_create_response_from_buffer(
-        size, (void *)(uintptr_t)body, reply->data ? MHD_RESPMEM_PERSISTENT : MHD_RESPMEM_MUST_COPY);
+    void *packed = compress_body(connection, body, &size);
+    struct MHD_Response *response = MHD_create_response_from_buffer(size, packed ? packed : (void *)(uintptr_t)body,
+                                                                    packed        ? MHD_RESPMEM_MUST_FREE
+                                                                    : reply->data ? MHD_RESPMEM_PERSISTENT
+                                                                                  : MHD_RESPMEM_MUST_COPY);
     text_fini(&reply->text);
     if (!response)
         return MHD_NO;
@@ -402,6 +433,8 @@ static enum MHD_Result send_reply(struct http *self, struct MHD_Connection *conn
     for (size_t i = 0; i < sizeof always / sizeof always[0]; i++)
         MHD_add_response_header(response, always[i].name, always[i].value);
     MHD_add_response_header(response, "Content-Type", reply->type ? reply->type : "application/json; charset=utf-8");
+    if (packed)
+        MHD_add_response_header(response, "Content-Encoding", "gzip");
     if (reply->status == 401)
         MHD_add_response_header(response, "WWW-Authenticate", "Bearer");
     if (allow)
@@ -451,8 +484,11 @@ static enum MHD_Result answer(void *ctx, struct MHD_Connection *connection, cons
     if (upload->too_large)
         return refuse(self, connection, 413, "the request is too large", NULL);
     struct target target = {0};
-    find(&self->options.part, method, url, &target);
-    find(&self->options.further, method, url, &target);
+    struct http_part parts[] = {self->options.part, self->options.further};
+    if (self->options.mount)
+        self->options.mount(self->options.part.ctx, &url, parts);
+    find(&parts[0], method, url, &target);
+    find(&parts[1], method, url, &target);
     if (!target.route)
         return refuse(self, connection, target.allow ? 405 : 404,
                       target.allow ? "this method is not for this path" : "there is nothing here", target.allow);
@@ -462,7 +498,7 @@ static enum MHD_Result answer(void *ctx, struct MHD_Connection *connection, cons
                                    .body_size = upload->size};
     struct http_reply reply = {0};
     request.trusted = self->token[0] && has_token(&request, self->token);
-    if (allow(self, &request, target.route, &reply))
+    if (allow(self, &request, &target, &reply))
         target.route->handle(target.ctx, &request, &reply);
     return send_reply(self, connection, &reply, NULL);
 }

@@ -54,16 +54,20 @@ struct http_part {
     const struct http_route *routes;
     uint32_t n;
     void *ctx;
+    bool secret; /* reading needs the token, too, also on a server that is `open` */
 };
 
 struct http_options {
     const char *address; /* "127.0.0.1:0", "[::1]:8080", "0.0.0.0:8080" */
     struct http_part part;
     struct http_part further; /* looked at after `part`; n 0: none */
-    const char *token;        /* needed as "Authorization: Bearer ..." or as ?token=; NULL or "": none */
-    const char *reader;       /* another token, with which requests only read; NULL or "": none; borrowed */
-    bool open;                /* only changes need the token */
-    uint32_t threads;         /* 0: 1 */
+    /* Gives two parts to use instead for a path below theirs ("/1/run/api/state"), and moves *url on to what they know ("/api/state").
+     * ctx is that of `part`. False, or NULL: there are none. */
+    bool (*mount)(void *ctx, const char **url, struct http_part out[2]);
+    const char *token;  /* needed as "Authorization: Bearer ..." or as ?token=; NULL or "": none */
+    const char *reader; /* another token, with which requests only read; NULL or "": none; borrowed */
+    bool open;          /* only changes need the token */
+    uint32_t threads;   /* 0: 1 */
 };
 
 /* Makes a token from random bytes. */

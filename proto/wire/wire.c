@@ -252,7 +252,8 @@ static rp_status wire_scan(const struct wire_spec *spec, const void *frame, size
     X(5, BOOL, flexible, flexible)                                                                                     \
     X(6, BOOL, whole, whole)                                                                                           \
     X(7, BOOL, paid, paid)                                                                                             \
-    X(8, BOOL, shared, shared)
+    X(8, U32, shared, shared)                                                                                          \
+    X(9, F64, seed, seed)
 
 #define KEYS_FIELDS(X) X(1, TEXT, table, table) X(2, A64, key, key)
 #define UPDATE_FIELDS(X) KEYS_FIELDS(X) X(3, A64, priority, priority)
@@ -272,6 +273,7 @@ static rp_status wire_scan(const struct wire_spec *spec, const void *frame, size
     X(14, A32, block_size, block_size)                                                                                 \
     X(15, A8, block_codec, block_codec)                                                                                \
     X(16, F32, packed, packed)                                                                                         \
+    X(17, A64, place, place)                                                                                           \
     X(20, A32, run_layout, run_layout)                                                                                 \
     X(21, A32, run_items, run_items)                                                                                   \
     X(22, A64, run_first, run_first)                                                                                   \
@@ -309,7 +311,8 @@ static rp_status wire_scan(const struct wire_spec *spec, const void *frame, size
     X(24, F64, mass, mass)                                                                                             \
     X(25, F64, room, room)                                                                                             \
     X(26, A64, place, place)                                                                                           \
-    X(27, A64, stamp, stamp)
+    X(27, A64, stamp, stamp)                                                                                           \
+    X(28, A64, packed_at, packed_at)
 
 #define WIRE_VIEW wire_request
 static const char *const request_names[] = {REQUEST_FIELDS(WIRE_FIELD)};
@@ -435,6 +438,8 @@ static rp_status wire_check_chunks(struct wire_ingest *out, rp_error *err)
                               out->block_codec.n, err);
     if (out->packed > n)
         return wire_bad_value(&ingest_spec, 16, "is more than the number of chunks", out->packed, err);
+    if (out->place.n > 0)
+        WIRE_EXACT(&ingest_spec, 17, out->place, n - out->packed);
     return RP_OK;
 }
 
@@ -517,6 +522,8 @@ static rp_status wire_check_blocks(struct wire_sampled *out, rp_error *err)
     WIRE_OR_ONE(spec, 14, out->chunk_length, chunks);
     WIRE_OR_ONE(spec, 15, out->chunk_blocks, chunks);
     WIRE_EXACT(spec, 27, out->stamp, out->place.n);
+    if (out->packed_at.n)
+        WIRE_EXACT(spec, 28, out->packed_at, out->packed ? 3u : 0u);
     if ((uint64_t)out->packed + out->place.n > chunks)
         return wire_bad_value(spec, 19, "is more than the number of chunks", out->packed, err);
     if (most > RP_MAX_COLUMNS)
@@ -695,6 +702,8 @@ void wire_write_ingest(struct text *out, const struct wire_ingest_out *in)
     plan_folded(&plan, 14, in->block_size, n_blocks, 4);
     plan_folded(&plan, 15, in->block_codec, n_blocks, 1);
     plan_scalar(&plan, 16, PB_FIXED32, &in->packed);
+    if (in->place)
+        plan_array(&plan, 17, in->place, in->n_chunks - in->packed, 8);
     plan_array(&plan, 20, in->run_layout, in->n_runs, 4);
     plan_array(&plan, 21, in->run_items, in->n_runs, 4);
     plan_array(&plan, 22, in->run_first, in->n_runs, 8);
@@ -743,6 +752,7 @@ static void plan_sampled(struct wire_plan *plan, const struct wire_sampled_out *
     }
     plan_array(plan, 26, in->place, in->n_places, 8);
     plan_array(plan, 27, in->stamp, in->n_places, 8);
+    plan_array(plan, 28, in->packed_at, in->packed_at ? 3 : 0, 8);
 }
 
 void wire_write_sampled(struct text *out, const struct wire_sampled_out *in)

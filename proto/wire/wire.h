@@ -2,7 +2,7 @@
  *
  * The room proto/wire owns how messages are encoded (replay.proto and PROTOCOL.md say what they mean): hot headers (wire*), the
  * protobuf wire format for them (pb), other messages through protobuf-c (unpack), column blocks (codec*), and messages inside
- * one process (duct). It uses proto/base only; the broker and the client use it.
+ * one process (channel). It uses proto/base only; the broker and the client use it.
  *
  * A view borrows the frame. Decoding checks what can be checked from the header alone: wire types, array lengths against each
  * other, no field twice, counts that add up. The owner of the state checks versions, sessions, columns, layouts, tables,
@@ -53,12 +53,17 @@ struct wire_string {
     uint32_t size;
 };
 
+/* wire_sample.shared: from this on, packed chunks may be in the arena, too. */
+#define WIRE_SHARED_PACKED 2u
+
 struct wire_sample {
     struct wire_string table;
     uint32_t count;
     bool has_timeout;
     uint64_t timeout_ms;
-    bool distinct, flexible, whole, paid, shared;
+    bool distinct, flexible, whole, paid;
+    uint32_t shared;
+    uint64_t seed;
 };
 rp_status wire_read_sample(const void *body, size_t size, struct wire_sample *out, rp_error *err);
 
@@ -84,6 +89,7 @@ struct wire_ingest {
     /* chunk_episode, run_policy and item_offset may be absent from the frame: then they are one 0, which every index reads. */
     struct pb_array chunk_number, chunk_step, chunk_length, chunk_episode;
     struct pb_array block_size, block_codec; /* n is 1 or a multiple of n_chunks: the session knows the columns */
+    struct pb_array place;                   /* of the chunks that are not packed; n is 0: in frames */
     uint32_t n_runs;
     struct pb_array run_layout, run_items, run_first, run_policy;
     uint32_t n_items;
@@ -108,6 +114,7 @@ struct wire_ingest_out {
     const uint32_t *chunk_length, *chunk_episode;
     const uint32_t *block_size;
     const uint8_t *block_codec;
+    const uint64_t *place; /* [n_chunks - packed], or NULL */
     uint32_t n_runs;
     const uint32_t *run_layout, *run_items;
     const uint64_t *run_first, *run_policy;
@@ -140,6 +147,7 @@ struct wire_sampled {
     struct pb_array chunk_length, chunk_blocks;
     struct pb_array block_column, block_codec, block_size;
     struct pb_array place, stamp; /* of the last chunks */
+    struct pb_array packed_at;    /* place, stamp and bytes; empty: packed chunks come in a frame */
     uint32_t packed;
     const uint8_t *layouts;
     size_t layouts_size;
@@ -177,6 +185,7 @@ struct wire_sampled_out {
     const uint8_t *block_column, *block_codec;
     uint32_t n_block_columns;
     const uint64_t *place, *stamp; /* of the last n_places chunks */
+    const uint64_t *packed_at;     /* [3], or NULL */
     uint32_t n_places;
     uint32_t packed;
     const void *layouts; /* encoded Layout fields with their tags (number 20) */

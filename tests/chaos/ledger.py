@@ -64,9 +64,10 @@ class Ledger:
         """Bye was answered."""
         self.ended.add("chaos-%x" % state["uid"])
 
-    def on_m(self, source, state, number, tables):
-        """A message is about to be sent."""
+    def on_m(self, source, state, number, tables, placed=0):
+        """A message is about to be sent; placed: the broker reads its chunks from the writer's memory."""
         uid = state["uid"]
+        self.operations["placed message"] = self.operations.get("placed message", 0) + placed
         for name, rows in tables:
             book = self.books[name]
             sent = book.sent.setdefault(uid, [])

@@ -325,8 +325,10 @@ class Conductor:
         self.broker.close()
 
     def keep_files(self):
-        """The journal may lie in a namespace that ends with us."""
+        """The journal may lie in a namespace that ends with us. The broker is ended first: it would go on deleting files."""
         ground = self.broker.ground
+        if self.broker.process:
+            self.broker.kill()
         if ground.has_disk and ground.path(self.broker.journal).is_dir():
             for path in ground.path(self.broker.journal).iterdir():
                 shutil.copy(path, self.broker.journal)

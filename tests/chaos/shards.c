@@ -7,12 +7,8 @@
 
 #include <getopt.h>
 #include <inttypes.h>
-#include <math.h>
 #include <signal.h>
 #include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <time.h>
@@ -71,7 +67,6 @@ void chaos_complain(struct chaos *self, const char *format, ...)
 
 rp_client *chaos_connect(struct chaos *self, uint32_t shard, const char *name)
 {
-    rp_error err = {0};
     rp_client_options options = {.struct_size = sizeof options, .name = name};
     rp_client *client = rp_client_connect(self->set.services[shard % self->n], &options, 60000, &err);
     if (!client)

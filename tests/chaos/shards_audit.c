@@ -1,6 +1,4 @@
 /* The books against the shards: what is in the tables, what came out of the queue, and where the cursors are. */
-#include <math.h>
-#include <stdlib.h>
 
 #include "agent/client/conn/client.h"
 #include "proto/base/clock.h"
@@ -12,34 +10,34 @@
 
 /* ---- questions to one shard ---- */
 
-static rp_status ask(struct conn *conn, struct conn_message message, int want, Replay__Reply **out, rp_error *err)
+static rp_status ask(struct conn *conn, struct conn_message message, int want, Replay__Reply **out, rp_error *error)
 {
     struct conn_reply *reply = NULL;
     *out = NULL;
-    RP_TRY(conn_call(conn, &message, &reply, err));
-    rp_status status = conn_reply_read(reply, out, err);
+    RP_TRY(conn_call(conn, &message, &reply, error));
+    rp_status status = conn_reply_read(reply, out, error);
     conn_reply_destroy(&reply);
     if (status != RP_OK || (int)(*out)->body_case == want)
         return status;
     conn_reply_unpacked_free(*out);
-    return err_set(err, RP_BAD_MESSAGE, "the reply is not what was asked for");
+    return err_set(error, RP_BAD_MESSAGE, "the reply is not what was asked for");
 }
 
-static rp_status ask_info(struct conn *conn, int64_t timeout_ms, Replay__Reply **out, rp_error *err)
+static rp_status ask_info(struct conn *conn, int64_t timeout_ms, Replay__Reply **out, rp_error *error)
 {
     Replay__Info body = REPLAY__INFO__INIT;
     body.table = (char *)(uintptr_t)table_names[REPLAY];
     struct conn_message message = {.field = REPLAY__REQUEST__BODY_INFO, .body = &body.base, .timeout_ms = timeout_ms};
-    return ask(conn, message, REPLAY__REPLY__BODY_INFO, out, err);
+    return ask(conn, message, REPLAY__REPLY__BODY_INFO, out, error);
 }
 
-static rp_status ask_list(struct conn *conn, uint32_t table, uint64_t cursor, Replay__Reply **out, rp_error *err)
+static rp_status ask_list(struct conn *conn, uint32_t table, uint64_t cursor, Replay__Reply **out, rp_error *error)
 {
     Replay__List body = REPLAY__LIST__INIT;
     body.table = (char *)(uintptr_t)table_names[table];
     body.cursor = cursor;
     struct conn_message message = {.field = REPLAY__REQUEST__BODY_LIST, .body = &body.base, .timeout_ms = LONG_MS};
-    return ask(conn, message, REPLAY__REPLY__BODY_LIST, out, err);
+    return ask(conn, message, REPLAY__REPLY__BODY_LIST, out, error);
 }
 
 /* ---- cursors ---- */
@@ -159,7 +157,6 @@ static void read_table(struct chaos *self, rp_client *client, uint32_t table, co
 {
     for (uint32_t s = 0; s < self->n; s++) {
         uint64_t cursor = 0;
-        rp_error err = {0};
         do {
             Replay__Reply *reply;
             if (ask_list(client_shard(client, s), table, cursor, &reply, &err) != RP_OK) {
@@ -214,7 +211,6 @@ static void check_limiters(struct chaos *self, rp_client *client)
     uint64_t inserts = 0, samples = 0, received = atomic_load(&self->sampled[REPLAY]);
     for (uint32_t s = 0; s < self->n; s++) {
         Replay__Reply *reply;
-        rp_error err = {0};
         if (ask_info(client_shard(client, s), LONG_MS, &reply, &err) != RP_OK) {
             chaos_complain(self, "shard %u does not answer: %s", s, err.text);
             return;

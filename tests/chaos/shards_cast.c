@@ -1,5 +1,4 @@
 /* Writers, learners and consumers, each a thread with a client of its own. */
-#include <stdlib.h>
 
 #include "proto/base/clock.h"
 #include "replay/sampler.h"
@@ -72,7 +71,6 @@ static void write_step(struct step *self)
     int32_t number = (int32_t)self->number;
     const void *values[] = {&number};
     rp_slice slice = {.column = 0, .count = 1, .start = -1, .squeeze = 1};
-    rp_error err = {0};
     PERSIST(self, rp_writer_append(self->writer, values, 1000, &err));
     for (uint32_t t = 0; t < TABLES; t++) {
         uint32_t kills[SHARDBED_MOST];
@@ -90,7 +88,6 @@ static void write_step(struct step *self)
 
 static void close_writer(struct role *self, rp_writer *writer)
 {
-    rp_error err = {0};
     rp_writer_info info = {.struct_size = sizeof info};
     rp_status status = rp_writer_flush(writer, 0, LONG_MS, &err);
     if (status != RP_OK && (status != RP_IN_DOUBT || self->chaos->journal))
@@ -114,7 +111,6 @@ static void *writer_main(void *arg)
     struct chaos *chaos = self->chaos;
     rp_client *client = chaos_connect(chaos, self->number, "writer");
     rp_column columns[] = {{.name = "number", .dtype = RP_DTYPE_INT32}};
-    rp_error err = {0};
     rp_writer *writer = client ? rp_writer_new(client, columns, 1, NULL, LONG_MS, &err) : NULL;
     struct step step = {writer, chaos, 0};
     if (!writer)
@@ -170,7 +166,6 @@ static void note_wait(struct chaos *self, int64_t from_ns)
 /* Gives new priorities to the items that are this learner's own. */
 static void update(struct role *self, rp_updater *updater, struct book *const *books, const rp_batch_arrays *arrays)
 {
-    rp_error err = {0};
     for (uint32_t i = 0; i < arrays->n; i++) {
         double priority = 0.5 + rng_unit(&self->rng);
         uint32_t taken = 0;
@@ -188,7 +183,6 @@ static rp_sampler *new_sampler(struct chaos *self, rp_client *client, uint32_t t
                                bool flexible)
 {
     rp_sampler_options options = {.struct_size = sizeof options};
-    rp_error err = {0};
     options.batch_size = batch;
     options.on_demand = on_demand;
     options.fill = flexible ? RP_FILL_AT_ONCE : RP_FILL_WAIT;
@@ -201,7 +195,6 @@ static rp_sampler *new_sampler(struct chaos *self, rp_client *client, uint32_t t
 
 static void close_updater(struct chaos *self, rp_updater *updater)
 {
-    rp_error err = {0};
     rp_change change = {0};
     if (rp_updater_flush(updater, LONG_MS, &change, &err) != RP_OK)
         chaos_complain(self, "the updates were not confirmed: %s", err.text);
@@ -215,7 +208,6 @@ static void *learner_main(void *arg)
     struct chaos *chaos = self->chaos;
     rp_client *client = chaos_connect(chaos, self->number + 1, "learner");
     rp_sampler *sampler = new_sampler(chaos, client, REPLAY, 64, false, false);
-    rp_error err = {0};
     rp_updater *updater = client ? rp_updater_new(client, table_names[REPLAY], NULL, &err) : NULL;
     int64_t last = 0;
     while (sampler && atomic_load(&chaos->phase) == RUN) {
@@ -248,7 +240,6 @@ static void *browser_main(void *arg)
     struct chaos *chaos = self->chaos;
     rp_client *client = chaos_connect(chaos, 0, "browser");
     rp_sampler *sampler = new_sampler(chaos, client, PLAIN, 32, true, false);
-    rp_error err = {0};
     int64_t last = 0;
     while (sampler && atomic_load(&chaos->phase) == RUN) {
         rp_batch *batch;
@@ -281,7 +272,6 @@ static void *consumer_main(void *arg)
     bool on_demand = self->number % 2;
     rp_client *client = chaos_connect(chaos, self->number + 2, "consumer");
     rp_sampler *sampler = new_sampler(chaos, client, table, 16, on_demand, !on_demand);
-    rp_error err = {0};
     while (sampler && atomic_load(&chaos->phase) != STOP) {
         rp_batch *batch;
         rp_batch_arrays arrays;

@@ -2,7 +2,9 @@
 It lives through everything but its own kill -9; the next one then opens a new session. See PROTOCOL.md, 7 to 10."""
 
 import collections
+import fcntl
 import itertools
+import mmap
 import os
 import random
 import struct
@@ -26,9 +28,36 @@ class Message:
         self.header, self.payload, self.last = header, payload, last   # last: table id -> number of its last item
         self.number = header.number
 
-    def frames(self, epoch):
+    def frames(self, epoch, reads=False):
+        """reads: the broker reads the writer's memory."""
         self.header.epoch = epoch
-        return [self.header.SerializeToString(), *self.payload]
+        return [self.header.SerializeToString(), *([] if reads and self.header.place else self.payload)]
+
+
+class Memory:
+    """Chunks that the broker reads from this process: a ring, of which less than half may be in use."""
+    SIZE = 16 << 20
+
+    def __init__(self):
+        self.fd = os.memfd_create("chaos", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        self.nonce, self.at = random.SystemRandom().getrandbits(64), 4096
+        os.ftruncate(self.fd, self.SIZE)
+        self.map = mmap.mmap(self.fd, self.SIZE)
+        self.map[:8] = struct.pack("<Q", self.nonce)
+        fcntl.fcntl(self.fd, 1033, 2)   # F_ADD_SEALS, F_SEAL_SHRINK
+
+    def name(self):
+        return pb.Arena(pid=os.getpid(), fd=self.fd, size=self.SIZE, nonce=self.nonce)
+
+    def put(self, payload):
+        """Where each part lies now."""
+        places = []
+        for part in payload:
+            self.at = 4096 if self.at + len(part) > self.SIZE else self.at
+            self.map[self.at:self.at + len(part)] = part
+            places.append(self.at)
+            self.at += len(part)
+        return places
 
 
 class Writer:
@@ -51,6 +80,7 @@ class Writer:
         self.steps, self.next_chunk = 0, 1
         self.window = []                        # (chunk, first step, length) that items may begin in
         self.layouts, self.keys = {}, 0
+        self.memory, self.reads = Memory(), False
         self.good = collections.deque(maxlen=50)   # keys in `replay` that are resolved, with their number
         self.heard = self.beat_at = self.moved_at = time.monotonic()
         self.next_at = time.monotonic()
@@ -92,7 +122,7 @@ class Writer:
             oldest = self.stored[0].number if self.stored else self.last_number + 1
             self.hello_body = pb.Hello(
                 session=self.session, name="chaos-%x" % self.uid, notices=True, oldest_number=oldest,
-                columns=[pb.Column(name=n, dtype=d, shape=s) for n, d, s in COLUMNS])
+                columns=[pb.Column(name=n, dtype=d, shape=s) for n, d, s in COLUMNS], memory=self.memory.name())
         self.request(self.hello_id, "hello", self.hello_body)
         self.hello_at = time.monotonic()
 
@@ -116,6 +146,7 @@ class Writer:
             self.log.write(["s", self.uid, hello.ordinal, hello.key_base, [self.index]])
         self.session, self.epoch, self.is_open, self.hello_id = hello.session, hello.epoch, True, 0
         self.allowed_bytes, self.received = 0, hello.credit.received
+        self.reads = hello.reads
         self.allowed = {}
         self.moved_at = self.heard
         self.credit(hello.credit)
@@ -248,7 +279,7 @@ class Writer:
         payload, codecs = [], b""
         for _ in range(1 if small else self.random.randint(1, 3)):
             kind = self.random.random()   # from 103 steps on, samplers may read the chunk in shared memory
-            length = 900 if kind < 0.005 else self.random.randint(90, 200) if kind < 0.1 else self.random.randint(2, 6)
+            length = 900 if kind < 0.02 else self.random.randint(90, 200) if kind < 0.1 else self.random.randint(2, 6)
             codec = [blocks.RAW, blocks.RAW]
             if length < 80 and self.random.random() < 0.03:
                 codec = [self.random.choice(CODECS), self.random.choice(CODECS)]
@@ -268,6 +299,8 @@ class Writer:
         header.block_codec = codecs
         if max(map(len, payload)) < 20000:
             header.packed, payload = len(payload), [b"".join(payload)]
+        elif sum(len(p) for m in self.stored for p in m.payload if m.header.place) < Memory.SIZE // 4:
+            header.place.extend(self.memory.put(payload))
         return payload
 
     columns = [pb.Column(name=n, dtype=d, shape=s) for n, d, s in COLUMNS]
@@ -338,7 +371,7 @@ class Writer:
         header.run_layout.extend(r[0] for r in runs)
         header.run_first.extend(r[1] for r in runs)
         header.run_items.extend(r[2] for r in runs)
-        return Message(header, payload, last), ["m", header.number, record]
+        return Message(header, payload, last), ["m", header.number, record, bool(self.reads and header.place)]
 
     def room(self, n_items):
         """Whether credit covers a message of this size for any choice of tables; without any, one item may go alone."""
@@ -378,7 +411,7 @@ class Writer:
             os._exit(1)
         for message in itertools.islice(self.stored, skip, None):
             try:
-                self.push.send_multipart(message.frames(self.epoch), zmq.NOBLOCK)
+                self.push.send_multipart(message.frames(self.epoch, self.reads), zmq.NOBLOCK)
             except zmq.Again:
                 return
             if self.received >= self.sent_to:

@@ -71,7 +71,8 @@ def messages():
 
 
 def _hex(data):
-    return data.hex(" ")
+    """Groups of eight bytes."""
+    return data.hex(" ", -8)
 
 
 def _value(field, value):
@@ -86,11 +87,11 @@ def _value(field, value):
     return str(value)
 
 
-def _line(data, text, depth):
-    """Hex on the left, at most 16 bytes to a line, meaning on the right."""
+def _line(head, data, text, depth):
+    """Hex on the left: tag and length, then at most 16 bytes of the value to a line; its meaning on the right."""
     lines, pad = [], "  " * depth
-    for at in range(0, len(data), 16):
-        left = pad + _hex(data[at:at + 16])
+    for at in range(0, max(len(data), 1), 16):
+        left = pad + " ".join([part.hex() for part in head if part and at == 0] + [_hex(data[at:at + 16])]).rstrip()
         lines.append("%-56s %s" % (left, text) if at == 0 and text else left)
     return lines
 
@@ -112,15 +113,17 @@ def annotate(message, depth=0):
     while at < len(data):
         start = at
         tag, at = _varint(data, at)
+        value_at = tag_end = at
         field = message.DESCRIPTOR.fields_by_number[tag >> 3]
         repeated = field.label == F.LABEL_REPEATED
         if tag & 7 == 2:
             size, at = _varint(data, at)
+            value_at = at
             if field.type == F.TYPE_MESSAGE:
                 index = seen.get(field.name, 0)
                 seen[field.name] = index + 1
                 value = getattr(message, field.name)
-                lines += _line(data[start:at], field.name + ("[%d]" % index if repeated else ""), depth)
+                lines += _line([data[start:tag_end], data[tag_end:at]], b"", field.name + ("[%d]" % index if repeated else ""), depth)
                 lines += annotate(value[index] if repeated else value, depth + 1)
                 at += size
                 continue
@@ -134,7 +137,8 @@ def annotate(message, depth=0):
             value = "[%s]" % ", ".join(_value(field, v) for v in value)
         else:
             value = _value(field, value)
-        lines += _line(data[start:at], "%s = %s" % (field.name, value), depth)
+        head = [data[start:tag_end], data[tag_end:value_at]]
+        lines += _line(head, data[value_at:at], "%s = %s" % (field.name, value), depth)
     return lines
 
 
@@ -144,7 +148,7 @@ def render(frames):
         size = len(frame) if isinstance(frame, bytes) else frame.ByteSize()
         kind = "payload" if isinstance(frame, bytes) else frame.DESCRIPTOR.name
         lines.append("frame %d: %s, %d bytes" % (i, kind, size))
-        lines += _line(frame, "", 0) if isinstance(frame, bytes) else annotate(frame)
+        lines += _line([], frame, "", 0) if isinstance(frame, bytes) else annotate(frame)
     return "\n".join(lines + ["```"])
 
 
@@ -181,7 +185,7 @@ def hex_of(text):
         if line.startswith("frame "):
             frames.append(b"")
         elif frames and not line.startswith("```"):
-            bytes_ = re.match(r"\s*((?:[0-9a-f]{2} )*[0-9a-f]{2})(?:\s|$)", line)
+            bytes_ = re.match(r"\s*((?:(?:[0-9a-f]{2})+ )*(?:[0-9a-f]{2})+)(?:\s|$)", line)
             frames[-1] += bytes.fromhex(bytes_.group(1))
     return frames
 

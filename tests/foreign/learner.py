@@ -72,7 +72,11 @@ def _split_chunks(sampled, frames, n_chunks, arena):
     else:
         columns = list(sampled.block_column) * n_chunks
     frames, packed, frame, at, b, chunks = list(frames), sampled.packed, b"", 0, 0, []
-    if packed:
+    if packed and sampled.packed_at:
+        if arena is None:
+            raise Overtaken
+        frame = arena.read(*sampled.packed_at)
+    elif packed:
         frame = frames.pop(0)
     first_shared = n_chunks - len(sampled.place)
     for c in range(n_chunks):

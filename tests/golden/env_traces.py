@@ -9,6 +9,7 @@ The models are in env_models.py. A file has lines
     state v1 v2 ...                        what set_state gets
     start o1 o2 ...                        the observation it gives
     step a1 ... | o1 o2 ... | reward terminal
+An observation of zeros and ones, mostly zeros, is written as '@' and the places of the ones.
 A case ends at its terminal step, or before its model ceases to hold, or before rounding could matter: a twin that
 starts TWIN away must agree with it within a tenth of the tolerance at every step.
 """
@@ -153,6 +154,14 @@ def deepsea():
     yield (8, 6), constant(1), 20
 
 
+def memory():
+    for cue in (0, 1):
+        yield (0, cue), constant(cue), 40
+        yield (0, cue), discrete(77 + cue, 2), 40
+        yield (29, cue), constant(1 - cue), 40
+        yield (0, cue), alternating(30, cue, 1 - cue), 40  # wrong at the very last step
+
+
 def breakout():
     wall = (1,) * 30
 
@@ -183,6 +192,66 @@ def breakout():
     yield (8, 2, 2, 5) + bricks(), constant(0), 2  # a new wall, and lost
 
 
+def freeway():
+    lanes = [(c, c % 6, (c * 3) % 10) for c in range(8)]
+
+    def scene(row, rest, *cars):
+        return (row, rest) + sum((tuple(car) for car in cars), ())
+
+    yield scene(9, 3, *lanes), constant(1), 12
+    yield scene(1, 0, *lanes), constant(1), 8  # arrives: new cars
+    yield scene(9, 0, *lanes), constant(2), 4  # stays at the bottom
+    yield scene(5, 0, *[(9, 0, 0), (0, 0, 5)] * 4), discrete(101, 3), 14  # around the ends
+    yield scene(6, 1, *[(3, 2, 4)] * 8), constant(0), 5  # a car from the left
+    yield scene(6, 1, *[(5, 2, 9)] * 8), constant(0), 5  # and from the right
+    yield scene(6, 0, *[(4, 3, 2)] * 8), constant(1), 3  # walks into a car
+    yield scene(6, 0, *[(4, 3, 2)] * 8), constant(2), 3
+
+
+def asterix():
+    def scene(row, column, spawn, march, ramp, level, **things):
+        flat = sum(((things.get("r%d" % y) or (0, 0)) for y in range(1, 9)), ())
+        return (row - 1, column, spawn, march, ramp, level) + flat
+
+    yield scene(5, 5, 10, 5, 101, 0), discrete(111, 5), 45
+    yield scene(1, 0, 9, 2, 50, 0), alternating(1, 2, 1, 4, 3), 6  # the corners
+    yield scene(8, 9, 9, 2, 50, 0), alternating(1, 4, 3, 2, 1), 6
+    yield scene(4, 4, 9, 3, 50, 0, r4=(2, 5), r5=(4, 6)), constant(3), 4  # walks into gold
+    yield scene(4, 4, 9, 3, 50, 0, r4=(1, 5)), constant(3), 4  # and into an enemy
+    yield scene(4, 4, 9, 0, 50, 0, r4=(2, 3)), constant(0), 2  # gold comes
+    yield scene(4, 4, 9, 0, 50, 0, r4=(3, 5)), constant(0), 2  # an enemy comes
+    yield scene(4, 4, 9, 0, 50, 9, r1=(1, 9), r2=(2, 9), r3=(3, 0), r6=(4, 0)), constant(0), 3  # leave the board
+    yield scene(4, 4, 0, 5, 50, 0, **{"r%d" % y: (1, 9 - y) for y in range(1, 9)}), constant(0), 3  # no row is free
+    for level in range(10):  # the level rises: the intervals after it
+        yield scene(1, 0, 1, 1, 1, level), constant(0), 14
+
+
+def space_invaders():
+    def scene(column, shot=0, march=5, bomb=5, right=0, ramps=0, **cells):
+        masks = [[0] * 10 for _ in range(3)]
+        for mask, name in zip(masks, ("aliens", "shots", "bombs")):
+            for row, at in cells.get(name, ()):
+                mask[row] |= 1 << at
+        return (column, shot, march, bomb, right, ramps, *masks[0], *masks[1], *masks[2])
+
+    yield scene(5, 0, 12, 10), discrete(121, 4), 30
+    yield scene(0, 0, 12, 10), constant(1), 3  # the sides
+    yield scene(9, 0, 12, 10), constant(2), 3
+    yield scene(4, 0, aliens=[(7, 4), (0, 0)]), constant(3), 8  # fires, hits, waits
+    yield scene(4, bombs=[(7, 4), (9, 9), (0, 4)], aliens=[(0, 0)]), constant(0), 4  # a bomb
+    yield scene(4, bombs=[(7, 4)], aliens=[(0, 0)]), alternating(1, 1, 0), 4  # out of its way
+    yield scene(4, march=0, aliens=[(9, 5), (3, 6)]), constant(0), 2  # an alien comes from the side
+    yield scene(4, march=9, aliens=[(9, 3), (3, 6)]), constant(1), 2  # the cannon goes there
+    yield scene(4, march=0, aliens=[(8, 0), (8, 4)]), constant(0), 2  # from above
+    yield scene(9, march=0, aliens=[(9, 0), (3, 6)]), constant(0), 2  # landed, and not at the cannon
+    yield scene(9, march=0, right=1, aliens=[(5, 9), (3, 6)]), constant(0), 6  # turns at the right
+    yield scene(4, bomb=0, aliens=[(1, 3), (5, 3), (7, 5)]), constant(0), 2  # two are near: the left one
+    yield scene(0, bomb=0, aliens=[(1, 7), (2, 9)]), constant(0), 2
+    yield scene(4, aliens=[(5, 4)], shots=[(6, 4), (0, 2), (9, 1)]), constant(0), 3  # a new wave
+    for ramps in range(7):
+        yield scene(4, march=1, ramps=ramps, aliens=[(5, 4)], shots=[(6, 4)]), constant(0), 16
+
+
 def inverted_pendulum():
     balance = follow(lambda s: max(-3.0, min(3.0, round(64 * (5 * s[1] + s[3] + 0.3 * s[0] + 0.5 * s[2])) / 64)))
     yield (0.01, -0.005, 0.002, 0.008), constant(0.0), 40
@@ -207,14 +276,22 @@ def swing_up():
 TRACES = (
     (models.CartPole(), cartpole), (models.Acrobot(), acrobot), (models.MountainCar(), mountaincar),
     (models.MountainCarContinuous(), mountaincar_continuous), (models.Pendulum(), pendulum), (models.Catch(), catch),
-    (models.DeepSea(), deepsea), (models.Breakout(), breakout), (models.InvertedPendulum(), inverted_pendulum),
-    (models.CartPoleSwingUp(), swing_up))
+    (models.DeepSea(), deepsea), (models.Breakout(), breakout), (models.Freeway(), freeway),
+    (models.Asterix(), asterix), (models.SpaceInvaders(), space_invaders), (models.Memory(), memory),
+    (models.InvertedPendulum(), inverted_pendulum), (models.CartPoleSwingUp(), swing_up))
 
 
 # ---- running and writing
 
 def text(values):
     return " ".join("%.9g" % value for value in values)
+
+
+def seen(values):
+    """An observation."""
+    ones = [place for place, value in enumerate(values) if value == 1]
+    sparse = len(values) > 20 and len(ones) + values.count(0) == len(values)
+    return "@ " + text(ones) if sparse else text(values)
 
 
 def written(vector):
@@ -231,7 +308,7 @@ def case_lines(model, vector, policy, steps):
     state = model.begin(vector)
     twin = model.begin([v if isinstance(v, int) else v + TWIN for v in vector])
     yield "state " + text(vector)
-    yield "start " + text(model.observe(state))
+    yield "start " + seen(model.observe(state))
     for t in range(steps):
         action = written(policy(state, t))
         state, reward, terminal = model.step(state, action)
@@ -240,7 +317,7 @@ def case_lines(model, vector, policy, steps):
         if not model.valid(state) or terminal != twin_terminal or not agree(
                 model.observe(twin) + [twin_reward], numbers, model.tolerance / 10):
             break
-        yield "step %s | %s | %s" % (text(action), text(numbers[:-1]), text([reward, terminal]))
+        yield "step %s | %s | %s" % (text(action), seen(numbers[:-1]), text([reward, terminal]))
         if terminal:
             break
 

@@ -1,9 +1,5 @@
 /* Work whose instructions are counted: work KIND N does N operations through libreplay at a broker on the same thread, which is one
  * connection without sockets, other threads or a clock that runs. tests/integration/instructions_test.py runs it under callgrind. */
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
 #include "agent/client/conn/client.h"
@@ -34,7 +30,7 @@ static const char yaml[] = "service: inproc://service\n" /* not bound */
 
 static struct {
     struct broker_config config;
-    struct ducts ducts;
+    struct channels channels;
     struct broker *broker;
     rp_client *client;
     rp_writer *writer;
@@ -75,67 +71,64 @@ static void turn(void *ctx, int wait_ms)
     broker_part();
 }
 
-static void must(rp_status status, const rp_error *err)
+static void sure(rp_status status)
 {
     if (status == RP_OK)
         return;
-    fprintf(stderr, "work: %s\n", err->text);
+    fprintf(stderr, "work: %s\n", err.text);
     exit(1);
 }
 
 static void start(uint32_t item_bytes)
 {
     char problems[2048];
-    rp_error err = {0};
     log_set_level(LEVEL_OFF);
     if (!embed_read_config(yaml, &all.config, problems, sizeof problems)) {
         fputs(problems, stderr);
         exit(1);
     }
-    all.broker = broker_new_local(&all.config, clock_system(), &all.ducts, &err);
-    must(all.broker ? RP_OK : (rp_status)err.status, &err);
-    const struct conn_host host = {.ducts = &all.ducts, .turn = turn};
+    all.broker = broker_new_local(&all.config, clock_system(), &all.channels, &err);
+    sure(all.broker ? RP_OK : (rp_status)err.status);
+    const struct conn_host host = {.channels = &all.channels, .turn = turn};
     rp_client_options options = {.struct_size = sizeof options, .name = "work"};
     all.client = client_connect("this process", &options, &host, WAIT_MS, &err);
-    must(all.client ? RP_OK : (rp_status)err.status, &err);
+    sure(all.client ? RP_OK : (rp_status)err.status);
     const rp_column column = {
         .name = "x", .dtype = RP_DTYPE_UINT8, .codec = RP_CODEC_RAW, .rank = 1, .shape = {item_bytes}};
     all.writer = rp_writer_new(all.client, &column, 1, NULL, WAIT_MS, &err);
-    must(all.writer ? RP_OK : (rp_status)err.status, &err);
+    sure(all.writer ? RP_OK : (rp_status)err.status);
 }
 
 static void insert(uint32_t n)
 {
     static uint8_t row[SHARED_BYTES];
     const void *value = row;
-    rp_error err = {0};
     for (uint32_t i = 0; i < n; i++) {
         memcpy(row, &i, sizeof i);
-        must(rp_writer_append(all.writer, &value, WAIT_MS, &err), &err);
-        must(rp_writer_item_last(all.writer, "replay", 1 + i % 7, 1, WAIT_MS, &all.keys[i % ITEMS], &err), &err);
+        sure(rp_writer_append(all.writer, &value, WAIT_MS, &err));
+        sure(rp_writer_item_last(all.writer, "replay", 1 + i % 7, 1, WAIT_MS, &all.keys[i % ITEMS], &err));
         if (i % PER_MESSAGE == PER_MESSAGE - 1)
-            must(rp_writer_flush(all.writer, 0, WAIT_MS, &err), &err);
+            sure(rp_writer_flush(all.writer, 0, WAIT_MS, &err));
     }
-    must(rp_writer_flush(all.writer, 0, WAIT_MS, &err), &err);
+    sure(rp_writer_flush(all.writer, 0, WAIT_MS, &err));
 }
 
 /* shared: the data must come from memory that the broker shares. */
 static void sample(uint32_t n, bool shared)
 {
-    rp_error err = {0};
     rp_sampler_options options = {.struct_size = sizeof options};
     options.batch_size = BATCH;
     options.on_demand = true;
     options.gather_threads = 1;
     rp_sampler *sampler = rp_sampler_new(all.client, "replay", &options, &err);
-    must(sampler ? RP_OK : (rp_status)err.status, &err);
+    sure(sampler ? RP_OK : (rp_status)err.status);
     for (uint32_t i = 0; i < n; i++) {
         rp_batch *batch;
-        must(rp_sampler_next(sampler, &batch, WAIT_MS, &err), &err);
+        sure(rp_sampler_next(sampler, &batch, WAIT_MS, &err));
         rp_batch_release(&batch);
     }
     rp_sampler_stats stats = {.struct_size = sizeof stats};
-    must(rp_sampler_get_stats(sampler, &stats), &err);
+    sure(rp_sampler_get_stats(sampler, &stats));
     if (shared != (stats.shared_bytes > 0)) {
         fprintf(stderr, "work: %llu bytes of shared memory were read\n", (unsigned long long)stats.shared_bytes);
         exit(1);
@@ -145,14 +138,13 @@ static void sample(uint32_t n, bool shared)
 
 static void update(uint32_t n)
 {
-    rp_error err = {0};
     double priorities[BATCH];
     for (uint32_t i = 0; i < n; i++) {
         for (uint32_t k = 0; k < BATCH; k++)
             priorities[k] = 1 + (i + k) % 5;
         const uint64_t *keys = all.keys + ITEMS / 2 + i * BATCH % (ITEMS / 2 - BATCH);
         rp_change change = {0};
-        must(rp_priorities_update(all.client, "replay", keys, priorities, BATCH, WAIT_MS, &change, &err), &err);
+        sure(rp_priorities_update(all.client, "replay", keys, priorities, BATCH, WAIT_MS, &change, &err));
     }
 }
 
@@ -170,16 +162,15 @@ int main(int argc, char **argv)
     }
     setenv("REPLAY_SHM", shared ? "1" : "0", 1);
     start(shared ? SHARED_BYTES : ITEM_BYTES);
-    rp_error err = {0};
     insert(inserts ? n : ITEMS);
     if (samples)
         sample(n, shared);
     else if (!inserts)
         update(n);
-    must(rp_writer_destroy(&all.writer, WAIT_MS, &err), &err);
+    sure(rp_writer_destroy(&all.writer, WAIT_MS, &err));
     rp_client_destroy(&all.client);
     broker_destroy(&all.broker);
-    ducts_fini(&all.ducts);
+    channels_fini(&all.channels);
     schema_free(&broker_schema, &all.config);
     return 0;
 }

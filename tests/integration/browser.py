@@ -39,7 +39,7 @@ class Browser:
         if dark:
             arguments.append("--force-prefers-color-scheme=dark")
         wanted = {"capabilities": {"alwaysMatch": {
-            "browserName": "chrome", "goog:chromeOptions": {"args": arguments, "binary": shutil.which("chromium")},
+            "browserName": "chrome", "timeouts": {"script": 240000}, "goog:chromeOptions": {"args": arguments, "binary": shutil.which("chromium")},
             "goog:loggingPrefs": {"browser": "ALL", "performance": "ALL"}}}}
         self.session = self._call("POST", "/session", wanted)["sessionId"]
 
@@ -60,7 +60,7 @@ class Browser:
         data = None if method == "GET" or method == "DELETE" else json.dumps(body or {}).encode()
         request = urllib.request.Request(self.base + path, data=data, method=method, headers={"Content-Type": "application/json"})
         try:
-            with urllib.request.urlopen(request, timeout=60) as reply:
+            with urllib.request.urlopen(request, timeout=300) as reply:
                 return json.load(reply)["value"]
         except urllib.error.HTTPError as error:
             raise BrowserError(json.load(error)["value"]["message"].split("\n")[0]) from None

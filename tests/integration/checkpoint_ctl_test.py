@@ -1,8 +1,10 @@
 """replay-ctl checkpoint, with a broker and without: what it prints, what it finds, what it refuses."""
 
+import errno
 import json
 import os
 import pathlib
+import resource
 import shutil
 import subprocess
 
@@ -183,3 +185,46 @@ def a_segment_that_is_missing_or_cut_is_found():
             contains(err, "would not start", "segment-00000001.replay" if left is None else "segment 1")
         segment.write_bytes(data)
         equal(ctl("checkpoint", "verify", str(scene.disk))[0], 0)
+
+
+@test
+def a_backup_of_a_busy_broker_is_complete():
+    busy = CONFIG.replace("journal: off", "journal: 0s\njournal_max: 1MiB").replace("{every: 0s}", "{every: 100ms, keep: 1}")
+    with Scene(busy) as scene:
+        for i in range(3):
+            copy, before = scene.folder / ("copy-%d" % i), len(scene.keys)
+            backup = subprocess.Popen([CTL, "--json", "--endpoint", scene.broker.endpoints["service"], "checkpoint", "backup", str(copy)],
+                                      stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            while backup.poll() is None:
+                scene.keys += scene.insert(30)
+            out, err = backup.communicate()
+            equal(backup.returncode, 0, err)
+            made = json.loads(out)
+            check(made["files"] >= 2 and made["items"] == 100 or made["items"] >= before, out)
+            equal(ctl("checkpoint", "verify", str(copy))[0], 0)
+            contains(ctl("checkpoint", "show", str(copy))[1], "replay")
+        link = scene.folder / "link"
+        link.symlink_to(scene.folder / "elsewhere")  # which is not there: a backup goes to no place that somebody else has named
+        for there in (copy, link):
+            equal(scene.checkpoint("backup", str(there))[0], 2)
+        equal(scene.checkpoint("backup", str(scene.folder / "copy-3") + "//")[0], 0)
+        equal(ctl("checkpoint", "verify", str(scene.folder / "copy-3"))[0], 0)
+        check(not any(name.name.endswith(".part") for name in scene.folder.iterdir()), "a part is left")
+        rc, out, err = ctl("checkpoint", "export", str(copy), "--table", "replay")
+        keys = [json.loads(line)["key"] for line in out.splitlines()]
+        with Broker(CONFIG % copy) as other:  # a restore: the folder is what a broker starts with
+            listed = ctl("items", "replay", "--limit", "0", "--json", endpoint=other.endpoints["service"])[1]
+            check(keys and all(str(key) in listed for key in keys), listed)
+            contains(ctl("info", "--json", endpoint=other.endpoints["service"])[1], '"size": %d' % len(keys))
+
+
+@test
+def a_backup_that_does_not_fit_says_so():
+    """A disk that is full takes a part of a write: no copy gets a name, and the reason is the disk's."""
+    with Scene() as scene:
+        copy = scene.folder / "copy"
+        done = subprocess.run([CTL, "--endpoint", scene.broker.endpoints["service"], "checkpoint", "backup", str(copy)], capture_output=True, text=True,
+                              timeout=60, restore_signals=False, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100)))
+        equal(done.returncode, 1, done.stdout + done.stderr)
+        contains(done.stderr, os.strerror(errno.EFBIG), "copy.part")
+        check(not copy.exists(), "a copy that is not complete")

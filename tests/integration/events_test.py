@@ -1,7 +1,6 @@
 """The logs of a run, read by readers that share nothing with their writer: TensorBoard's event file byte by byte, JSON
 lines and CSV by Python's own modules. The sample is what `unit_run_log --write` writes."""
 
-import csv
 import json
 import math
 import os
@@ -95,24 +94,6 @@ def json_lines(folder):
         equal(json.loads(line, parse_constant=refuse),
               {"time": 1.7e9 + 0.5 * i, "process": "learner-0", "environment_steps": 250 * i, "learner_steps": 25 * i,
                **scalars})
-
-
-@test
-def table(folder):
-    with open(folder / "learner-0.csv", newline="") as file:
-        header, *rows = csv.reader(file, strict=True)
-    equal(header, ["time", "environment_steps", "learner_steps", "loss", "q/mean", "return"])
-    equal(len(rows), REPORTS)
-    for i, row in enumerate(rows):
-        equal(len(row), len(header))
-        equal([float(row[0]), int(row[1]), int(row[2])], [1.7e9 + 0.5 * i, 250 * i, 25 * i])
-        for name, text in zip(header[3:], row[3:]):
-            wanted = expected(i).get(name)
-            if wanted is None:
-                equal(text, "")
-            else:
-                got = float(text)
-                check(same(got, wanted) or math.isclose(got, wanted, rel_tol=1e-9), (i, name, text, wanted))
 
 
 def main():

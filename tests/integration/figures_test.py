@@ -29,7 +29,7 @@ def check_metrics(place, status):
     text = place.call("status", "run", "--openmetrics")[0]
     units = re.findall(r"^# UNIT (\S+) (\S+)$", text, re.M)
     check(units and all(name.endswith("_" + unit) for name, unit in units), units)
-    metrics = Metrics(re.sub(r"^# UNIT .*\n", "", text, flags=re.M), openmetrics=True)
+    metrics = Metrics(text, openmetrics=True)
     run = {"run": "small"}
     for name, member in (("environment_steps_total", "steps"), ("learner_steps_total", "learner_steps"), ("restarts_total", "restarts"),
                          ("elapsed_seconds", "elapsed_s"), ("return", "value"), ("best_return", "best"), ("actors_wanted",) * 2,

@@ -7,7 +7,6 @@ import os
 import re
 import tempfile
 import threading
-import time
 
 import zmq
 
@@ -21,8 +20,7 @@ from harness import Broker, check, contains, equal, eventually, test
 from learner import Learner
 from service import ReplayError, Service
 
-INVALID_ARGUMENT, NOT_FOUND, ALREADY_EXISTS, DEADLINE_EXCEEDED = 1, 2, 3, 4
-FAILED_PRECONDITION, UNSUPPORTED, BAD_MESSAGE, SESSION_UNKNOWN, CANCELLED = 6, 7, 8, 9, 11
+INVALID_ARGUMENT, DEADLINE_EXCEEDED, FAILED_PRECONDITION, SESSION_UNKNOWN = 1, 4, 6, 9
 
 CONFIG = """
 memory_limit: 256MiB
@@ -329,24 +327,6 @@ def a_column_may_be_absent_where_nobody_needs_it(world):
     actor.bye()
 
 
-@test
-def several_samples_in_flight_on_a_dealer(world):
-    world.clean("replay")
-    actor, learner = world.actor("many"), world.learner("DEALER")
-    layout = actor.layout("replay", TRANSITION)
-    places = write_steps(actor, 13, chunk_length=4)
-    for t in range(10):
-        actor.item(layout, *places[t], 4)
-    check(actor.send() and actor.flush(), "not resolved")
-    ids = [learner.ask("replay", 5) for _ in range(16)]
-    for id in reversed(ids):
-        _, items, _ = learner.wait(id)
-        equal(len(items), 5)
-        for item in items:
-            equal(item.fields["rewards"], steps_of("reward", range(item.step, item.step + 3)))
-    actor.bye()
-
-
 # ------------------------------------------------------------------------------------------------------ flow control --
 
 @test
@@ -379,27 +359,6 @@ def an_actor_stops_without_credit_and_goes_on_with_it(world):
     check(actor.flush(), "not resolved")
     equal(actor.rejections, [])
     equal(actor.bye().status, 0)
-
-
-@test
-def a_blocked_table_does_not_hold_another(world):
-    world.clean("queue", "fifo")
-    actor = world.actor("two tables")
-    held, free = actor.layout("queue", WHOLE), actor.layout("fifo", WHOLE)
-    chunk = actor.chunk(rows(0, 1), 1)
-    for _ in range(12):
-        actor.item(held, chunk, 0, 1)
-    check(actor.send(), "no credit")
-    for _ in range(40):
-        actor.item(free, chunk, 0, 1)
-        check(actor.send(), "the free table waits")
-    table = actor.tables["fifo"].id
-    check(actor.wait_until(lambda: actor.resolved(table) == 40, 5), "the free table waits")
-    equal(actor.resolved(actor.tables["queue"].id), 8)
-    actor.service.reset("queue")  # the four that wait go in
-    check(actor.flush(), "not resolved")
-    equal(actor.service.table("queue").size, 4)
-    actor.bye()
 
 
 @test
@@ -450,55 +409,6 @@ def actor_and_learner_keep_the_ratio(world):
     check(abs(info.limiter.cursor - 20) <= 21, "cursor", info.limiter.cursor)
     check(len(actor.stored) < 40, "the actor forgets what nobody can need:", len(actor.stored))
     equal(actor.bye().status, 0)
-
-
-@test
-def deadlines_are_kept_and_explained(world):
-    world.clean("ratio", "replay")
-    learner = world.learner()
-    start = time.monotonic()
-    for timeout_ms in (0, 50):
-        try:
-            learner.sample("ratio", 4, timeout_ms=timeout_ms)
-            check(False, "an empty table gave a sample")
-        except ReplayError as error:
-            equal(error.status, DEADLINE_EXCEEDED)
-            contains(error.text, "ratio", "10")
-    check(time.monotonic() - start < 60, "too late")
-    actor = world.actor("partial")
-    layout = actor.layout("replay", WHOLE)
-    for i in range(3):
-        actor.item(layout, actor.chunk(rows(i, 1), 1), 0, 1)
-    check(actor.send() and actor.flush(), "not resolved")
-    sampled, items, text = learner.sample("replay", 5, timeout_ms=50, distinct=True)
-    equal((sampled.partial, len(items), len({i.key for i in items})), (True, 3, 3))
-    contains(text, "3", "5")
-    equal(len(learner.sample("replay", 5, timeout_ms=0)[1]), 5)
-    sampled, items, _ = learner.sample("replay", 9, timeout_ms=5000, distinct=True, flexible=True)
-    equal(len(items), 3)
-    actor.bye()
-
-
-@test
-def waiting_requests_can_be_cancelled_or_taken_up_again(world):
-    world.clean("replay")
-    learner, actor = world.learner(), world.actor("late")
-    waiting = learner.ask("replay", 2, timeout_ms=None)
-    equal(learner.service.ask("cancel", pb.Cancel(id=[waiting]))[0].change.applied, 1)
-    equal(learner.service.wait(waiting, check=False)[0].status, CANCELLED)
-
-    waiting = learner.ask("replay", 2, timeout_ms=None)
-    eventually(lambda: actor.service.table("replay").waiting_samplers == 1)
-    learner.service.reopen()  # the connection breaks; the request is repeated with its id
-    learner.service.send("sample", pb.Sample(table="replay", count=2), id=waiting)
-    learner.service.info()
-    equal(actor.service.table("replay").waiting_samplers, 1)
-    layout = actor.layout("replay", WHOLE)
-    actor.item(layout, actor.chunk(rows(0, 1), 1), 0, 1)
-    check(actor.send() and actor.flush(), "not resolved")
-    equal(len(learner.wait(waiting)[1]), 2)
-    equal(actor.service.table("replay").limiter.samples, 2)
-    actor.bye()
 
 
 # ------------------------------------------------------------------------------------------------------ exactly once --
@@ -554,90 +464,6 @@ def a_broken_connection_loses_and_doubles_nothing(world):
     equal([i.step for i in items], [2 * i for i in range(30)])
     equal(actor.rejections, [])
     actor.bye()
-
-
-@test
-def stale_epochs_are_ignored(world):
-    service = world.clean("fifo")
-    actor = world.actor("stale")
-    layout = actor.layout("fifo", WHOLE)
-    insert_some(actor, layout, 1)
-    check(actor.flush(), "not resolved")
-    actor.resume()
-    actor.item(layout, actor.chunk(rows(2, 2), 2), 0, 2)
-    message = actor.build()
-    actor.push.send_multipart(message.frames(1))  # of the first epoch
-    credit = actor.heartbeat()
-    equal((credit.received, credit.gap), (1, False))
-    actor.push_message(message)
-    check(actor.flush(), "not resolved")
-    equal(service.table("fifo").limiter.inserts, 2)
-    actor.bye()
-
-
-@test
-def an_expired_session_is_taken_up_again(world):
-    with Broker(SHORT_LIVED) as broker:
-        service = Service(broker.endpoints["service"])
-        actor = Actor(Service(broker.endpoints["service"]), COLUMNS, "sleeper")
-        held, open_ = actor.layout("held", WHOLE), actor.layout("open", WHOLE)
-        chunk = actor.chunk(rows(0, 2), 2)
-        for _ in range(7):
-            actor.item(held, chunk, 0, 2)
-        actor.item(open_, chunk, 0, 2)
-        check(actor.send(), "no credit")
-        eventually(lambda: service.table("held").waiting_inserts == 3, what="three items wait")
-        # Now silence. The waiting items go, what was accepted stays.
-        eventually(lambda: service.table("held").waiting_inserts == 0, what="expiry")
-        expired = [s for s in service.info(sessions=True).sessions if s.name == "sleeper"]
-        equal([s.expired for s in expired], [True])
-        reply = actor.resume()
-        equal((reply.resumed, reply.lost_messages, reply.credit.received), (True, 0, 0))
-        learner, got = Learner(service), 0
-        while got < 7:
-            got += len(learner.sample("held", 1)[1])
-            actor.heartbeat()
-        check(actor.flush(), "not resolved")
-        equal(service.table("held").limiter.inserts, 7)
-        equal(service.table("open").limiter.inserts, 1)
-        equal(actor.rejections, [])
-        equal(actor.bye().status, 0)
-
-
-@test
-def an_expired_session_may_resend_more_than_its_window(world):
-    """Messages are counted once: what is sent again after expiry needs no new credit, however much it is."""
-    with Broker(SHORT_LIVED) as broker:
-        service = Service(broker.endpoints["service"])
-        columns = [pb.Column(name="bytes", dtype="uint8", shape=[100000])]
-        actor = Actor(Service(broker.endpoints["service"]), columns, "sleeper")
-        field = [pb.Field(name="bytes", column=0)]
-        open_, held = actor.layout("open", field), actor.layout("held", field)
-        for i in range(40):  # 4 MB, all kept alive, in a first window of 1 MiB
-            chunk = actor.chunk([bytes([i]) * 100000], 1)
-            actor.item(open_, chunk, 0, 1)
-            actor.item(open_, chunk, 0, 1)  # two, so that the exception for a single item does not apply
-            check(actor.send(), "no credit")
-        check(actor.flush(), "not resolved")
-        check(len(actor.stored) >= 40, "chunks inside the keep-alive window are kept")
-        for i in range(6):
-            actor.item(held, 1 + i, 0, 3)
-        check(actor.send(), "no credit")
-        eventually(lambda: service.table("held").waiting_inserts == 2, what="two items wait")
-        eventually(lambda: service.table("held").waiting_inserts == 0, what="expiry")
-        equal(actor.resume().credit.received, 0)
-        later = actor.item(open_, 40, 0, 1)  # a chunk that was sent again
-        check(actor.send(), "no credit")
-        learner, got = Learner(service), []
-        while len(got) < 6:
-            got += [item.step for item in learner.sample("held", 1)[1]]
-            actor.heartbeat()
-        check(actor.flush(), "not resolved")
-        equal(actor.rejections, [])
-        equal(got, list(range(6)))
-        equal((service.table("open").limiter.inserts, service.table("held").limiter.inserts), (81, 6))
-        equal(learner.fetch("open", [later])[0].step, 39)
-        equal(actor.bye().status, 0)
 
 
 @test
@@ -762,141 +588,7 @@ def an_unknown_session_leaves_items_in_doubt(world):
         equal(actor.bye().status, 0)
 
 
-@test
-def bye_waits_for_what_is_under_way(world):
-    service = world.clean("queue")
-    actor = world.actor("leaving")
-    layout = actor.layout("queue", WHOLE)
-    chunk = actor.chunk(rows(0, 1), 1)
-    for _ in range(10):
-        actor.item(layout, chunk, 0, 1)
-    check(actor.send(), "no credit")
-    body = pb.Bye(session=actor.session, last_number=actor.last_number, timeout_ms=100)
-    reply, _ = actor.service.ask("bye", body, check=False)
-    equal(reply.status, DEADLINE_EXCEEDED)
-    contains(reply.text, "2 items")
-    contains(" ".join(reply.credit.waiting), "queue", "2 items")
-    waiting = actor.service.send("bye", pb.Bye(session=actor.session, last_number=actor.last_number))
-    Learner(service).sample("queue", 2)
-    reply, _ = actor.service.wait(waiting)
-    resolved = dict(zip(reply.credit.table, reply.credit.resolved))
-    equal((reply.status, resolved[actor.tables["queue"].id]), (0, 10))
-    try:
-        actor.heartbeat()
-        check(False, "the session is still there")
-    except ReplayError as error:
-        equal(error.status, SESSION_UNKNOWN)
-    actor.close()
-
-
-# ------------------------------------------------------------------------------------------------ rejections, errors --
-
-@test
-def rejections_are_told_until_confirmed(world):
-    world.clean("fifo", "typed")
-    actor = world.actor("rejected")
-    layout, typed = actor.layout("fifo", WHOLE), actor.layout("typed", WHOLE)
-    chunk = actor.chunk(rows(0, 2), 2)
-    key = actor.item(layout, chunk, 0, 2)
-    actor.item(layout, chunk, 0, 2, key=key)                      # ALREADY_EXISTS
-    actor.item(layout, chunk, 1, 2)                               # runs over chunk 2, which is not there
-    actor.item(layout, chunk, 0, 2, priority=-1.0)
-    actor.item(layout, chunk, 0, 2, priority=float("nan"))
-    actor.item(typed, chunk, 0, 2)                                # not the signature
-    last = actor.item(layout, chunk, 0, 1)
-    check(actor.send() and actor.flush(), "not resolved")
-    equal([r.status for r in actor.rejections].count(ALREADY_EXISTS), 1)
-    equal(sorted((r.table, r.item) for r in actor.rejections),
-          sorted([(actor.tables["fifo"].id, n) for n in (2, 3, 4, 5)] + [(actor.tables["typed"].id, 1)]))
-    for r in actor.rejections:
-        check(len(r.text) > 15, "no sentence:", r.text)
-    confirmed, actor.confirmed = actor.confirmed, 0
-    equal(len(actor.heartbeat().rejections), 5, "they are repeated")
-    equal(actor.confirmed, confirmed)
-    equal(len(actor.heartbeat().rejections), 0, "they are confirmed")
-    equal(sorted(i.key for i in Learner(world.service()).fetch("fifo", [key, last])), sorted([key, last]))
-    equal(world.service().table("fifo").size, 2)
-    actor.bye()
-
-
-@test
-def a_signature_is_checked_by_the_broker(world):
-    world.clean("typed")
-    actor = world.actor("typed")
-    good = [pb.Field(name="observation", column=0, count=1, squeeze=True), pb.Field(name="rewards", column=2)]
-    swapped = [good[1], good[0]]
-    wrong_type = [good[0], pb.Field(name="rewards", column=1)]
-    wrong_shape = [pb.Field(name="observation", column=0, count=1), good[1]]
-    chunk = actor.chunk(rows(0, 3), 3)
-    for fields in (good, swapped, wrong_type, wrong_shape):
-        actor.item(actor.layout("typed", fields), chunk, 0, 3)
-    check(actor.send() and actor.flush(), "not resolved")
-    equal([(r.item, r.status) for r in actor.rejections], [(n, INVALID_ARGUMENT) for n in (2, 3, 4)])
-    contains(actor.rejections[1].text, "rewards", "int32", "float32")
-    equal(world.service().table("typed").size, 1)
-    actor.bye()
-
-
-@test
-def bad_requests_get_a_status_and_a_sentence(world):
-    service = world.service()
-
-    def refused(name, body, status, *words, payload=()):
-        reply, _ = service.ask(name, body, payload, check=False)
-        equal(reply.status, status, "%s: %s" % (name, reply.text))
-        contains(reply.text, *words)
-
-    refused("sample", pb.Sample(table="repaly", count=1), NOT_FOUND, "repaly")
-    refused("sample", pb.Sample(table="replay", count=0), INVALID_ARGUMENT, "4096")
-    refused("sample", pb.Sample(table="replay", count=1 << 30), INVALID_ARGUMENT, "4096")
-    refused("update", pb.Update(table="none", key=[1], priority=[1]), NOT_FOUND, "none")
-    refused("update", pb.Update(table="replay", key=[1, 2, 3], priority=[1, 2]), BAD_MESSAGE, "priority", "2", "3")
-    refused("hello", pb.Hello(columns=[pb.Column(name="x", dtype="float31")]), INVALID_ARGUMENT, "float31")
-    refused("hello", pb.Hello(columns=[pb.Column(name="x", dtype="int8", shape=[1 << 31])]), INVALID_ARGUMENT, "'x'")
-    refused("hello", pb.Hello(columns=[pb.Column(name="x", dtype="int8")] * 2), INVALID_ARGUMENT, "twice")
-    refused("hello", pb.Hello(session=b"123", columns=COLUMNS), INVALID_ARGUMENT, "16")
-    refused("heartbeat", pb.Heartbeat(session=os.urandom(16)), SESSION_UNKNOWN)
-    refused("set_limiter", pb.SetLimiter(table="ratio", samples_per_insert=-1.0), INVALID_ARGUMENT)
-    refused("params_put", pb.ParamsPut(name=""), INVALID_ARGUMENT, payload=[b"x"])
-    refused("params_put", pb.ParamsPut(name="x"), INVALID_ARGUMENT, "frame")
-
-    for frame, status in ((b"\xff" * 40, BAD_MESSAGE), (b"hello, broker", BAD_MESSAGE),
-                          (pb.Request(version=9, id=77, client=5, why=pb.Why()).SerializeToString(), UNSUPPORTED),
-                          (pb.Request(version=1, id=77, client=5).SerializeToString(), UNSUPPORTED),
-                          (pb.Request(version=1, id=77, client=5).SerializeToString() + b"\xd2\x0c\x00", UNSUPPORTED)):
-        service.socket.send(frame)
-        got = service.receive(5)
-        check(got is not None, "no answer to", frame)
-        equal(got[0].status, status, "%r: %s" % (frame, got[0].text))
-        check(len(got[0].text) > 10, "no sentence:", got[0].text)
-        if status == UNSUPPORTED:
-            equal(got[0].id, 77)
-    service.info()  # and goes on
-
-
 # ------------------------------------------------------------------------------------ the rest of the service socket --
-
-@test
-def priorities_change_what_is_sampled(world):
-    world.clean("replay")
-    actor, learner = world.actor("priorities"), world.learner()
-    layout, chunk = actor.layout("replay", WHOLE), actor.chunk(rows(0, 1), 1)
-    keys = [actor.item(layout, chunk, 0, 1, priority=1.0) for _ in range(10)]
-    check(actor.send() and actor.flush(), "not resolved")
-    change = learner.service.update("replay", keys + [keys[0] + 99999], [0.0] * 10 + [1.0])
-    equal((change.applied, change.missing), (10, 1))
-    learner.service.update("replay", keys[3:5], [1.0, 3.0])
-    _, items, _ = learner.sample("replay", 200)
-    equal({i.key for i in items}, set(keys[3:5]))
-    equal({round(i.probability, 6) for i in items}, {0.25, 0.75})
-    share = sum(i.key == keys[4] for i in items) / 200
-    check(0.6 < share < 0.9, "share", share)
-    reply, _ = learner.service.ask("update", pb.Update(table="replay", key=keys[:3], priority=[-1, float("inf"), 2]),
-                                   check=False)
-    equal((reply.status, reply.change.applied, reply.change.refused), (INVALID_ARGUMENT, 1, 2))
-    contains(reply.text, str(keys[0]))
-    actor.bye()
-
 
 @test
 def delete_list_and_reset(world):
@@ -923,15 +615,6 @@ def delete_list_and_reset(world):
     check(actor.send() and actor.flush(), "not resolved")
     equal((service.table("fifo").size, actor.rejections), (1, []))
     actor.bye()
-
-
-@test
-def a_running_limiter_can_be_changed(world):
-    service = world.clean("ratio")
-    before = service.table("ratio").limiter
-    changed = service.ask("set_limiter", pb.SetLimiter(table="ratio", min_size=3))[0].limiter
-    equal((changed.min_size, changed.samples_per_insert), (3, 2))
-    service.ask("set_limiter", pb.SetLimiter(table="ratio", min_size=before.min_size))
 
 
 @test
@@ -1027,26 +710,6 @@ def why_says_who_waits(world):
     equal((waits[0].kind, waits[0].count), ("sample", 3))
     contains(waits[0].text, "10")
     learner.service.ask("cancel", pb.Cancel(id=[waiting]))
-
-
-@test
-def a_broker_that_shuts_down_answers_its_waiters(world):
-    with Broker(SHORT_LIVED) as broker:
-        learner = Learner(Service(broker.endpoints["service"]))
-        actor = Actor(Service(broker.endpoints["service"]), COLUMNS, "last")
-        layout, chunk = actor.layout("held", WHOLE), actor.chunk(rows(0, 1), 1)
-        for _ in range(6):
-            actor.item(layout, chunk, 0, 1)
-        check(actor.send(), "no credit")
-        eventually(lambda: learner.service.table("held").waiting_inserts == 2)
-        waiting = learner.ask("open", 1, timeout_ms=None)
-        learner.service.info()
-        status = broker.stop()
-        equal(learner.service.wait(waiting, check=False)[0].status, CANCELLED)
-        for credit in actor.service.take_notices(0.2):
-            actor.take_credit(credit)
-        check(actor.resolved(actor.tables["held"].id) <= 4, "an item was acknowledged that is in no table")
-        equal(status, 0)
 
 
 @test

@@ -102,6 +102,37 @@ def test_a_run_over_two_hosts():
 
 
 @test
+def test_hosts_by_hand():
+    """A host that the file does not name is taken in; one that leaves gives its actors to the others. A host that comes back, too."""
+    with Hosts() as place:
+        (place.base / "far7").mkdir()
+        shell = 'TMPDIR=%s/$NAME exec sh -c "$1"' % place.base
+        host = place.host("left")
+        host["command"] = host["command"][:-2] + ["sh", "-c", shell.replace("$NAME", "left"), "sh"]
+        place.say(host)
+        run = place.running("--folder", "one", *sets("actors.count=2", *ENDLESS))
+
+        def at(**hosts):
+            run.await_alive(lambda: {h: n for h in ("left", "far7") if (n := sum(
+                p["host"] == h and p["pid"] > 0 for p in run.status()["processes"] if p["role"] == "actor"))} == hosts, hosts)
+
+        at(left=2)
+        place.call("resize", "hosts=+far7", "--run", "one")
+        at(left=1, far7=1)
+        for same in ("far7", "far[7]", "far[7-8]", "x" * 64):
+            place.call("resize", "hosts=+" + same, "--run", "one", status=2)
+        place.call("resize", "hosts=-left", "--run", "one")
+        at(far7=2)
+        place.call("resize", "hosts=-left", "--run", "one", status=2)
+        place.call("resize", "hosts=+left", "--run", "one")
+        at(left=1, far7=1)
+        place.call("resize", "hosts=left", "--run", "one", status=2)
+        equal(run.status()["restarts"], 0, "restarts of processes that failed")
+        place.call("stop", "one")
+        run.ends(0, PATIENCE)
+
+
+@test
 def test_check_tries_twice():
     """A server that is asked by many at once may refuse a connection; one that refuses two cannot work."""
     with Hosts() as place:

@@ -108,7 +108,7 @@ def test_from_the_cache():
 
 def starve(place, *words):
     """A run of which all actors but one stand still, so that the learner has too little to do."""
-    run = place.running(*words, *sets("stop.steps=0", "launch.hang=0s", "launch.resize_after=1500ms", "evaluator.episodes=0"))
+    run = place.running(*words, *sets("stop.steps=0", "launch.hang=0s", "report.every=150ms", "evaluator.episodes=0"))
     actors = run.read("launch.json")["actors"]
     for i in range(1, actors):
         os.kill(run.pid("actor-%d" % i), signal.SIGSTOP)

@@ -1,7 +1,9 @@
 """Whole runs by replay-launch: to each kind of end, seen and stopped from other processes, and taken up again."""
 
+import concurrent.futures
 import html.parser
 import json
+import os
 import signal
 import time
 
@@ -61,7 +63,7 @@ def test_to_the_last_step():
         check(folder.parent == (place.base / "runs").resolve() and folder.name.startswith("small-"), folder)
         for name in FILES:
             check((folder / name).stat().st_size > 0 or name.startswith("logs/"), name, "is empty")
-        equal([path for path in folder.glob("**/*.new")], [], "files that were left half written")
+        equal([path for path in folder.glob("**/*.tmp")], [], "files that were left half written")
         report = check_report(launcher)
         equal((report["steps"], report["phase"], report["legs"], report["restarts"]), (3000, "done", 1, 0), "report")
         check(report["learner_steps"] > 300 and report["final_value"] >= 8 and report["final_episodes"] == 2, report)
@@ -113,6 +115,82 @@ def test_each_end():
         check(runs[0][2].read("report.json")["best"] >= 1, "value")
         check(runs[1][2].read("report.json")["learner_steps"] >= 60, "learner steps")
         check(runs[2][2].read("report.json")["elapsed_s"] >= 3, "time")
+
+
+@test
+def test_orders():
+    """Pause, go, ratio, evaluate and checkpoint of a run that goes on, from the command line; what cannot be done is refused with a reason."""
+    with Place() as place:
+        run = place.running("--folder", "run", *sets(*ENDLESS, "learners.save_every=1h", "evaluator.every=1000000000", "launch.backoff=200ms"))
+        state = run.folder / "learner.weights"
+
+        def stands():
+            """True if nothing was inserted between two states that the launcher has seen while paused."""
+            first = len(run.history("inserts_rate"))
+            run.await_alive(lambda: len(run.history("inserts_rate")) >= first + 4, "later states")
+            return len(set(run.history()[-3:])) == 1
+
+        contains(place.call("ask", "run", "pause")[0], "paused: actors and learners wait")
+        run.await_alive(lambda: run.status().get("cause") == "paused", "the pause in the status")
+        contains(run.status()["waits"], "Table 'replay' is paused")
+        contains(run.status()["advice"], "replay-launch ask go")
+        check(stands(), "steps while it is paused", run.history()[-5:])
+        contains(place.call("ask", "run", "pause", status=2)[1], "paused already")
+        # The pause belongs to the run: a broker that is started again is paused, too.
+        os.kill(run.pid("broker"), signal.SIGKILL)
+        run.await_start("broker", 2)
+        run.await_alive(lambda: run.status().get("cause") == "paused", "the pause of the second broker")
+        contains(place.call("ask", "run", "evaluate")[0], "over 2 episodes")
+        run.await_alive(lambda: run.status().get("n_values", 0) >= 1, "an evaluation that was asked for, in a pause")
+        check(not state.exists(), "the learner has saved before it was asked")
+        contains(place.call("ask", "run", "checkpoint")[0], "no folder (broker.folder)", "the learner saves its state")
+        run.await_alive(state.exists, "the learner's state")
+        contains(place.call("ask", "go", "--run", "run")[0], "the run goes on")
+        steps = run.steps()
+        run.await_alive(lambda: run.steps() > steps, "more steps")
+        contains(place.call("ask", "run", "go", status=2)[1], "not paused")
+        contains(place.call("ask", "run", "ratio=2")[0], "ratio: 4 -> 2 samples per insert")
+        run.await_alive(lambda: run.status().get("spi_target") == 2, "the new ratio")
+        for wrong, why in (("ratio=0", "a number above 0"), ("ratio=1e9", "error_buffer"), ("fly", "pause, go, evaluate")):
+            contains(place.call("ask", "run", wrong, status=2)[1], why)
+        equal(run.status()["spi_target"], 2, "ratio after a refusal")
+        place.call("ask", status=2)
+        place.call("ask", "run", "pause")
+        place.call("stop", "run")  # a paused run ends as any other
+        run.ends(0, PATIENCE)
+        contains(place.call("ask", "run", "pause", status=1)[1], "does not run now")
+
+
+@test
+def test_resize_by_hand():
+    """More and fewer actors while the run goes on; a resumed run has as many."""
+    with Place() as place:
+        run = place.running("--folder", "run", *sets(*ENDLESS))
+
+        def acting(n):
+            run.await_alive(lambda: (run.status().get("actors"), run.status().get("actors_wanted")) == (n, n), f"{n} actors")
+            equal(len([p for p in run.status()["processes"] if p["name"].startswith("actor") and p["pid"] > 0]), n, "actors that run")
+
+        contains(place.call("resize", "actors=4", "--run", "run")[0], "actors: 2 -> 4")
+        acting(4)
+        contains(place.call("resize", "actors=1", "--run", "run")[0], "actors: 4 -> 1")
+        acting(1)
+        for wrong in ("actors=0", "actors=x", "learners=2", "actors=auto"):
+            place.call("resize", wrong, "--run", "run", status=2)
+        with concurrent.futures.ThreadPoolExecutor() as pool:  # each of several at once gets the answer to its own request
+            wanted = [2, 3, 4, 5]
+            for n, (out, _) in zip(wanted, pool.map(lambda n: place.call("resize", f"actors={n}", "--run", "run"), wanted)):
+                contains(out, f" -> {n}\n")
+        place.call("resize", "actors=3", "--run", "run")
+        acting(3)
+        place.call("stop", "run")
+        run.ends(0, PATIENCE)
+        place.call("resize", "actors=3", "--run", "run", status=1)
+        run = place.start("resume", "run")
+        run.given = "run"
+        acting(3)
+        place.call("stop", "run")
+        run.ends(0, PATIENCE)
 
 
 # ---- mistakes

@@ -138,7 +138,8 @@ class Place:
         self.prefix = []  # words before every command, such as those that enter another machine; it keeps its process id
         self.config.write_text(config)
         self.mark = "RP_TEST_MARK=" + uuid.uuid4().hex
-        self.environment = dict(os.environ, XDG_CACHE_HOME=str(cache or self.base / "cache"), LC_ALL="C.UTF-8")
+        self.environment = dict(os.environ, XDG_CACHE_HOME=str(cache or self.base / "cache"), LC_ALL="C.UTF-8",
+                                REPLAY_PAGE="127.0.0.1:0")  # a page for each run: other tests use the common address
         self.environment.update([self.mark.split("=")])
 
     def __enter__(self):

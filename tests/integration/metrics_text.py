@@ -79,6 +79,9 @@ class Metrics:
                 helped = (words[2], words[3])
             elif line.startswith("# TYPE "):
                 family = self.begin(words, helped)
+            elif openmetrics and line.startswith("# UNIT "):
+                if not family or words[2] != family.name or not family.name.endswith("_" + words[3]):
+                    raise Wrong("unit: " + line)
             else:
                 self.sample(line, family)
         for family in self.families.values():

@@ -59,18 +59,49 @@ options=$(sed -n 's/^Environment="REPLAY_OPTIONS=\(.*\)"$/\1/p' "$unit")
 "$root/usr/bin/replay-broker" ${options//%S/$folder} --check
 
 echo "-- completion"
-# complete_words PROGRAM WORDS...: what bash offers for the last word
-complete_words() (
+# complete_bash, complete_zsh and complete_fish PROGRAM WORDS...: what the shell offers for the last word, in one line
+complete_bash() (
     . "$share/bash-completion/completions/$1"
     COMP_WORDS=("$@") COMP_CWORD=$(($# - 1))
-    _replay "$root/usr/bin/$1" "${COMP_WORDS[COMP_CWORD]}" "${COMP_WORDS[COMP_CWORD - 1]}"
+    _replay "$1" "${COMP_WORDS[COMP_CWORD]}" "${COMP_WORDS[COMP_CWORD - 1]}"
     echo "${COMPREPLY[*]}"
 )
-cd "$folder/root"
-[ "$(complete_words replay-launch che)" = check ]
-[ "$(complete_words replay-ctl lim)" = limiter ]
-[ "$(complete_words replay-broker --print-r)" = --print-reference ]
-[ "$(complete_words replay-launch plan --ag)" = --again ]
+complete_zsh() { # _describe and _files work within zsh's line editor only: the test has its own, with the choice by prefix
+    zsh -fc 'words=("$@") CURRENT=$#
+        _describe() { print -- ${${(M)found:#${words[-1]}*}%%:*} }
+        _files() { : }
+        source '"$share/zsh/vendor-completions/_replay" zsh "$@"
+}
+complete_fish() {
+    fish --no-config -c 'source $argv[1]; complete -C "$argv[2]" | string replace -r "\t.*" "" | string join " "; true' \
+        "$share/fish/vendor_completions.d/$1.fish" "$*"
+}
+mkdir -p "$folder/here/runs/cartpole-1"
+cd "$folder/here"
+for shell in bash zsh fish; do
+    command -v $shell >/dev/null || continue
+    echo "$shell"
+    while read -r expected words; do
+        # shellcheck disable=SC2086
+        found=$(PATH=$root/usr/bin:$PATH complete_$shell $words)
+        [ "${found%/}" = "$expected" ] || { echo "$shell completes '$words' to '$found', not '$expected'"; exit 1; }
+    done <<'TABLE'
+check replay-launch che
+limiter replay-ctl lim
+limiter replay-ctl --timeout 1s lim
+revoke replay-ctl key rev
+--print-reference replay-broker --print-r
+--again replay-launch plan --ag
+cartpole-1 replay-launch stop cart
+cartpole-1 replay-ctl --run cart
+warn replay-broker --log-level wa
+TABLE
+    # A name of a run is text: nothing of it is executed, and a space is part of it.
+    mkdir -p 'runs/odd $(touch executed)' 'runs/odd `touch executed`'
+    found=$(PATH=$root/usr/bin:$PATH complete_$shell replay-launch stop odd)
+    rmdir runs/odd*
+    [[ $found == *'$(touch executed)'* && ! -e executed ]] || { echo "$shell offers '$found'"; exit 1; }
+done
 cd /
 
 echo "-- remove"

@@ -1,5 +1,6 @@
 """The page of a run and of a broker in a real browser: what people see, and what they do with it."""
 
+import gzip
 import json
 import os
 import pathlib
@@ -9,6 +10,7 @@ import socket
 import struct
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.request
 
@@ -19,6 +21,7 @@ from keyrings import COLUMNS, FIELDS, KeyBroker
 from actor import Actor
 from generated import pb
 from learner import Learner
+from metrics_text import Metrics
 from service import Service
 
 PACKAGE = pathlib.Path(program("launch")).resolve().parent / "lib" / "python"
@@ -26,7 +29,7 @@ if available():
     print("skipped:", available())
     sys.exit(77)
 
-VIEWS = ["now", "tables", "learning", "processes", "broker", "items", "runs"]
+VIEWS = ["now", "tables", "learning", "play", "processes", "broker", "items", "runs"]
 SHOTS = pathlib.Path(os.environ.get("RP_SCREENSHOTS", "screenshots"))
 SHOTS.mkdir(parents=True, exist_ok=True)
 
@@ -50,8 +53,8 @@ def go(browser, view):
 
 
 def fits(browser):
-    """Nothing is wider than the window."""
-    return browser.run("return document.documentElement.scrollWidth <= innerWidth")
+    """Nothing is wider than the window, once charts have taken its new size."""
+    return browser.wait("nothing wider than the window", "return document.documentElement.scrollWidth <= innerWidth") or True
 
 
 def quiet(browser, url):
@@ -73,6 +76,11 @@ def press(browser, name):
 def answer(browser, name):
     browser.wait("the question", "return document.querySelector('dialog').open")
     press(browser, name)
+
+
+def body(url, headers=None):
+    with urllib.request.urlopen(urllib.request.Request(url, headers=headers or {}), timeout=PATIENCE) as reply:
+        return reply.read()
 
 
 def get(url, headers=None):
@@ -112,6 +120,12 @@ def a_live_run():
         before = browser.run("return fetch('api/state').then((r) => r.json())")["run"]["steps"]
         browser.wait("more steps", "return fetch('api/state').then((r) => r.json()).then((s) => s.run.steps > arguments[0])".replace(
             "arguments[0]", str(before)))
+        metrics = Metrics(body(url.split("?")[0] + "metrics").decode(), openmetrics=True)
+        library, packed = (body(url.split("?")[0] + "dygraph.js", {"Accept-Encoding": how}) for how in ("identity", "gzip"))
+        equal(gzip.decompress(packed), library, "a file that was sent compressed")
+        check(len(packed) < len(library) / 2, "compressed to", len(packed), "of", len(library))
+        equal(metrics.get("replay_run_actors_wanted", run="small"), 2, "actors in the metrics of the run")
+        check(metrics.get("replay_run_environment_steps_total", run="small") >= before, "steps in the metrics of the run")
         go(browser, "tables")
         browser.wait("priorities and ages", "return document.querySelectorAll('main svg rect.f0').length >= 21")
         for view in VIEWS:
@@ -146,7 +160,7 @@ def by_keyboard():
         browser.wait("the help", "return document.querySelector('dialog').open")
         browser.keys("\ue00c")  # Esc
         browser.wait("the end of the help", "return !document.querySelector('dialog').open")
-        browser.keys("4")
+        browser.keys("5")
         browser.wait("processes", "return document.querySelectorAll('main td button').length > 2")
         for _ in range(40):  # Tab
             browser.keys("\ue004")
@@ -155,13 +169,19 @@ def by_keyboard():
         equal(browser.run("return document.activeElement.textContent"), "learner-0", "the focus")
         browser.keys("\ue007")  # Enter
         browser.wait("the log", "return document.querySelector('#log h2').textContent.includes('learner-0')")
-        drawn = browser.run("window.old = document.querySelector('main table'); return true")
-        check(drawn)
-        browser.wait("a later picture", "return document.querySelector('main table') !== window.old")
-        equal(browser.run("return document.activeElement.textContent"), "learner-0", "the focus after a new picture")
+        # New figures change only what differs: the focus, elements and selected text stay.
+        browser.run("""const main = document.querySelector('main');
+            window.old = main.querySelector('table');
+            window.changes = 0;
+            new MutationObserver(() => window.changes++).observe(main, {subtree: true, childList: true, characterData: true});
+            getSelection().selectAllChildren(main.querySelector('td'))""")
+        browser.wait("later figures", "return window.changes >= 3")
+        equal(browser.run("return document.activeElement.textContent"), "learner-0", "the focus after new figures")
+        check(browser.run("return document.querySelector('main table') === window.old"), "the table was made anew")
+        check(browser.run("return getSelection().toString().trim() === document.querySelector('main td').textContent"), "the selection is lost")
         # Everything that can be clicked has a name, and every picture a description.
-        unnamed = browser.run("""return [...document.querySelectorAll('button, a, input, select, svg[role=img], canvas')]
-            .filter((one) => !(one.textContent.trim() || one.getAttribute('aria-label') || one.id && document.querySelector(`label[for=${one.id}]`)))
+        unnamed = browser.run("""return [...document.querySelectorAll('button, a, input, select, svg[role=img], canvas.image, figure.chart')]
+            .filter((one) => !(one.textContent.trim() || one.closest('label') || one.getAttribute('aria-label') || one.id && document.querySelector(`label[for=${one.id}]`)))
             .map((one) => one.outerHTML.slice(0, 80))""")
         equal(unnamed, [], "elements without a name")
 
@@ -245,35 +265,141 @@ def a_finished_run_and_others():
         eventually(lambda: "http://" in viewer.text(), PATIENCE, "the address")
         url = viewer.text().split()[0]
         look(browser, url, "learning")
-        browser.wait("the curve", "return document.querySelectorAll('main svg path').length >= 2")
+        browser.wait("the curve", "return document.querySelectorAll('main figure.chart canvas').length >= 2")
         equal(browser.text("#link"), "finished", "the link")
-        check("ended" in browser.text("#verdict"), browser.text("#verdict"))
+        check(browser.text("#verdict").startswith("done, return "), browser.text("#verdict"))
         browser.screenshot(str(SHOTS / "finished.png"))
         go(browser, "runs")
-        browser.wait("two runs", "return document.querySelectorAll('main input[type=checkbox]').length === 2")
+        browser.wait("two runs", "return document.querySelectorAll('main td input[type=checkbox]').length === 2")
         for index in (0, 1):
-            browser.run("document.querySelectorAll('main input[type=checkbox]')[arguments[0]].click()", index)
-            browser.wait("the choice", "return document.querySelectorAll('main input[type=checkbox]:checked').length === arguments[0]", index + 1)
-        browser.wait("both curves", "return document.querySelectorAll('main .legend li').length >= 4")
+            browser.run("document.querySelectorAll('main td input[type=checkbox]')[arguments[0]].click()", index)
+            browser.wait("the choice", "return document.querySelectorAll('main td input[type=checkbox]:checked').length === arguments[0]", index + 1)
+        charts = "[...document.querySelectorAll('main figure.chart')].filter((one) => one.dataset.key === 'Return').map((one) => one.chart)"
+        browser.wait("a band over both seeds", "return %s.some((one) => one.list.length === 1 && one.list[0].band)" % charts)
+        check("seed" in browser.text("main section:last-child"), "the seeds differ, and the page does not say so")
+        browser.run("document.querySelector('main label input[type=checkbox]').click()")
+        browser.wait("both curves", "return %s.some((one) => one.list.length === 2)" % charts)
+        browser.run("[...document.querySelectorAll('main th button')].find((one) => one.textContent === 'seed').click()")
+        seeds = "return [...document.querySelectorAll('main td a')].map((one) => one.closest('tr').children[5].textContent)"
+        equal(browser.run(seeds), ["2", "1"], "seeds, sorted")
+        browser.run("const filter = document.querySelector('main input[type=search]'); filter.value = ' 1 nobody'; filter.oninput({target: filter})")
+        equal(browser.run(seeds), [], "runs by that name")
+        browser.run("const filter = document.querySelector('main input[type=search]'); filter.value = ''; filter.oninput({target: filter})")
         browser.screenshot(str(SHOTS / "runs-compared.png"))
         older = browser.run("return [...document.querySelectorAll('main td a')].at(-1).textContent")
         browser.run("[...document.querySelectorAll('main td a')].at(-1).click()")
-        browser.wait("the older run", "return new URLSearchParams(location.search).get('run') === arguments[0]", older)
+        browser.wait("the older run", "return location.pathname === `/1/${arguments[0]}/`", older)
         browser.wait("its state", "return document.querySelector('#link')?.textContent === 'finished'")
-        shown = browser.run("return fetch('api/state' + location.search).then((r) => r.json())")["run"]["folder"]
+        shown = browser.run("return fetch('api/state').then((r) => r.json())")["run"]["folder"]
         check(shown.endswith(older), shown, "is shown, and not", older)
-        equal(get(url.split("?")[0] + "api/state?run=../" + older), 404, "status of a name with a path")
+        for odd in ("1/..%2fruns%2f" + older, "1/.", "2/" + older, "1/%2e%2e/runs/" + older):
+            equal(get(url.split("?")[0] + odd + "/api/state"), 404, "status of " + odd)
         quiet(browser, url)
         go(browser, "report")
         browser.wait("the report", "return document.querySelectorAll('main figure').length >= 5")
         viewer.stop()
 
 
+def zoom(browser):
+    """A range that is chosen in one chart holds for all over the same axis, and values are shown in all of them."""
+    browser.run("""const [first, ...others] = [...document.querySelectorAll('main figure.chart')].map((one) => one.chart).filter((one) => one.graph && one.axis === 'seconds');
+        window.others = others;
+        const [from, to] = first.graph.xAxisExtremes();
+        first.zoom([from, (from + to) / 2]);
+        first.show(from);""")
+    check(browser.run("return window.others.length >= 1 && window.others.every((one) => one.graph.isZoomed('x') && !one.tip.hidden)"), "charts differ")
+    browser.run("window.others[0].zoom(null)")
+    check(browser.run("return window.others.every((one) => !one.graph.isZoomed('x'))"), "charts are still zoomed")
+
+
+# The colours on the canvas of an episode, which is all that its pixels are good for here.
+COLOURS = """const canvas = document.querySelector('canvas.play');
+    if (!canvas || canvas.width < 2) return 0;
+    const copy = new OffscreenCanvas(canvas.width, canvas.height).getContext('2d', {willReadFrequently: true});
+    copy.drawImage(canvas, 0, 0);
+    const data = copy.getImageData(0, 0, canvas.width, canvas.height).data;
+    return new Set(Array.from({length: data.length / 4}, (_, i) => data.slice(4 * i, 4 * i + 4).join())).size"""
+PICTURE = "return document.querySelector('canvas.play').toDataURL()"
+
+
+def play(browser):
+    """The environment moves, stands still, and goes where it is dragged."""
+    browser.wait("the environment", COLOURS + " >= 3")
+    first = browser.run(PICTURE)
+    browser.wait("the next steps", "return document.querySelector('canvas.play').toDataURL() !== arguments[0]", first)
+    press(browser, "❚❚ Pause")
+    browser.run("const bar = document.querySelector('.scrub'); bar.value = bar.max; bar.oninput()")
+    last = browser.run(PICTURE)
+    check("step " + browser.run("return document.querySelector('.scrub').max") in browser.text("main").replace(",", ""), "the last step")
+    browser.run("const bar = document.querySelector('.scrub'); bar.value = 0; bar.oninput()")
+    check(browser.run(PICTURE) != last, "the first frame looks like the last")
+    press(browser, "▶ Play")
+    browser.wait("playing", "return Number(document.querySelector('.scrub').value) > 2")
+
+
+@test
+def an_agent_plays():
+    """Recorded episodes of a run that goes on: play, pause, drag, speed, and an earlier evaluation; and the last one in the report."""
+    with Place(CONFIG) as place, Browser() as browser:
+        launcher = place.running(*sets(*ENDLESS, "evaluator.every=300"))
+        url = page_of(launcher)
+        look(browser, url, "play")
+        play(browser)
+        browser.wait("two evaluations", "return document.querySelector('main label select').options.length >= 3")
+        choose = "const choice = document.querySelectorAll('main label select')[arguments[0]]; choice.value = [...choice.options].at(arguments[1]).value; choice.dispatchEvent(new Event('change'))"
+        browser.run(choose, 0, -1)  # the first one, which is always kept
+        at = browser.run("return document.querySelector('main label select').value")
+        browser.wait("the first one", "return document.querySelector('main p.small').textContent.replace(/,/g, '').includes(`at ${arguments[0]} steps`)", at)
+        browser.run(choose, 1, 4)
+        for width, height in ((390, 800), (1280, 1000)):
+            browser.size(width, height)
+            check(fits(browser), "play is wider than", width)
+            browser.screenshot(str(SHOTS / ("playing-%d.png" % width)))
+        equal(get(url.split("?")[0] + "api/play?at=7"), 404, "status of an episode that does not exist")
+        quiet(browser, url)
+        browser.open("about:blank")
+        launcher.stop()
+        browser.requests()
+        report = (launcher.folder / "report.html").resolve().as_uri()
+        browser.open(report + "#play")
+        play(browser)
+        quiet(browser, report)
+
+
+@test
+def a_run_that_ends():
+    """Whoever looks when a run ends sees its result and its report, and no alarm; and goes on to see it without the launcher."""
+    with Place(CONFIG) as place, Browser() as browser:
+        launcher = place.running(*sets("stop.steps=20000", "environment.delay=1ms"))
+        look(browser, page_of(launcher))
+        launcher.ends(seconds=3 * PATIENCE)
+        browser.wait("the end", "return document.querySelector('#link').textContent === 'finished'")
+        check(browser.text("#verdict").startswith("done, return "), browser.text("#verdict"))
+        equal(browser.run("return document.querySelectorAll('.bad').length"), 0, "alarms")
+        go(browser, "report")
+        browser.wait("the report", "return document.querySelectorAll('main figure.chart canvas').length >= 8")
+        browser.screenshot(str(SHOTS / "ended.png"))
+
+
+@test
+def a_run_that_ends_in_the_background():
+    """A browser in the background asks every four seconds, and gets the end and the report as well."""
+    with Place(CONFIG) as place:
+        launcher = place.running(*sets("stop.steps=20000", "environment.delay=1ms"))
+        url, _, query = page_of(launcher).strip().partition("?")
+        ask = lambda what: json.loads(body("%sapi/%s?%s" % (url, what, query)))
+        eventually(lambda: ask("state") and (launcher.folder / "report.html").exists(), 3 * PATIENCE, "the report")
+        time.sleep(4)
+        equal(ask("state")["run_alive"], False, "the run goes on")
+        check(ask("report")["summary"], "no summary")
+        launcher.ends(seconds=PATIENCE)
+
+
 @test
 def a_report():
     """The page as one file, opened from the disk: a run's report, and runs that are compared."""
-    charts = ["Return against steps", "Return against time", "Loss", "Value: mean Q of the batches", "Inserts per second", "Samples per second",
-              "Samples per insert", "Idle share", "Memory of all processes"]
+    charts = ["Return", "Loss", "Mean Q", "Norm of the gradient", "Length of episodes", "Exploration", "Inserts per second",
+              "Samples per second", "Samples per insert", "Idle share", "Memory of all processes"]
     with Place(CONFIG) as place, Browser() as browser:
         for seed in (1, 2):
             place.call(str(place.config), "--quiet", "--seed", str(seed), "--set", "launch.http=", status=0)
@@ -285,16 +411,25 @@ def a_report():
                      "return arguments[0].every((one) => shown.includes(one))", charts)
         missing = [part for part in ("final return", "Achieved", "samples per insert", "replay-launch ") if part not in browser.text("main")]
         check(not missing, "the report does not tell", missing)
-        check("ended" in browser.text("#verdict"), browser.text("#verdict"))
-        names = browser.run("return [...document.querySelectorAll('main svg text')].map((one) => one.textContent)")
-        check({"environment steps", "learner steps", "seconds"} <= set(names), "axes without names:", names)
+        check(browser.text("#verdict").startswith("done, return "), browser.text("#verdict"))
+        names = "return [...document.querySelectorAll('main .dygraph-xlabel')].map((one) => one.textContent)"
+        equal(set(browser.run(names)), {"environment steps", "seconds"}, "names of axes")
+        browser.run("""const choice = document.querySelector('main select');
+            choice.value = 'learner_steps';
+            choice.dispatchEvent(new Event('change'))""")
+        equal(set(browser.run(names)), {"learner steps", "seconds"}, "names of axes after another choice")
+        zoom(browser)
+        browser.size(390, 800)
+        check(fits(browser), "the report is wider than a telephone")
+        browser.screenshot(str(SHOTS / "report-390.png"))
+        browser.size(1280, 1000)
         browser.screenshot(str(SHOTS / "report.png"))
         go(browser, "processes")
         browser.wait("processes", "return document.querySelectorAll('main tbody tr').length >= 4")
         quiet(browser, report.as_uri())
         place.call("runs", *(folder.name for folder in folders), "--html", "both.html")
         browser.open((place.base / "both.html").as_uri())
-        browser.wait("both curves", "return document.querySelectorAll('main .legend li').length === 4")
+        browser.wait("both curves", "return document.querySelectorAll('main figure.chart canvas').length >= 4")
         quiet(browser, (place.base / "both.html").as_uri())
 
 
@@ -308,11 +443,12 @@ def an_items_image():
 import sys, numpy as np, replaybus
 server = replaybus.Server([replaybus.Table("frames", max_size=100)])
 client = server.client()
-spec = {"image": replaybus.Field("uint8", (24, 32)), "speed": replaybus.Field("float32")}
+spec = {"image": replaybus.Field("uint8", (24, 32)), "speed": replaybus.Field("float32"), "planes": replaybus.Field("uint8", (8, 8, 2))}
 writer = client.writer(spec, keep_alive=8)
 for t in range(6):
     image = np.zeros((24, 32), "uint8"); image[5, 7] = 200; image[t, 0] = 90
-    writer.append({"image": image, "speed": float(t)})
+    planes = np.zeros((8, 8, 2), "uint8"); planes[1, 2, 0] = 1; planes[3, 4, 1] = 1
+    writer.append({"image": image, "speed": float(t), "planes": planes})
 writer.item("frames", priority=3.0, slices=4)
 writer.end_episode()
 print(server.endpoint, flush=True)
@@ -328,11 +464,14 @@ sys.stdin.read()
         look(browser, url, "items")
         browser.wait("an item", "return document.querySelectorAll('main td button').length === 1")
         browser.run("document.querySelector('main td button').click()")
-        browser.wait("four images", "return document.querySelectorAll('canvas.image').length === 4")
+        browser.wait("four images and four of planes", "return document.querySelectorAll('canvas.image').length === 8")
         pixel = browser.run("""const c = document.querySelectorAll('canvas.image')[3];
             return [c.width, c.height, ...c.getContext('2d').getImageData(7, 5, 1, 1).data]""")
         equal(pixel, [32, 24, 200, 200, 200, 255], "the pixel")
-        browser.wait("the curve", "return !!document.querySelector('.field svg path')")
+        planes = browser.run("""const image = document.querySelectorAll('canvas.image')[4].getContext('2d').getImageData(0, 0, 8, 8).data;
+            return [[2, 1], [4, 3], [0, 0]].map(([x, y]) => [...image.slice(4 * (8 * y + x), 4 * (8 * y + x) + 3)].join())""")
+        equal((len(set(planes)), planes[2]), (3, "0,0,0"), "colours of two planes of ones, and of nothing")
+        browser.wait("the curve", "return !!document.querySelector('.field figure.chart canvas')")
         browser.screenshot(str(SHOTS / "item.png"))
         quiet(browser, url)
         viewer.stop()
@@ -372,7 +511,7 @@ def latency(browser, learner):
     learner.service.update("replay", keys, [2.0] * len(keys))
     shown = "return [...document.querySelectorAll('.latency h3')].map((one) => one.textContent)"
     browser.wait("latencies", shown + ".filter((one) => ['insert', 'insert wait', 'sample', 'update'].includes(one)).length === 4")
-    check(browser.run("return document.querySelectorAll('.latency circle, .latency path.curve').length") >= 8, "nothing is drawn")
+    check(browser.run("return document.querySelectorAll('.latency figure.chart canvas').length") >= 8, "nothing is drawn")
     equal(browser.run("return import('./util.js').then(({percent, number}) => [percent(0.997), percent(1.234), percent(0.00008), number(1234567)])"),
           ["100%", "123%", "0%", "1.23M"], "numbers for people")
     press(browser, "Histogram of sample")

@@ -1,5 +1,5 @@
-"""A hostile learner against two real shards with journals: broken frames, huge and endless permits, storms of retries, connections that
-end, kill -9 between charge and answer. The limiter has charged what clients were told, once, and its cursor stays within its bounds."""
+"""A hostile learner against two real shards with journals: huge and endless permits, storms of retries, kill -9 between charge and answer.
+The limiter has charged what clients were told, once, and its cursor stays within its bounds."""
 
 import os
 import pathlib
@@ -11,18 +11,16 @@ import time
 import blocks
 from actor import Actor
 from generated import pb
-from harness import Broker, check, equal, eventually, test
-from service import VERSION, Service
+from harness import Broker, check, equal, test
+from service import Service
 
-INVALID_ARGUMENT, NOT_FOUND, DEADLINE_EXCEEDED, FAILED_PRECONDITION, CANCELLED = 1, 2, 4, 6, 11
+INVALID_ARGUMENT, NOT_FOUND, DEADLINE_EXCEEDED, CANCELLED = 1, 2, 4, 11
 MOST = 1 << 24
 TABLES = """
 shards: 2
 folder: %s
 tables:
   - {name: wide, sampler: {kind: uniform}, limiter: {kind: sample_to_insert_ratio, samples_per_insert: 2, min_size: 4, error_buffer: 200000}}
-  - {name: tight, sampler: {kind: prioritized}, limiter: {kind: sample_to_insert_ratio, samples_per_insert: 2, min_size: 4, error_buffer: 40}}
-  - {name: queue, max_size: 100, max_times_sampled: 1, sampler: {kind: fifo}, limiter: {kind: queue}}
 """
 COLUMNS, FIELDS = [pb.Column(name="x", dtype="int32")], [pb.Field(name="x", column=0)]
 
@@ -35,12 +33,12 @@ class World:
         self.endpoints = [ends["service"], ends["shard.1.service"]]
         self.services = [Service(e) for e in self.endpoints]
         self.actors = [Actor(Service(e), COLUMNS) for e in self.endpoints]
-        self.layouts = {t: [a.layout(t, FIELDS) for a in self.actors][0] for t in ("wide", "tight", "queue")}
+        self.layout = [a.layout("wide", FIELDS) for a in self.actors][0]
 
-    def insert(self, shard, table, n):
+    def insert(self, shard, n):
         actor = self.actors[shard]
         for i in range(n):
-            actor.item(self.layouts[table], actor.chunk([blocks.pack(COLUMNS[0], [i])], 1), 0, 1)
+            actor.item(self.layout, actor.chunk([blocks.pack(COLUMNS[0], [i])], 1), 0, 1)
         check(actor.send() and actor.wait_until(lambda: actor.unresolved() == 0, 30), "items are in the table")
 
     def limiter(self, shard, table):
@@ -68,33 +66,11 @@ def permit(service, table, count, id=None, **options):
     return service.send("permit", pb.Permit(table=table, count=count, **options), id=id)
 
 
-# ---------------------------------------------------------------------------------------------------- broken frames --
-
-@test
-def broken_frames(world):
-    rng = random.Random(7)
-    world.insert(0, "tight", 8)
-    service = Service(world.endpoints[0])
-    instance = service.ask("hello", pb.Hello())[0].hello.instance
-    bodies = [dict(permit=pb.Permit(table="tight", count=3, timeout_ms=5, flexible=True)),
-              dict(sample=pb.Sample(table="tight", count=3, paid=True, distinct=True))]
-    for i in range(3000):
-        frame = bytearray(pb.Request(version=VERSION, id=i + 100, client=5, **rng.choice(bodies)).SerializeToString())
-        for _ in range(rng.randrange(4)):
-            at = rng.randrange(20, len(frame))
-            frame[at:at + rng.randrange(3)] = rng.randbytes(rng.randrange(3))
-        service.socket.send(bytes(frame))
-        while service.receive(0):
-            pass
-    equal(service.ask("hello", pb.Hello())[0].hello.instance, instance)
-    in_bounds(world.limiter(0, "tight"))
-
-
 @test
 def numbers_at_their_limits(world):
     service = Service(world.endpoints[0])
     before = world.limiter(0, "wide").samples
-    world.insert(0, "wide", 4)
+    world.insert(0, 4)
     room = service.ask("permit", pb.Permit(table="wide"))[0].permit.room
     for count in (MOST + 1, (1 << 32) - 1):
         equal(service.wait(permit(service, "wide", count, timeout_ms=0), check=False)[0].status, INVALID_ARGUMENT)
@@ -108,36 +84,10 @@ def numbers_at_their_limits(world):
 
 
 @test
-def a_queue_goes_on(world):
-    world.insert(1, "queue", 10)
-    service = Service(world.endpoints[1])
-    for name, body in (("permit", pb.Permit(table="queue", count=5)), ("sample", pb.Sample(table="queue", count=5, paid=True))):
-        equal(service.ask(name, body, check=False)[0].status, FAILED_PRECONDITION)
-    equal(len(service.ask("sample", pb.Sample(table="queue", count=10, timeout_ms=0))[0].sample.key), 10)
-    world.insert(1, "queue", 50)   # its part of the size
-
-
-# ---------------------------------------------------------------------------------------------- storms and the lost --
-
-@test
-def connections_that_end_cost_nothing(world):
-    before = world.limiter(1, "tight").samples
-    for _ in range(100):
-        service = Service(world.endpoints[1])
-        permit(service, "tight", 5)
-        service.ask("permit", pb.Permit(table="tight"))   # the broker has both
-        service.close()
-    eventually(lambda: not any(w.kind == "permit" for w in world.services[1].ask("why", pb.Why())[0].why.waits),
-               what="nobody waits any more")
-    world.insert(1, "tight", 8)
-    equal(world.limiter(1, "tight").samples, before)
-
-
-@test
 def a_kill_between_charge_and_answer(world):
     """Many clients, each with two connections that send the same permits, while the shard is killed again and again."""
     rng, table, shard = random.Random(3), "wide", 1
-    world.insert(shard, table, 4)
+    world.insert(shard, 4)
     before, granted, instances = world.limiter(shard, table).samples, {}, set()
     pairs = [[Service(world.endpoints[shard]) for _ in range(2)] for _ in range(4)]
     for pair in pairs:

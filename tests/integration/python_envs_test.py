@@ -83,6 +83,8 @@ def a_run_has_the_numbers_of_its_environment():
         launcher = place.run()
         equal(reports(launcher)[-1]["actor_steps"], 1000)
         equal(episodes(launcher), {10.0})
+        for process in ("actor-0", "evaluator-0"):  # what infos tell is reported, too
+            equal({report["info/episode/r"] for report in reports(launcher, process) if "info/episode/r" in report}, {10.0})
         equal(launcher.read("report.json")["final_value"], 10.0)
         config = (launcher.folder / "config.yaml").read_text()
         check('shape: "[2]"' in config and 'actions: "3"' in config, "the spec is not in", config)

@@ -1,17 +1,10 @@
 /* Adders against a model that gets whole episodes and lists the items that must come out: random lengths, ends,
  * discounts and settings, sampled back from a real broker in the order of insertion and compared field by field. */
-#include <math.h>
-#include <stdbool.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "agent/learn/adder.h"
-#include "proto/base/rng.h"
 #include "replay/sampler.h"
 #include "tests/support/naive.h"
 #include "tests/support/process.h"
-#include "tests/support/test.h"
 
 #define MAX_T 40
 #define MAX_ROWS 64
@@ -30,7 +23,6 @@ static rp_sampler *sampler;
 static int start(void **state)
 {
     (void)state;
-    rp_error err = {0};
     broker_process_start(&broker, tables, NULL);
     client = rp_client_connect(broker.service, NULL, WAIT, &err);
     return client ? 0 : -1;
@@ -261,21 +253,20 @@ static void model_fill(struct model *self, const struct world *world, bool with_
 /* ---- the real thing ---- */
 
 /* Calls again until all of the step is done, as an actor does. */
-static void finish(rp_status status, int64_t timeout_ms, rp_error *err)
+static void finish(rp_status status, int64_t timeout_ms)
 {
     while (status == RP_DEADLINE_EXCEEDED) {
         struct adder_step none = {0};
-        assert_int_equal(adder_add(adder, &none, 0, err), RP_FAILED_PRECONDITION);
-        assert_int_equal(adder_first(adder, "", err), RP_FAILED_PRECONDITION);
-        status = adder_retry(adder, timeout_ms, err);
+        assert_int_equal(adder_add(adder, &none, 0, &err), RP_FAILED_PRECONDITION);
+        assert_int_equal(adder_first(adder, "", &err), RP_FAILED_PRECONDITION);
+        status = adder_retry(adder, timeout_ms, &err);
     }
-    ok(status, err);
+    ok(status);
 }
 
 static void feed(struct world *world, const struct episode *e)
 {
-    rp_error err = {0};
-    ok(adder_first(adder, e->frames[0].observation, &err), &err);
+    ok(adder_first(adder, e->frames[0].observation, &err));
     for (uint32_t t = 0; t < e->length; t++) {
         const struct frame *frame = &e->frames[t];
         bool last = t + 1 == e->length;
@@ -290,7 +281,7 @@ static void feed(struct world *world, const struct episode *e)
                                   .log_prob = frame->log_prob};
         int64_t timeout = (int64_t)rng_below(&world->rng, 4) - 1;
         adder_set_policy(adder, frame->policy);
-        finish(adder_add(adder, &step, timeout, &err), timeout < 0 ? 0 : timeout, &err);
+        finish(adder_add(adder, &step, timeout, &err), timeout < 0 ? 0 : timeout);
     }
 }
 
@@ -345,20 +336,16 @@ static void check_rows(const struct world *world, const rp_batch *batch, uint32_
 /* Takes everything from the table and holds it against the model. */
 static void check_items(const struct world *world, const struct model *model, bool with_log_prob)
 {
-    rp_sampler_options options = {.struct_size = sizeof options};
-    options.batch_size = 7;
-    options.on_demand = 1;
-    rp_error err = {0};
-    sampler = rp_sampler_new(client, "queue", &options, &err);
-    assert_non_null(sampler);
+    rp_sampler_options options = {.struct_size = sizeof options, .batch_size = 7, .on_demand = 1};
+    sampler = must(rp_sampler_new(client, "queue", &options, &err));
     bool typed = model->config->kind != ADDER_TRANSITION;
     uint32_t n = 0, session = 0;
     rp_batch *batch = NULL;
     while (rp_sampler_next(sampler, &batch, 0, &err) == RP_OK) {
         rp_batch_arrays arrays = {.struct_size = sizeof arrays};
-        ok(rp_batch_get_arrays(batch, &arrays), &err);
+        ok(rp_batch_get_arrays(batch, &arrays));
         rp_batch_info info = {.struct_size = sizeof info};
-        ok(rp_batch_get_info(batch, &info), &err);
+        ok(rp_batch_get_info(batch, &info));
         assert_int_equal(info.n_fields, typed ? with_log_prob ? 6 : 5 : 5);
         for (uint32_t i = 0; i < arrays.n; i++, n++) {
             if (n >= model->n)
@@ -382,25 +369,22 @@ static void check_items(const struct world *world, const struct model *model, bo
 static void compare(struct world *world, const struct adder_config *config, bool with_log_prob)
 {
     struct model *model = calloc(1, sizeof *model);
-    rp_error err = {0};
     model->config = config;
     model_fill(model, world, with_log_prob);
-    adder = adder_new(&(struct adder_options){client, "adder", config, &world->spec, with_log_prob, WAIT}, &err);
-    if (!adder)
-        fail_msg("%s", err.text);
+    adder = must(adder_new(&(struct adder_options){client, "adder", config, &world->spec, with_log_prob, WAIT}, &err));
     uint64_t steps = 0;
     for (uint32_t i = 0; i < world->n; i++) {
         feed(world, &world->episodes[i]);
         steps += world->episodes[i].length;
     }
-    ok(adder_flush(adder, 0, WAIT, &err), &err);
+    ok(adder_flush(adder, 0, WAIT, &err));
     struct adder_stats stats;
     adder_get_stats(adder, &stats);
     assert_int_equal(stats.steps, steps);
     assert_int_equal(stats.episodes, world->n);
     assert_int_equal(stats.items, model->n);
     check_items(world, model, with_log_prob);
-    ok(adder_destroy(&adder, WAIT, &err), &err);
+    ok(adder_destroy(&adder, WAIT, &err));
     assert_null(adder);
     free(model);
 }

@@ -1,17 +1,11 @@
 /* What stops an adder: full queues, tables that want something else, episodes that are too long, wrong calls, a broker that
  * goes away. */
-#include <math.h>
-#include <signal.h>
-#include <stdbool.h>
-#include <stdint.h>
-#include <string.h>
 
 #include "agent/learn/adder.h"
 #include "replay/admin.h"
 #include "replay/sampler.h"
 #include "tests/support/facts.h"
 #include "tests/support/process.h"
-#include "tests/support/test.h"
 
 #define SIGNATURE(observations)                                                                                        \
     "     signature: {observation: [float32, " observations "],\n"                                                     \
@@ -68,7 +62,6 @@ static struct adder_config transitions(const char *table)
 
 static void make(struct fixture *f, const struct adder_config *config)
 {
-    rp_error err = {0};
     f->adder = adder_new(&(struct adder_options){f->client, "adder", config, &spec, false, WAIT}, &err);
     if (!f->adder)
         fail_msg("%s", err.text);
@@ -76,35 +69,31 @@ static void make(struct fixture *f, const struct adder_config *config)
 
 static void refused(struct fixture *f, const struct adder_config *config, rp_status status, const char *text)
 {
-    rp_error err = {0};
+    err = (rp_error){0};
     assert_null(adder_new(&(struct adder_options){f->client, "adder", config, &spec, false, WAIT}, &err));
     if (err.status != (int32_t)status || !facts_within(err.text, text))
         fail_msg("%s instead of %s: %s", rp_status_name((rp_status)err.status), text, err.text);
 }
 
 /* Step number t of an episode of `length`: the observation is t, the one after it t + 1. */
-static rp_status add(struct adder *adder, uint32_t t, uint32_t length, int64_t timeout_ms, rp_error *err)
+static rp_status add(struct adder *adder, uint32_t t, uint32_t length, int64_t timeout_ms, rp_error *error)
 {
     int32_t action = 1;
     float next = (float)(t + 1);
     struct adder_step step = {
         .action = &action, .reward = 1, .terminal = t + 1 == length, .next_observation = &next, .value = 1, .q = 1};
-    return adder_add(adder, &step, timeout_ms, err);
+    return adder_add(adder, &step, timeout_ms, error);
 }
 
 static void first(struct adder *adder)
 {
-    rp_error err = {0};
     float zero = 0;
-    ok(adder_first(adder, &zero, &err), &err);
+    ok(adder_first(adder, &zero, &err));
 }
 
 static void polling(struct fixture *f, const char *table)
 {
-    rp_sampler_options options = {.struct_size = sizeof options};
-    rp_error err = {0};
-    options.batch_size = 1;
-    options.on_demand = 1;
+    rp_sampler_options options = {.struct_size = sizeof options, .batch_size = 1, .on_demand = 1};
     f->sampler = rp_sampler_new(f->client, table, &options, &err);
     assert_non_null(f->sampler);
 }
@@ -118,7 +107,6 @@ static float value_of(const rp_batch *batch, const char *field)
 static bool take(rp_sampler *sampler, uint32_t n, uint32_t length, uint32_t n_step)
 {
     rp_batch *batch = NULL;
-    rp_error err = {0};
     if (rp_sampler_next(sampler, &batch, 0, &err) != RP_OK)
         return false;
     uint32_t to = n < length ? n + 1 : length;
@@ -148,18 +136,16 @@ static uint64_t items_of(const struct fixture *f)
 }
 
 /* One who is held back goes on when half of its items in flight are confirmed, not for each of them. */
-TEST(waits_for_half, setup, teardown)
+FIXTURE_TEST(struct fixture, waits_for_half, setup, teardown)
 {
-    struct fixture *f = *state;
     struct adder_config config = transitions("full");
     config.buffer_items = 8;
     make(f, &config);
     polling(f, "full");
-    rp_error err = {0};
     first(f->adder);
     for (uint32_t t = 0; items_of(f) < 11; t++) { /* 3 in the table, 8 in flight */
         rp_status status = add(f->adder, t, 1000, WAIT, &err);
-        ok(status, &err);
+        ok(status);
     }
     assert_int_equal(add(f->adder, 11, 1000, 0, &err), RP_DEADLINE_EXCEEDED);
     for (uint32_t taken = 0; taken < 5; taken++) {
@@ -168,19 +154,17 @@ TEST(waits_for_half, setup, teardown)
         while (!take(f->sampler, taken, 1000, 3))
             ;
     }
-    ok(adder_wait(f->adder, WAIT, &err), &err);
+    ok(adder_wait(f->adder, WAIT, &err));
     assert_int_equal(items_of(f), 12);
 }
 
-TEST(full_table_blocks_and_goes_on, setup, teardown)
+FIXTURE_TEST(struct fixture, full_table_blocks_and_goes_on, setup, teardown)
 {
-    struct fixture *f = *state;
     struct adder_config config = transitions("full");
     make(f, &config);
     polling(f, "full");
     const uint32_t length = 20, items = 22; /* 20 + 3 - 1 */
     uint32_t taken = 0, blocked = 0;
-    rp_error err = {0};
     first(f->adder);
     for (uint32_t t = 0; t < length; t++) {
         rp_status status = add(f->adder, t, length, 5, &err);
@@ -197,28 +181,26 @@ TEST(full_table_blocks_and_goes_on, setup, teardown)
             taken++;
             status = adder_retry(f->adder, 20, &err);
         }
-        ok(status, &err);
+        ok(status);
     }
     assert_int_equal(blocked, items - 7);
     while (taken < items)
         taken += take(f->sampler, taken, length, 3);
-    ok(adder_flush(f->adder, 0, WAIT, &err), &err);
+    ok(adder_flush(f->adder, 0, WAIT, &err));
     assert_false(take(f->sampler, taken, length, 3));
     rp_sampler_destroy(&f->sampler);
-    ok(adder_destroy(&f->adder, WAIT, &err), &err);
+    ok(adder_destroy(&f->adder, WAIT, &err));
 }
 
 /* A whole end of an episode (3 items at once) that is done in pieces, and a destroy that does the rest. */
-TEST(destroy_finishes_the_step, setup, teardown)
+FIXTURE_TEST(struct fixture, destroy_finishes_the_step, setup, teardown)
 {
-    struct fixture *f = *state;
     struct adder_config config = transitions("full");
     make(f, &config);
     polling(f, "full");
-    rp_error err = {0};
     first(f->adder);
     for (uint32_t t = 0; t < 6; t++)
-        ok(add(f->adder, t, 7, WAIT, &err), &err);
+        ok(add(f->adder, t, 7, WAIT, &err));
     assert_int_equal(add(f->adder, 6, 7, 20, &err), RP_DEADLINE_EXCEEDED); /* 6 items + 3, and there is room for 7 */
     /* One at a time, so that each call of retry gets a little further. */
     uint32_t taken = 0;
@@ -226,10 +208,10 @@ TEST(destroy_finishes_the_step, setup, teardown)
         taken += take(f->sampler, taken, 7, 3);
         (void)adder_retry(f->adder, 0, &err);
     }
-    ok(adder_retry(f->adder, WAIT, &err), &err);
+    ok(adder_retry(f->adder, WAIT, &err));
     while (taken < 9)
         taken += take(f->sampler, taken, 7, 3);
-    ok(adder_destroy(&f->adder, WAIT, &err), &err);
+    ok(adder_destroy(&f->adder, WAIT, &err));
     assert_null(f->adder);
     assert_false(take(f->sampler, taken, 7, 3));
     rp_sampler_destroy(&f->sampler);
@@ -237,7 +219,7 @@ TEST(destroy_finishes_the_step, setup, teardown)
     make(f, &config);
     first(f->adder);
     for (uint32_t t = 0; t < 6; t++)
-        ok(add(f->adder, t, 7, WAIT, &err), &err);
+        ok(add(f->adder, t, 7, WAIT, &err));
     assert_int_equal(add(f->adder, 6, 7, 0, &err), RP_DEADLINE_EXCEEDED);
     assert_int_equal(adder_destroy(&f->adder, 20, &err), RP_DEADLINE_EXCEEDED);
     assert_null(f->adder);
@@ -245,9 +227,8 @@ TEST(destroy_finishes_the_step, setup, teardown)
 
 /* ---- tables ---- */
 
-TEST(tables_that_want_something_else, setup, teardown)
+FIXTURE_TEST(struct fixture, tables_that_want_something_else, setup, teardown)
 {
-    struct fixture *f = *state;
     struct adder_config config = transitions("replya");
     refused(f, &config, RP_NOT_FOUND, "replya");
     config.table = NULL;
@@ -258,8 +239,7 @@ TEST(tables_that_want_something_else, setup, teardown)
     refused(f, &config, RP_INVALID_ARGUMENT, "table 'fours'");
     config = transitions("signed");
     make(f, &config);
-    rp_error err = {0};
-    ok(adder_destroy(&f->adder, WAIT, &err), &err);
+    ok(adder_destroy(&f->adder, WAIT, &err));
 
     config = (struct adder_config){.kind = ADDER_SEQUENCE, .table = (char *)(uintptr_t) "fours", .period = 2};
     config.length = 5;
@@ -271,19 +251,17 @@ TEST(tables_that_want_something_else, setup, teardown)
     make(f, &config);
     first(f->adder);
     for (uint32_t t = 0; t < 6; t++)
-        ok(add(f->adder, t, 6, WAIT, &err), &err);
-    ok(adder_destroy(&f->adder, WAIT, &err), &err);
+        ok(add(f->adder, t, 6, WAIT, &err));
+    ok(adder_destroy(&f->adder, WAIT, &err));
 }
 
 /* The broker comes back with another idea of the table: what it says reaches the caller. */
-TEST(rejections_surface, setup, teardown)
+FIXTURE_TEST(struct fixture, rejections_surface, setup, teardown)
 {
-    struct fixture *f = *state;
     struct adder_config config = transitions("signed");
     make(f, &config);
     broker_process_stop(&f->broker, SIGKILL);
     broker_process_again(&f->broker, "  - {name: signed, max_size: 1000,\n" SIGNATURE("7"));
-    rp_error err = {0};
     rp_status status = RP_OK;
     for (uint32_t episode = 0; status == RP_OK && episode < 100; episode++) {
         first(f->adder);
@@ -296,37 +274,33 @@ TEST(rejections_surface, setup, teardown)
 }
 
 /* An episode that is too large for its table is refused. The adder goes on, and counts it. */
-TEST(a_refused_item_is_counted, setup, teardown)
+FIXTURE_TEST(struct fixture, a_refused_item_is_counted, setup, teardown)
 {
-    struct fixture *f = *state;
     struct adder_config config = transitions("small");
     config.kind = ADDER_EPISODE;
     config.max_length = 1000;
     make(f, &config);
-    rp_error err = {0};
     for (uint32_t episode = 0; episode < 20; episode++) {
         uint32_t length = episode == 3 || episode == 19 ? 1000 : 5;
         first(f->adder);
         for (uint32_t t = 0; t < length; t++)
-            ok(add(f->adder, t, length, WAIT, &err), &err);
-        ok(adder_flush(f->adder, 0, WAIT, &err), &err);
+            ok(add(f->adder, t, length, WAIT, &err));
+        ok(adder_flush(f->adder, 0, WAIT, &err));
     }
     struct adder_stats stats;
     adder_get_stats(f->adder, &stats);
     assert_int_equal(stats.items, 20);
     assert_int_equal(stats.rejected, 2);
-    ok(adder_destroy(&f->adder, WAIT, &err), &err);
+    ok(adder_destroy(&f->adder, WAIT, &err));
 }
 
-TEST(broker_restart_is_survived, setup, teardown)
+FIXTURE_TEST(struct fixture, broker_restart_is_survived, setup, teardown)
 {
-    struct fixture *f = *state;
     struct adder_config config = transitions("free");
     make(f, &config);
-    rp_error err = {0};
     first(f->adder);
     for (uint32_t t = 0; t < 10; t++)
-        ok(add(f->adder, t, 0, WAIT, &err), &err);
+        ok(add(f->adder, t, 0, WAIT, &err));
     broker_process_stop(&f->broker, SIGKILL);
     rp_status status = RP_OK;
     uint32_t t = 10;
@@ -334,24 +308,22 @@ TEST(broker_restart_is_survived, setup, teardown)
         status = add(f->adder, t, 0, 20, &err);
     assert_int_equal(status, RP_DEADLINE_EXCEEDED);
     broker_process_again(&f->broker, NULL);
-    ok(adder_retry(f->adder, WAIT, &err), &err);
-    ok(add(f->adder, t, t + 1, WAIT, &err), &err);
-    ok(adder_destroy(&f->adder, WAIT, &err), &err);
+    ok(adder_retry(f->adder, WAIT, &err));
+    ok(add(f->adder, t, t + 1, WAIT, &err));
+    ok(adder_destroy(&f->adder, WAIT, &err));
 }
 
 /* ---- wrong use ---- */
 
-TEST(episode_too_long, setup, teardown)
+FIXTURE_TEST(struct fixture, episode_too_long, setup, teardown)
 {
-    struct fixture *f = *state;
     struct adder_config config = {
         .kind = ADDER_EPISODE, .table = (char *)(uintptr_t) "free", .max_length = 5, .chunk_length = 3};
     make(f, &config);
-    rp_error err = {0};
     for (int again = 0; again < 2; again++) {
         first(f->adder);
         for (uint32_t t = 0; t < 5; t++)
-            ok(add(f->adder, t, 0, WAIT, &err), &err);
+            ok(add(f->adder, t, 0, WAIT, &err));
         assert_int_equal(add(f->adder, 5, 0, WAIT, &err), RP_FAILED_PRECONDITION);
         assert_non_null(strstr(err.text, "more than 5 steps"));
         assert_non_null(strstr(err.text, "max_length"));
@@ -359,11 +331,11 @@ TEST(episode_too_long, setup, teardown)
     }
     first(f->adder);
     for (uint32_t t = 0; t < 5; t++)
-        ok(add(f->adder, t, 5, WAIT, &err), &err);
-    ok(adder_flush(f->adder, 0, WAIT, &err), &err);
+        ok(add(f->adder, t, 5, WAIT, &err));
+    ok(adder_flush(f->adder, 0, WAIT, &err));
     polling(f, "free");
     rp_batch *batch = NULL;
-    ok(rp_sampler_next(f->sampler, &batch, 0, &err), &err);
+    ok(rp_sampler_next(f->sampler, &batch, 0, &err));
     const rp_field_view *view = rp_batch_find(batch, "observation");
     assert_int_equal(view->shape[1], 6);
     for (uint32_t t = 0; t < 6; t++)
@@ -371,16 +343,14 @@ TEST(episode_too_long, setup, teardown)
     rp_batch_release(&batch);
     assert_int_equal(rp_sampler_next(f->sampler, &batch, 0, &err), RP_DEADLINE_EXCEEDED);
     rp_sampler_destroy(&f->sampler);
-    ok(adder_destroy(&f->adder, WAIT, &err), &err);
+    ok(adder_destroy(&f->adder, WAIT, &err));
 }
 
-TEST(wrong_calls, setup, teardown)
+FIXTURE_TEST(struct fixture, wrong_calls, setup, teardown)
 {
-    struct fixture *f = *state;
     struct adder_config config = transitions("free");
     config.actor_priorities = true;
     make(f, &config);
-    rp_error err = {0};
     float zero = 0;
     int32_t action = 0;
     struct adder_step step = {.action = &action, .next_observation = &zero};
@@ -400,17 +370,16 @@ TEST(wrong_calls, setup, teardown)
     assert_int_equal(adder_add(f->adder, &step, 0, &err), RP_INVALID_ARGUMENT);
     assert_non_null(strstr(err.text, "diverged"));
     step.q = 0;
-    ok(adder_add(f->adder, &step, WAIT, &err), &err); /* nothing of the refused ones was kept */
+    ok(adder_add(f->adder, &step, WAIT, &err)); /* nothing of the refused ones was kept */
     struct adder_stats stats;
     adder_get_stats(f->adder, &stats);
     assert_int_equal(stats.steps, 1);
-    ok(adder_destroy(&f->adder, WAIT, &err), &err);
-    ok(adder_destroy(&f->adder, WAIT, &err), &err);
+    ok(adder_destroy(&f->adder, WAIT, &err));
+    ok(adder_destroy(&f->adder, WAIT, &err));
 }
 
-TEST(wrong_configurations, setup, teardown)
+FIXTURE_TEST(struct fixture, wrong_configurations, setup, teardown)
 {
-    struct fixture *f = *state;
     struct adder_config good = transitions("free"), config = good;
     config.kind = 3;
     refused(f, &config, RP_INVALID_ARGUMENT, "kind");
@@ -428,7 +397,11 @@ TEST(wrong_configurations, setup, teardown)
     refused(f, &config, RP_INVALID_ARGUMENT, "length");
     config.length = 2, config.period = 0;
     refused(f, &config, RP_INVALID_ARGUMENT, "period");
-    config.period = 1, config.end = 4;
+    config.period = 1, config.burn_in = 2;
+    refused(f, &config, RP_INVALID_ARGUMENT, "burn_in");
+    config.burn_in = 1, config.period = 2;
+    refused(f, &config, RP_INVALID_ARGUMENT, "length - burn_in");
+    config.burn_in = 0, config.period = 1, config.end = 4;
     refused(f, &config, RP_INVALID_ARGUMENT, "end");
     config.end = 0, config.actor_priorities = true;
     refused(f, &config, RP_INVALID_ARGUMENT, "actor_priorities");
@@ -437,23 +410,21 @@ TEST(wrong_configurations, setup, teardown)
 }
 
 /* Two actors: items tell them apart. */
-TEST(sessions_tell_actors_apart, setup, teardown)
+FIXTURE_TEST(struct fixture, sessions_tell_actors_apart, setup, teardown)
 {
-    struct fixture *f = *state;
     struct adder_config config = transitions("free");
     polling(f, "free");
     uint32_t sessions[2];
     for (uint32_t i = 0; i < 2; i++) {
         make(f, &config);
-        rp_error err = {0};
         first(f->adder);
         adder_set_policy(f->adder, 70 + i);
-        ok(add(f->adder, 0, 1, WAIT, &err), &err);
-        ok(adder_destroy(&f->adder, WAIT, &err), &err);
+        ok(add(f->adder, 0, 1, WAIT, &err));
+        ok(adder_destroy(&f->adder, WAIT, &err));
         rp_batch *batch = NULL;
-        ok(rp_sampler_next(f->sampler, &batch, 0, &err), &err);
+        ok(rp_sampler_next(f->sampler, &batch, 0, &err));
         rp_batch_arrays arrays = {.struct_size = sizeof arrays};
-        ok(rp_batch_get_arrays(batch, &arrays), &err);
+        ok(rp_batch_get_arrays(batch, &arrays));
         assert_int_equal(arrays.policy[0], 70 + i);
         sessions[i] = arrays.session[0];
         rp_batch_release(&batch);

@@ -1,18 +1,11 @@
 /* Checkpoints of a real broker: when they are made, what a restart makes of them, and what remains after kill -9. */
-#include <stdint.h>
 
 #include <dirent.h>
 #include <fcntl.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include "tests/support/process.h"
-#include "tests/support/test.h"
 #include "tests/support/testpeer.h"
 
 #define TABLE "  - {name: t, max_size: 200000, sampler: {kind: fifo}, limiter: {kind: none}}\n"

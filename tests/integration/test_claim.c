@@ -1,10 +1,7 @@
 /* Claims of steps against a real broker. Clocks are moved by hand: how large blocks get depends on nothing else. */
-#include <signal.h>
-#include <stdint.h>
 
 #include "agent/run/claim.h"
 #include "proto/base/rng.h"
-#include "tests/support/fixture.h"
 #include "tests/support/process.h"
 
 #define ACTORS 3
@@ -15,7 +12,6 @@ struct fixture {
     SERVED;
     struct clock_manual time;
     atomic_bool stop;
-    rp_error err;
 };
 
 static int setup(void **state)
@@ -42,7 +38,7 @@ static void begin(struct fixture *f, struct claim *claim, int64_t limit, uint64_
 static int64_t read_counter(struct fixture *f, const char *name)
 {
     int64_t value = 0;
-    ok(rp_counter_read(f->client, name, WAIT, &value, &f->err), &f->err);
+    ok(rp_counter_read(f->client, name, WAIT, &value, &err));
     return value;
 }
 
@@ -55,7 +51,7 @@ static int64_t counted(struct fixture *f)
 static uint64_t step(struct fixture *f, struct claim *claim, uint64_t most)
 {
     uint64_t n = 0, total = 0;
-    ok(claim_next(claim, most, &n, &total, &f->err), &f->err);
+    ok(claim_next(claim, most, &n, &total, &err));
     assert_true(n <= most);
     f->time.now_ns += (int64_t)n * 20 * NS_PER_US;
     return n;
@@ -70,7 +66,7 @@ CASE(blocks)
     uint64_t taken = 0, n, total;
     begin(f, &claim, 100003, 5, 1);
     for (;;) {
-        ok(claim_next(&claim, 5, &n, &total, &f->err), &f->err);
+        ok(claim_next(&claim, 5, &n, &total, &err));
         if (n == 0)
             break;
         assert_int_equal(total, taken);
@@ -128,13 +124,13 @@ CASE(ahead_of_need)
     /* The next block may have been claimed before the broker was stopped. */
     rp_status status = RP_OK;
     for (uint32_t i = 0; i < 10000 && status == RP_OK; i++)
-        status = claim_next(&claim, 5, &n, &total, &f->err);
+        status = claim_next(&claim, 5, &n, &total, &err);
     assert_int_equal(status, RP_CANCELLED);
     struct claim_steps steps;
-    assert_int_equal(claim_try(&claim, 5, 0, &steps, &f->err), RP_DEADLINE_EXCEEDED);
-    assert_int_equal(claim_try(&claim, 5, 50, &steps, &f->err), RP_DEADLINE_EXCEEDED);
+    assert_int_equal(claim_try(&claim, 5, 0, &steps, &err), RP_DEADLINE_EXCEEDED);
+    assert_int_equal(claim_try(&claim, 5, 50, &steps, &err), RP_DEADLINE_EXCEEDED);
     kill(f->broker.pid, SIGCONT);
-    ok(claim_try(&claim, 5, 10000, &steps, &f->err), &f->err);
+    ok(claim_try(&claim, 5, 10000, &steps, &err));
     assert_int_equal(steps.n, 5);
     claim_return(&claim, steps.n);
     claim_fini(&claim);
@@ -156,10 +152,10 @@ CASE(give_back)
     assert_true(told > 10000);
     assert_true(counted(f) > (int64_t)taken);
     uint64_t n, total, again;
-    ok(claim_next(&claim, 5, &n, &total, &f->err), &f->err);
+    ok(claim_next(&claim, 5, &n, &total, &err));
     claim_return(&claim, n - 1); /* stopped after the first of them */
     taken++;
-    ok(claim_next(&claim, 1, &n, &again, &f->err), &f->err);
+    ok(claim_next(&claim, 1, &n, &again, &err));
     assert_int_equal(again, total + 1);
     claim_return(&claim, n);
     claim_fini(&claim);

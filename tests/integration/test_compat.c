@@ -2,16 +2,10 @@
  * finds in them what was put there.
  *
  * With RP_COMPAT_WRITE=DIR this program writes such folders below DIR, by the same calls that the check repeats. */
-#include <stdint.h>
 
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
 
 #include "tests/support/process.h"
-#include "tests/support/test.h"
 #include "tests/support/testpeer.h"
 #include "tests/support/twin.h"
 
@@ -224,10 +218,10 @@ static void check_session(struct desk *self)
 
 static void copy_files(const char *from, const char *to)
 {
-    char command[1200], err[400];
+    char command[1200], said[400];
     snprintf(command, sizeof command, "cp '%s'/*.replay '%s'/session.txt '%s'/", from, from, to);
-    if (process_run((const char *const[]){"/bin/sh", "-c", command, NULL}, NULL, 0, err, sizeof err) != 0)
-        fail_msg("%s", err);
+    if (process_run((const char *const[]){"/bin/sh", "-c", command, NULL}, NULL, 0, said, sizeof said) != 0)
+        fail_msg("%s", said);
 }
 
 static void write_folder(const char *to, bool journal)

@@ -1,20 +1,13 @@
 /* The broker program's command line and files: what it prints, its exit codes, and a log that cannot be written. */
-#include <stdint.h>
 
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include "agent/launch/process/spawn.h"
 #include "tests/support/process.h"
 #include "tests/support/tempdir.h"
-#include "tests/support/test.h"
 #include "tests/support/testpeer.h"
 
-static char out[65536], err[16384];
+static char out[65536], said[16384];
 
 static const char *write_file(const char *name, const char *text)
 {
@@ -26,7 +19,7 @@ static const char *write_file(const char *name, const char *text)
 static int run(const char *a, const char *b, const char *c)
 {
     const char *const argv[] = {process_env("RP_BROKER"), a, b, c, NULL};
-    return process_run(argv, out, sizeof out, err, sizeof err);
+    return process_run(argv, out, sizeof out, said, sizeof said);
 }
 
 TEST(a_bad_configuration_ends_with_2_and_starts_nothing)
@@ -35,18 +28,18 @@ TEST(a_bad_configuration_ends_with_2_and_starts_nothing)
     for (int check = 0; check < 2; check++) {
         assert_int_equal(run("-c", bad, check ? "--check" : NULL), 2);
         assert_string_equal(out, "");
-        assert_has(err, "bad.yaml:1:1: servce: ");
-        assert_has(err, "did you mean 'service'?");
-        assert_has(err, "bad.yaml:2:13: io_threads: ");
-        assert_has(err, "bad.yaml:4:15: tables[0].max_siz: ");
-        assert_has(err, "did you mean 'max_size'?");
-        assert_has(err, "3 mistakes in the configuration; nothing was started");
+        assert_has(said, "bad.yaml:1:1: servce: ");
+        assert_has(said, "did you mean 'service'?");
+        assert_has(said, "bad.yaml:2:13: io_threads: ");
+        assert_has(said, "bad.yaml:4:15: tables[0].max_siz: ");
+        assert_has(said, "did you mean 'max_size'?");
+        assert_has(said, "3 mistakes in the configuration; nothing was started");
     }
     assert_int_equal(run("-c", tempdir_at("missing.yaml"), NULL), 2);
-    assert_has(err, "missing.yaml");
+    assert_has(said, "missing.yaml");
     assert_int_equal(run("--nonsense", NULL, NULL), 2);
     assert_int_equal(run("good.yaml", NULL, NULL), 2);
-    assert_has(err, "-c good.yaml");
+    assert_has(said, "-c good.yaml");
 }
 
 /* --check finds tables that memory_limit cannot hold; a broker with such a file runs, evicts or waits, and says so. */
@@ -83,9 +76,9 @@ TEST(check_finds_memory_that_is_not_there)
         const char *file = write_file("bad.yaml", text);
         assert_int_equal(run("-c", file, "--check"), rows[r].where ? 2 : 0);
         for (uint32_t i = 0; rows[r].where && i < 3; i++)
-            assert_has(err, rows[r].numbers[i]);
+            assert_has(said, rows[r].numbers[i]);
         if (rows[r].where)
-            assert_has(err, rows[r].where);
+            assert_has(said, rows[r].where);
         assert_int_equal(run("-c", file, "--print-config"), 0);
     }
 }
@@ -107,7 +100,7 @@ TEST(shards_are_a_number_and_replace_no_list)
     static const char *const wrong[] = {"auto", "0", "256", "-1", "x", ""};
     for (uint32_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
         assert_int_equal(run("--shards", wrong[i], "--check"), 2);
-        assert_has(err, "--shards");
+        assert_has(said, "--shards");
     }
     assert_int_equal(run("--shards", "255", "--check"), 0);
     const char *list = write_file("list.yaml", "shards: [tcp://127.0.0.1:1, tcp://127.0.0.1:2]\ntables: [{name: a}]\n");
@@ -115,10 +108,10 @@ TEST(shards_are_a_number_and_replace_no_list)
     snprintf(config, sizeof config, "--config=%s", list);
     assert_int_equal(run(config, "--check", NULL), 0);
     assert_int_equal(run(config, "--shards=4", "--check"), 2);
-    assert_has(err, "--shards 4");
+    assert_has(said, "--shards 4");
     const char *whole = write_file("run.yaml", "seed: 3\nbroker: {tables: [{name: a}]}\n");
     assert_int_equal(run("-c", whole, "--check"), 2);
-    assert_has(err, "--section broker");
+    assert_has(said, "--section broker");
 }
 
 TEST(what_print_config_prints_is_the_same_configuration)
@@ -238,8 +231,8 @@ TEST(an_endpoint_in_use_is_named)
     snprintf(yaml, sizeof yaml,
              "service: %s\ningest: tcp://127.0.0.1:0\nevents: tcp://127.0.0.1:0\ntables: [{name: a}]\n", endpoint);
     assert_int_equal(run("-c", write_file("good.yaml", yaml), NULL), 1);
-    assert_has(err, endpoint);
-    assert_has(err, "Another broker runs there");
+    assert_has(said, endpoint);
+    assert_has(said, "Another broker runs there");
     zmq_close(socket);
     zmq_ctx_term(context);
 }

@@ -1,14 +1,8 @@
 /* replay-ctl as people run it: output, JSON and exit codes against a real broker. */
 #include <poll.h>
 #include <pty.h>
-#include <stdbool.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include <json-c/json.h>
 
@@ -21,7 +15,6 @@
 #include "tests/support/asked.h"
 #include "tests/support/process.h"
 #include "tests/support/tempdir.h"
-#include "tests/support/test.h"
 
 static const char tables[] = "  - {name: replay, max_size: 100, sampler: {kind: prioritized}}\n"
                              "  - {name: spi, max_size: 100, sampler: {kind: uniform}, limiter: {kind:\n"
@@ -37,30 +30,27 @@ static void fill(struct fixture *f)
 {
     rp_column columns[] = {{.name = "obs", .dtype = RP_DTYPE_FLOAT32, .rank = 2, .shape = {4, 5}},
                            {.name = "done", .dtype = RP_DTYPE_BOOL}};
-    rp_error err = {0};
     rp_writer_options with = {.struct_size = sizeof with, .name = "actor-7", .keep_alive = 4};
-    rp_writer *writer = rp_writer_new(f->client, columns, 2, &with, WAIT, &err);
-    assert_non_null(writer);
+    rp_writer *writer = must(rp_writer_new(f->client, columns, 2, &with, WAIT, &err));
     for (uint32_t i = 0; i < 30; i++) {
         float obs[20];
         uint8_t done = i == 29;
         for (uint32_t k = 0; k < 20; k++)
             obs[k] = (float)i + (float)k / 100;
         const void *values[] = {obs, &done};
-        ok(rp_writer_append(writer, values, WAIT, &err), &err);
-        ok(rp_writer_item_last(writer, "replay", i, 1, WAIT, &f->keys[i], &err), &err);
+        ok(rp_writer_append(writer, values, WAIT, &err));
+        ok(rp_writer_item_last(writer, "replay", i, 1, WAIT, &f->keys[i], &err));
     }
-    ok(rp_writer_flush(writer, 0, WAIT, &err), &err);
-    ok(rp_writer_destroy(&writer, WAIT, &err), &err);
+    ok(rp_writer_flush(writer, 0, WAIT, &err));
+    ok(rp_writer_destroy(&writer, WAIT, &err));
 }
 
 static int setup(void **state)
 {
     struct fixture *f = served_new(sizeof *f, tables, NULL);
-    rp_error err = {0};
     fill(f);
-    ok(rp_params_put(f->client, "policy", "weights", 7, WAIT, NULL, &err), &err);
-    ok(rp_counter_add(f->client, "steps", 42, WAIT, NULL, &err), &err);
+    ok(rp_params_put(f->client, "policy", "weights", 7, WAIT, NULL, &err));
+    ok(rp_counter_add(f->client, "steps", 42, WAIT, NULL, &err));
     *state = f;
     return 0;
 }
@@ -97,9 +87,8 @@ static struct json_object *get(struct json_object *object, const char *name)
 
 /* ---- looking ---- */
 
-TEST(info, setup, served_teardown)
+FIXTURE_TEST(struct fixture, info, setup, served_teardown)
 {
-    struct fixture *f = *state;
     assert_int_equal(RUN(f, "info"), 0);
     assert_has(f->out, "memory");
     assert_has(f->out, "replay");
@@ -120,9 +109,8 @@ TEST(info, setup, served_teardown)
     json_object_put(root);
 }
 
-TEST(items_and_item, setup, served_teardown)
+FIXTURE_TEST(struct fixture, items_and_item, setup, served_teardown)
 {
-    struct fixture *f = *state;
     char key[32];
     assert_int_equal(RUN(f, "items", "replay", "--limit", "5"), 0);
     assert_has(f->out, "and more");
@@ -158,9 +146,8 @@ TEST(items_and_item, setup, served_teardown)
     assert_int_equal(RUN(f, "item", "nine"), 2);
 }
 
-TEST(sessions_counters_params, setup, served_teardown)
+FIXTURE_TEST(struct fixture, sessions_counters_params, setup, served_teardown)
 {
-    struct fixture *f = *state;
     assert_int_equal(RUN(f, "counters"), 0);
     assert_has(f->out, "42");
     assert_int_equal(RUN(f, "--json", "counters"), 0);
@@ -176,17 +163,22 @@ TEST(sessions_counters_params, setup, served_teardown)
     snprintf(path, sizeof path, "%s/saved", f->broker.dir);
     assert_int_equal(RUN(f, "params", "policy", "--save", path), 0);
     assert_string_equal(file_text(path), "weights");
+    char link[160]; /* what a link points to gets the new content, and nothing of the old stays behind it */
+    snprintf(link, sizeof link, "%s.link", path);
+    file_put(path, "weights of before");
+    assert_int_equal(symlink(path, link), 0);
+    assert_int_equal(RUN(f, "params", "policy", "--save", link), 0);
+    assert_string_equal(file_text(path), "weights");
+    unlink(link);
     unlink(path);
     assert_int_equal(RUN(f, "params", "nope"), 1);
     assert_int_equal(RUN(f, "params", "nope", "--save", "-"), 1);
     assert_int_equal(RUN(f, "params", "policy", "--save", "/nowhere/at/all"), 1);
     assert_has(f->err, "/nowhere/at/all");
 
-    rp_error err = {0};
     rp_column column = {.name = "x", .dtype = RP_DTYPE_INT8};
     rp_writer_options with = {.struct_size = sizeof with, .name = "actor-8\x1b[2J"};
-    rp_writer *writer = rp_writer_new(f->client, &column, 1, &with, WAIT, &err);
-    assert_non_null(writer);
+    rp_writer *writer = must(rp_writer_new(f->client, &column, 1, &with, WAIT, &err));
     assert_int_equal(RUN(f, "sessions"), 0);
     assert_has(f->out, "actor-8?[2J"); /* a name can do nothing to the terminal */
     assert_null(strchr(f->out, '\x1b'));
@@ -194,7 +186,7 @@ TEST(sessions_counters_params, setup, served_teardown)
     root = parse(f->out);
     assert_true(json_object_array_length(get(root, "sessions")) >= 1);
     json_object_put(root);
-    ok(rp_writer_destroy(&writer, WAIT, &err), &err);
+    ok(rp_writer_destroy(&writer, WAIT, &err));
 }
 
 struct waits_wanted {
@@ -208,17 +200,12 @@ static int waits_are(void *ctx)
     return asked_waits(wanted->client, NULL, NULL, 0) == wanted->n;
 }
 
-TEST(why, setup, served_teardown)
+FIXTURE_TEST(struct fixture, why, setup, served_teardown)
 {
-    struct fixture *f = *state;
     assert_int_equal(RUN(f, "why"), 0);
     assert_ptr_equal(strstr(f->out, "nothing waits\n"), f->out);
-    rp_sampler_options with = {.struct_size = sizeof with};
-    rp_error err = {0};
-    with.in_flight = 1;
-    with.batch_size = 2;
-    rp_sampler *sampler = rp_sampler_new(f->client, "spi", &with, &err);
-    assert_non_null(sampler);
+    rp_sampler_options with = {.struct_size = sizeof with, .in_flight = 1, .batch_size = 2};
+    rp_sampler *sampler = must(rp_sampler_new(f->client, "spi", &with, &err));
     assert_true(process_await(waits_are, &(struct waits_wanted){f->client, 1}));
     assert_int_equal(RUN(f, "why"), 0);
     assert_has(f->out, "sample");
@@ -246,9 +233,8 @@ TEST(why, setup, served_teardown)
 
 /* ---- changing ---- */
 
-TEST(delete, setup, served_teardown)
+FIXTURE_TEST(struct fixture, delete, setup, served_teardown)
 {
-    struct fixture *f = *state;
     char key[2][32];
     snprintf(key[0], sizeof key[0], "%024llu", (unsigned long long)f->keys[0]); /* not octal */
     snprintf(key[1], sizeof key[1], "0x%llx", (unsigned long long)f->keys[1]);
@@ -270,9 +256,8 @@ TEST(delete, setup, served_teardown)
     json_object_put(root);
 }
 
-TEST(limiter_and_reset, setup, served_teardown)
+FIXTURE_TEST(struct fixture, limiter_and_reset, setup, served_teardown)
 {
-    struct fixture *f = *state;
     assert_int_equal(RUN(f, "limiter", "replay"), 0);
     assert_non_null(strstr(f->out, "no ratio"));
     assert_null(strstr(f->out, "cursor"));
@@ -292,6 +277,11 @@ TEST(limiter_and_reset, setup, served_teardown)
     json_object_put(root);
     assert_int_equal(RUN(f, "limiter", "spi", "error_buffer=0.01"), 1);
     assert_true(strlen(f->err) > 20);
+    assert_int_equal(RUN(f, "limiter", "spi", "pause"), 0);
+    assert_has(f->out, "'replay-ctl limiter TABLE go' ends that");
+    assert_int_equal(RUN(f, "limiter", "spi", "go"), 0);
+    assert_null(strstr(f->out, "ends that"));
+    assert_int_equal(RUN(f, "limiter", "spi", "pause=1"), 2);
     assert_int_equal(RUN(f, "limiter", "spi", "min_siz=6"), 2);
     assert_has(f->err, "did you mean 'min_size'");
     assert_int_equal(RUN(f, "limiter", "spi", "min_size=six"), 2);
@@ -305,9 +295,8 @@ TEST(limiter_and_reset, setup, served_teardown)
 
 /* ---- exit codes and help ---- */
 
-TEST(refusals, setup, served_teardown)
+FIXTURE_TEST(struct fixture, refusals, setup, served_teardown)
 {
-    struct fixture *f = *state;
     assert_int_equal(RUN(f, "items", "replai"), 1);
     assert_has(f->err, "replai");
     assert_string_equal(f->out, "");
@@ -330,9 +319,8 @@ TEST(refusals, setup, served_teardown)
     assert_has(f->err, "unit");
 }
 
-TEST(no_broker, setup, served_teardown)
+FIXTURE_TEST(struct fixture, no_broker, setup, served_teardown)
 {
-    struct fixture *f = *state;
     const char *argv[] = {
         process_env("RP_CTL"), "-e", "ipc:///tmp/replay-test-nobody", "--timeout", "200ms", "why", NULL};
     assert_int_equal(process_run(argv, f->out, sizeof f->out, f->err, sizeof f->err), 3);
@@ -357,9 +345,8 @@ static int ask_dead_run(struct fixture *f, const char *status, const char *timeo
     return process_run(argv, f->out, sizeof f->out, f->err, sizeof f->err);
 }
 
-TEST(run_that_has_ended, setup, served_teardown)
+FIXTURE_TEST(struct fixture, run_that_has_ended, setup, served_teardown)
 {
-    struct fixture *f = *state;
     static const char *const ended[] = {"done", "stopped", "failed"};
     char status[200];
     for (int i = 0; i < 3; i++) {
@@ -373,9 +360,8 @@ TEST(run_that_has_ended, setup, served_teardown)
     assert_int_equal(ask_dead_run(f, "no JSON", "100ms"), 3);
 }
 
-TEST(endpoints, setup, served_teardown)
+FIXTURE_TEST(struct fixture, endpoints, setup, served_teardown)
 {
-    struct fixture *f = *state;
     char path[128];
     snprintf(path, sizeof path, "%s/endpoints", f->broker.dir);
     const char *by_file[] = {process_env("RP_CTL"), "--endpoints-file", path, "why", NULL};
@@ -388,19 +374,18 @@ TEST(endpoints, setup, served_teardown)
     unsetenv("REPLAY_ENDPOINT");
 }
 
-TEST(help, setup, served_teardown)
+FIXTURE_TEST(struct fixture, help, setup, served_teardown)
 {
-    struct fixture *f = *state;
     static const char *const names[] = {"info",    "why",   "top",    "items",    "item",
                                         "limiter", "reset", "params", "counters", "sessions"};
     assert_int_equal(RUN(f, "--help"), 0);
-    assert_has(f->out, "exit status");
+    assert_has(f->out, "Exit status");
     char all[8192];
     snprintf(all, sizeof all, "%s", f->out);
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         assert_has(all, names[i]);
         assert_int_equal(RUN(f, names[i], "--help"), 0);
-        assert_has(f->out, "usage: replay-ctl");
+        assert_has(f->out, "Usage: replay-ctl");
         assert_int_equal(RUN(f, "help", names[i]), 0);
     }
     assert_int_equal(RUN(f, "--version"), 0);
@@ -408,9 +393,8 @@ TEST(help, setup, served_teardown)
 
 /* ---- top ---- */
 
-TEST(top_plain, setup, served_teardown)
+FIXTURE_TEST(struct fixture, top_plain, setup, served_teardown)
 {
-    struct fixture *f = *state;
     assert_int_equal(RUN(f, "top", "--count", "3", "--interval", "20ms"), 0);
     assert_null(strchr(f->out, '\x1b'));
     assert_has(f->out, "prioritized / fifo");
@@ -430,9 +414,8 @@ TEST(top_plain, setup, served_teardown)
 }
 
 /* In a terminal of 80x24: the alternate screen, no line too long, q quits. */
-TEST(top_terminal, setup, served_teardown)
+FIXTURE_TEST(struct fixture, top_terminal, setup, served_teardown)
 {
-    struct fixture *f = *state;
     struct winsize size = {.ws_col = 80, .ws_row = 24};
     int master, status = 0;
     pid_t pid = forkpty(&master, NULL, NULL, &size);

@@ -3,28 +3,20 @@
  * file system of a few MiB.
  *
  * RP_DISK_SECONDS: how long each run writes. Unset: until it has written many times what the disk holds. */
-#include <stdint.h>
 
 #include <dirent.h>
 #include <fcntl.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/wait.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "replay/admin.h"
 #include "replay/replay.h"
 #include "tests/support/process.h"
-#include "tests/support/test.h"
 
 #define KIB UINT64_C(1024)
 #define MIB (1024 * KIB)
@@ -89,7 +81,6 @@ static void *write_rows(void *ctx)
 {
     struct scene *self = ctx;
     static uint32_t row[ROW_BYTES / 4];
-    rp_error err = {0};
     rp_client_options options = {.struct_size = sizeof options, .backoff_min_ms = 5, .backoff_max_ms = 40};
     rp_client *client = rp_client_connect(self->broker.service, &options, WAIT, &err);
     rp_column column = {.name = "x", .dtype = RP_DTYPE_UINT32, .rank = 1, .shape = {ROW_BYTES / 4}};
@@ -149,14 +140,9 @@ static uint64_t write_much(struct scene *self, uint64_t bytes, const char *secon
 /* The table is whole, and the row that was written last is in it if the newest are kept. */
 static void check_items(struct scene *self, bool newest)
 {
-    rp_error err = {0};
-    rp_client *client = rp_client_connect(self->broker.service, NULL, WAIT, &err);
-    assert_non_null(client);
-    rp_sampler_options options = {.struct_size = sizeof options};
-    options.batch_size = ITEMS;
-    options.max_samples = 20 * ITEMS;
-    rp_sampler *sampler = rp_sampler_new(client, "t", &options, &err);
-    assert_non_null(sampler);
+    rp_client *client = must(rp_client_connect(self->broker.service, NULL, WAIT, &err));
+    rp_sampler_options options = {.struct_size = sizeof options, .batch_size = ITEMS, .max_samples = 20 * ITEMS};
+    rp_sampler *sampler = must(rp_sampler_new(client, "t", &options, &err));
     uint32_t last = (uint32_t)atomic_load(&self->rows) - 1, n = 0;
     for (rp_batch *batch = NULL; rp_sampler_next(sampler, &batch, WAIT, &err) == RP_OK; rp_batch_release(&batch)) {
         const rp_field_view *field = rp_batch_find(batch, "x");

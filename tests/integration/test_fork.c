@@ -1,12 +1,7 @@
 /* fork: in the child, every call with an object of the parent returns at once and says why; new objects work. */
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdbool.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include "replay/collective.h"
 #include "replay/replay.h"
@@ -37,7 +32,6 @@ static const rp_column column = {.name = "x", .dtype = RP_DTYPE_FLOAT32};
 
 static void write_some(rp_writer *writer, const char *table, uint32_t n)
 {
-    rp_error err = {0};
     for (uint32_t i = 0; i < n; i++) {
         float value = (float)i;
         const void *values[] = {&value};
@@ -48,16 +42,13 @@ static void write_some(rp_writer *writer, const char *table, uint32_t n)
 
 static rp_sampler *sample(rp_client *client, const char *table, uint32_t on_demand)
 {
-    rp_sampler_options options = {.struct_size = sizeof options};
-    options.batch_size = 2;
-    options.on_demand = on_demand;
+    rp_sampler_options options = {.struct_size = sizeof options, .batch_size = 2, .on_demand = on_demand};
     return rp_sampler_new(client, table, &options, NULL);
 }
 
 static int set_up(void **state)
 {
     static struct objects all;
-    rp_error err = {0};
     all = (struct objects){.server = rp_server_start(config, NULL, &err)};
     if (!all.server)
         fail_msg("%s", err.text);
@@ -82,7 +73,6 @@ static int set_up(void **state)
 static int tear_down(void **state)
 {
     struct objects *all = *state;
-    rp_error err = {0};
     write_some(all->writer, "replay", 10); /* the parent's objects go on */
     assert_int_equal(rp_writer_destroy(&all->writer, WAIT, &err), RP_OK);
     rp_batch_release(&all->batch);
@@ -111,10 +101,10 @@ static int tear_down(void **state)
 #define CALL(expression)                                                                                               \
     if (i == n++)                                                                                                      \
     return (expression)
-#define MADE(object) CALL((object) ? RP_OK : (rp_status)err->status)
+#define MADE(object) CALL((object) ? RP_OK : (rp_status)error->status)
 
 /* Calls that return a status and a sentence. */
-static rp_status call(const struct objects *all, uint32_t i, rp_error *err)
+static rp_status call(const struct objects *all, uint32_t i, rp_error *error)
 {
     uint32_t n = 0;
     float value = 1;
@@ -129,47 +119,47 @@ static rp_status call(const struct objects *all, uint32_t i, rp_error *err)
     rp_slice slice = {.start = -1};
     rp_pattern pattern = {.table = "replay", .slices = &slice, .n_slices = 1};
     rp_limiter_change change = {.struct_size = sizeof change};
-    CALL(rp_client_get_info(all->client, &client_info, err));
-    CALL(rp_writer_append(all->writer, values, -1, err));
-    CALL(rp_writer_set(all->writer, 0, &value, sizeof value, err));
-    CALL(rp_writer_end_step(all->writer, -1, err));
-    CALL(rp_writer_item(all->writer, "replay", 1, &slice, 1, -1, &key, err));
-    CALL(rp_writer_item_last(all->writer, "replay", 1, 1, -1, &key, err));
-    CALL(rp_writer_check_item(all->writer, "replay", &slice, 1, err));
-    CALL(rp_writer_flush(all->writer, 0, -1, err));
-    CALL(rp_writer_end_episode(all->writer, RP_END_WAIT, -1, err));
-    CALL(rp_writer_add_pattern(all->writer, &pattern, err));
-    CALL(rp_writer_get_info(all->writer, &writer_info, err));
-    CALL(rp_writer_row(all->writer, 0, -1, &row, err));
-    CALL(rp_sampler_next(all->sampler, &batch, -1, err));
-    CALL(rp_sampler_next(all->demand, &batch, -1, err));
-    CALL(rp_sampler_stop(all->sampler, err));
-    CALL(rp_updater_add(all->updater, &key, &priority, 1, -1, NULL, err));
-    CALL(rp_updater_flush(all->updater, -1, NULL, err));
-    CALL(rp_priorities_update(all->client, "replay", &key, &priority, 1, -1, NULL, err));
-    CALL(rp_items_delete(all->client, "replay", &key, 1, -1, NULL, err));
-    CALL(rp_publisher_put(all->publisher, &value, sizeof value, err));
-    CALL(rp_publisher_flush(all->publisher, -1, NULL, err));
-    CALL(rp_subscriber_take(all->subscriber, -1, &params, err));
-    CALL(rp_params_put(all->client, "slot", &value, sizeof value, -1, NULL, err));
-    CALL(rp_params_get(all->client, "slot", 0, -1, &params, err));
-    CALL(rp_counter_add(all->client, "count", 1, -1, NULL, err));
-    CALL(rp_counter_read(all->client, "count", -1, NULL, err));
-    CALL(rp_reduce_add(all->reduce, &value, 1, -1, -1, NULL, err));
-    CALL(rp_admin_info(all->client, NULL, 1, -1, &info, err));
-    CALL(rp_admin_why(all->client, -1, &info, err));
-    CALL(rp_admin_list(all->client, "replay", 0, 1, -1, &info, err));
-    CALL(rp_admin_fetch(all->client, "replay", &key, 1, -1, &batch, err));
-    CALL(rp_admin_reset(all->client, "replay", -1, NULL, err));
-    CALL(rp_admin_checkpoint(all->client, -1, NULL, err));
-    CALL(rp_admin_set_limiter(all->client, "replay", &change, -1, NULL, err));
-    MADE(rp_writer_new(all->client, &column, 1, NULL, -1, err));
-    MADE(rp_sampler_new(all->client, "replay", NULL, err));
-    MADE(rp_updater_new(all->client, "replay", NULL, err));
-    MADE(rp_publisher_new(all->client, "slot", err));
-    MADE(rp_subscriber_new(all->client, "slot", 0, err));
-    MADE(rp_reduce_join(all->client, "group", -1, err));
-    MADE(rp_counter_begin(all->client, "count", 1, err));
+    CALL(rp_client_get_info(all->client, &client_info, error));
+    CALL(rp_writer_append(all->writer, values, -1, error));
+    CALL(rp_writer_set(all->writer, 0, &value, sizeof value, error));
+    CALL(rp_writer_end_step(all->writer, -1, error));
+    CALL(rp_writer_item(all->writer, "replay", 1, &slice, 1, -1, &key, error));
+    CALL(rp_writer_item_last(all->writer, "replay", 1, 1, -1, &key, error));
+    CALL(rp_writer_check_item(all->writer, "replay", &slice, 1, error));
+    CALL(rp_writer_flush(all->writer, 0, -1, error));
+    CALL(rp_writer_end_episode(all->writer, RP_END_WAIT, -1, error));
+    CALL(rp_writer_add_pattern(all->writer, &pattern, error));
+    CALL(rp_writer_get_info(all->writer, &writer_info, error));
+    CALL(rp_writer_row(all->writer, 0, -1, &row, error));
+    CALL(rp_sampler_next(all->sampler, &batch, -1, error));
+    CALL(rp_sampler_next(all->demand, &batch, -1, error));
+    CALL(rp_sampler_stop(all->sampler, error));
+    CALL(rp_updater_add(all->updater, &key, &priority, 1, -1, NULL, error));
+    CALL(rp_updater_flush(all->updater, -1, NULL, error));
+    CALL(rp_priorities_update(all->client, "replay", &key, &priority, 1, -1, NULL, error));
+    CALL(rp_items_delete(all->client, "replay", &key, 1, -1, NULL, error));
+    CALL(rp_publisher_put(all->publisher, &value, sizeof value, error));
+    CALL(rp_publisher_flush(all->publisher, -1, NULL, error));
+    CALL(rp_subscriber_take(all->subscriber, -1, &params, error));
+    CALL(rp_params_put(all->client, "slot", &value, sizeof value, -1, NULL, error));
+    CALL(rp_params_get(all->client, "slot", 0, -1, &params, error));
+    CALL(rp_counter_add(all->client, "count", 1, -1, NULL, error));
+    CALL(rp_counter_read(all->client, "count", -1, NULL, error));
+    CALL(rp_reduce_add(all->reduce, &value, 1, -1, -1, NULL, error));
+    CALL(rp_admin_info(all->client, NULL, 1, -1, &info, error));
+    CALL(rp_admin_why(all->client, -1, &info, error));
+    CALL(rp_admin_list(all->client, "replay", 0, 1, -1, &info, error));
+    CALL(rp_admin_fetch(all->client, "replay", &key, 1, -1, &batch, error));
+    CALL(rp_admin_reset(all->client, "replay", -1, NULL, error));
+    CALL(rp_admin_checkpoint(all->client, -1, NULL, error));
+    CALL(rp_admin_set_limiter(all->client, "replay", &change, -1, NULL, error));
+    MADE(rp_writer_new(all->client, &column, 1, NULL, -1, error));
+    MADE(rp_sampler_new(all->client, "replay", NULL, error));
+    MADE(rp_updater_new(all->client, "replay", NULL, error));
+    MADE(rp_publisher_new(all->client, "slot", error));
+    MADE(rp_subscriber_new(all->client, "slot", 0, error));
+    MADE(rp_reduce_join(all->client, "group", -1, error));
+    MADE(rp_counter_begin(all->client, "count", 1, error));
     return RP_END_OF_STREAM;
 }
 
@@ -179,7 +169,7 @@ static int all_refuse(const struct objects *all, pid_t parent)
     char pid[32];
     snprintf(pid, sizeof pid, "process %ld,", (long)parent);
     for (uint32_t i = 0;; i++) {
-        rp_error err = {0};
+        err = (rp_error){0};
         rp_status status = call(all, i, &err);
         if (status == RP_END_OF_STREAM)
             return i == 41 ? 0 : __LINE__;
@@ -191,7 +181,6 @@ static int all_refuse(const struct objects *all, pid_t parent)
 /* Calls without a sentence, and all that destroy. */
 static int all_end(struct objects *all)
 {
-    rp_error err = {0};
     rp_rejection rejection;
     rp_sampler_stats sampler_stats = {.struct_size = sizeof sampler_stats};
     rp_publisher_stats publisher_stats = {.struct_size = sizeof publisher_stats};
@@ -222,7 +211,6 @@ static int all_end(struct objects *all)
 /* A new client of the parent's broker, and then a broker of the child's own. */
 static int new_ones_work(rp_client **client, rp_server **server)
 {
-    rp_error err = {0};
     rp_client *own = rp_client_connect(rp_server_endpoint(*server), NULL, WAIT, &err);
     EXPECT(own);
     EXPECT(rp_counter_add(own, "children", 1, WAIT, NULL, &err) == RP_OK);
@@ -275,11 +263,9 @@ static void fork_once(struct objects *all)
         fail_msg("the child ended with status %d at line %d", status, wrong);
 }
 
-TEST(every_call, set_up, tear_down)
+TEST_WITH(struct objects, all, every_call, set_up, tear_down)
 {
-    struct objects *all = *state;
     int64_t children = 0;
-    rp_error err = {0};
     fork_once(all);
     assert_int_equal(rp_counter_read(all->client, "children", WAIT, &children, &err), RP_OK);
     assert_int_equal(children, 1);
@@ -337,11 +323,9 @@ static void *ask(void *arg)
     return NULL;
 }
 
-TEST(while_threads_wait, set_up, tear_down)
+TEST_WITH(struct objects, all, while_threads_wait, set_up, tear_down)
 {
-    struct objects *all = *state;
     struct busy busy = {.all = all};
-    rp_error err = {0};
     pthread_t threads[4];
     busy.blocked = rp_writer_new(all->client, &column, 1, NULL, WAIT, &err);
     busy.quick = rp_writer_new(all->client, &column, 1, NULL, WAIT, &err);

@@ -1,25 +1,17 @@
 /* A disk that is full: writers wait, everybody who asks is told why, nothing is torn or lost, also if the broker is killed
  * meanwhile, and all goes on when there is room. With a real broker on a file system of a few MiB. */
-#include <stdint.h>
 
 #include <fcntl.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mount.h>
 #include <sys/wait.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "replay/admin.h"
 #include "replay/replay.h"
 #include "tests/support/asked.h"
 #include "tests/support/process.h"
-#include "tests/support/test.h"
 
 #define TABLES                                                                                                         \
     "  - {name: log, max_size: 100000, sampler: {kind: fifo}, remover: {kind: fifo}, max_times_sampled: 1,\n"          \
@@ -45,17 +37,16 @@ static bool mount_disk(struct scene *self, const char *options)
     return false;
 }
 
-static rp_client *connect_to(const struct scene *self, rp_error *err)
+static rp_client *connect_to(const struct scene *self, rp_error *error)
 {
     rp_client_options options = {.struct_size = sizeof options, .backoff_min_ms = 5, .backoff_max_ms = 40};
-    return rp_client_connect(self->broker.service, &options, WAIT, err);
+    return rp_client_connect(self->broker.service, &options, WAIT, error);
 }
 
 static void *write_steps(void *ctx)
 {
     struct scene *self = ctx;
     static uint32_t row[STEP_BYTES / 4];
-    rp_error err = {0};
     rp_client *client = connect_to(self, &err);
     rp_column column = {.name = "x", .dtype = RP_DTYPE_UINT32, .rank = 1, .shape = {STEP_BYTES / 4}};
     rp_writer *writer = client ? rp_writer_new(client, &column, 1, NULL, WAIT, &err) : NULL;
@@ -94,13 +85,11 @@ static int is_done(void *ctx)
 
 static void read_all(struct scene *self)
 {
-    rp_error err = {0};
     rp_sampler_options options = {.struct_size = sizeof options};
     options.batch_size = 16;
     options.fill = RP_FILL_AT_ONCE;
     options.max_samples = STEPS;
-    rp_sampler *sampler = rp_sampler_new(self->client, "log", &options, &err);
-    assert_non_null(sampler);
+    rp_sampler *sampler = must(rp_sampler_new(self->client, "log", &options, &err));
     uint32_t next = 0;
     for (rp_batch *batch = NULL; rp_sampler_next(sampler, &batch, WAIT, &err) == RP_OK; rp_batch_release(&batch)) {
         const rp_field_view *field = rp_batch_find(batch, "x");
@@ -131,7 +120,6 @@ static void full_disk(const char *sync, bool kills)
     char more[256];
     snprintf(more, sizeof more, "session: {expiry: 3s}\nfolder: %s/journal\njournal: %s\n", self->disk, sync);
     broker_process_start(&self->broker, TABLES, more);
-    rp_error err = {0};
     pthread_t thread;
     assert_int_equal(pthread_create(&thread, NULL, write_steps, self), 0);
     self->client = connect_to(self, &err);
@@ -188,7 +176,6 @@ TEST(the_end_does_not_wait_for_a_full_disk)
     while (write(file, block, sizeof block) > 0) {
     }
     close(file);
-    rp_error err = {0};
     pthread_t thread;
     assert_int_equal(pthread_create(&thread, NULL, write_steps, self), 0);
     self->client = connect_to(self, &err);

@@ -1,14 +1,11 @@
 /* Parallel learners against a real broker: whatever happens to one of them, those who go on have the same bits, and
  * nothing that was learned is lost. */
 #include <pthread.h>
-#include <stdint.h>
-#include <string.h>
 #include <time.h>
 
 #include "agent/run/group.h"
 #include "tests/support/facts.h"
 #include "tests/support/process.h"
-#include "tests/support/test.h"
 
 /* Milliseconds that a round waits for all members: none leaves the group because its thread is slow. A round that is to end without a
  * silent member is short. */
@@ -53,16 +50,13 @@ static void peer_open(struct peer *self, uint32_t index, uint64_t seed)
     struct agent_config config = {.algorithm = dqn, .hidden = {.data = hidden, .count = 1}, .batch = 1};
     rp_env_spec spec = {.observation_dtype = RP_DTYPE_FLOAT32, .observation_rank = 1, .n_actions = 2};
     spec.observation_shape[0] = 3;
-    rp_error err = {0};
     *self = (struct peer){.index = index, .round_ms = LONG_ROUND};
     rng_seed(&self->rng, 100 + index);
-    self->client = rp_client_connect(broker.service, NULL, WAIT, &err);
-    self->agent = agent_new(&config, "test", &spec, seed, &err);
-    if (!self->client || !self->agent)
-        fail_msg("%s", err.text);
+    self->client = must(rp_client_connect(broker.service, NULL, WAIT, &err));
+    self->agent = must(agent_new(&config, "test", &spec, seed, &err));
     struct group_options options = {
         .client = self->client, .agent = self->agent, .index = index, .round_ms = &self->round_ms};
-    self->group = must(group_new(&options, &err), &err);
+    self->group = must(group_new(&options, &err));
 }
 
 static void peer_close(struct peer *self)

@@ -1,16 +1,10 @@
 /* SIGHUP: the broker opens its log anew, at any time, and goes on to its last checkpoint. */
 
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include "replay/replay.h"
 #include "tests/support/process.h"
 #include "tests/support/tempdir.h"
-#include "tests/support/test.h"
 
 #define TABLES "  - {name: t, max_size: 100, limiter: {kind: none}}\n"
 
@@ -44,9 +38,7 @@ TEST(a_hangup_opens_the_log_anew, tempdir_enter, tempdir_leave)
         assert_int_equal(kill(broker.pid, SIGHUP), 0);
         await_text(path, "L0002");
     }
-    rp_error err = {0};
-    rp_client *client = rp_client_connect(broker.service, NULL, WAIT, &err);
-    assert_non_null(client);
+    rp_client *client = must(rp_client_connect(broker.service, NULL, WAIT, &err));
     rp_client_destroy(&client);
     for (int i = 0; i < 100; i++)
         kill(broker.pid, SIGHUP);

@@ -1,9 +1,5 @@
 /* A client without a thread, and the broker that it hosts: everything that a client can do, on one thread. */
 #include <dirent.h>
-#include <stdbool.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "agent/client/conn/client.h"
 #include "replay/admin.h"
@@ -13,7 +9,6 @@
 #include "replay/writer.h"
 #include "tests/support/asked.h"
 #include "tests/support/embed.h"
-#include "tests/support/fixture.h"
 
 static const char yaml[] = "service: inproc://service\n" /* not bound */
                            "tables:\n"
@@ -25,7 +20,7 @@ static const char yaml[] = "service: inproc://service\n" /* not bound */
 
 struct fixture {
     struct broker_config config;
-    struct ducts ducts;
+    struct channels channels;
     struct broker *broker;
     rp_client *client;
     uint32_t threads; /* before */
@@ -55,16 +50,15 @@ static void turn(void *ctx, int wait_ms)
 static int setup(void **state)
 {
     struct fixture *f = calloc(1, sizeof *f);
-    rp_error err = {0};
     char problems[2048];
     log_set_level(LEVEL_OFF);
     if (!embed_read_config(yaml, &f->config, problems, sizeof problems))
         fail_msg("%s", problems);
-    f->broker = must(broker_new_local(&f->config, clock_system(), &f->ducts, &err), &err);
+    f->broker = must(broker_new_local(&f->config, clock_system(), &f->channels, &err));
     f->threads = count_threads();
     rp_client_options options = {.struct_size = sizeof options, .name = "hosted"};
-    const struct conn_host host = {.ducts = &f->ducts, .turn = turn, .ctx = f};
-    f->client = must(client_connect("this process", &options, &host, WAIT, &err), &err);
+    const struct conn_host host = {.channels = &f->channels, .turn = turn, .ctx = f};
+    f->client = must(client_connect("this process", &options, &host, WAIT, &err));
     *state = f;
     return 0;
 }
@@ -76,7 +70,7 @@ static int teardown(void **state)
                     f->threads); /* whatever was opened meanwhile; one of the start may have ended */
     rp_client_destroy(&f->client);
     broker_destroy(&f->broker);
-    ducts_fini(&f->ducts);
+    channels_fini(&f->channels);
     schema_free(&broker_schema, &f->config);
     free(f);
     return 0;
@@ -85,40 +79,36 @@ static int teardown(void **state)
 static rp_writer *open_writer(rp_client *client)
 {
     static const rp_column column = {.name = "number", .dtype = RP_DTYPE_INT32};
-    rp_error err = {0};
-    rp_writer *writer = must(rp_writer_new(client, &column, 1, NULL, WAIT, &err), &err);
+    rp_writer *writer = must(rp_writer_new(client, &column, 1, NULL, WAIT, &err));
     return writer;
 }
 
 static uint64_t add_item(rp_writer *writer, const char *table, int32_t number, int64_t timeout_ms)
 {
-    rp_error err = {0};
     const rp_slice slice = {.column = 0, .count = 1, .start = -1, .squeeze = 1};
     const void *value = &number;
     uint64_t key;
-    ok(rp_writer_append(writer, &value, timeout_ms, &err), &err);
-    ok(rp_writer_item(writer, table, 1.0, &slice, 1, timeout_ms, &key, &err), &err);
+    ok(rp_writer_append(writer, &value, timeout_ms, &err));
+    ok(rp_writer_item(writer, table, 1.0, &slice, 1, timeout_ms, &key, &err));
     return key;
 }
 
 static rp_sampler *open_sampler(rp_client *client, const char *table, uint32_t batch, uint32_t in_flight)
 {
-    rp_error err = {0};
     rp_sampler_options options = {.struct_size = sizeof options};
     options.batch_size = batch;
     options.in_flight = in_flight;
     options.on_demand = in_flight == 0;
-    rp_sampler *sampler = must(rp_sampler_new(client, table, &options, &err), &err);
+    rp_sampler *sampler = must(rp_sampler_new(client, table, &options, &err));
     return sampler;
 }
 
 /* The next n numbers, in batches of any size. */
 static void expect_numbers(rp_sampler *sampler, int32_t first, uint32_t n)
 {
-    rp_error err = {0};
     for (uint32_t done = 0; done < n;) {
         rp_batch *batch;
-        ok(rp_sampler_next(sampler, &batch, WAIT, &err), &err);
+        ok(rp_sampler_next(sampler, &batch, WAIT, &err));
         const rp_field_view *view = rp_batch_find(batch, "number");
         const int32_t *numbers = view->data;
         for (uint64_t i = 0; i < view->bytes / sizeof *numbers; i++)
@@ -135,7 +125,6 @@ static void expect_numbers(rp_sampler *sampler, int32_t first, uint32_t n)
  * the other side move. */
 CASE(queue)
 {
-    rp_error err = {0};
     for (uint32_t in_flight = 0; in_flight <= 4; in_flight += 2) { /* 0: on demand */
         rp_writer *writer = open_writer(f->client);
         rp_sampler *sampler = open_sampler(f->client, "queue", 7, in_flight);
@@ -143,11 +132,11 @@ CASE(queue)
         for (int32_t round = 0; round < 60; round++) {
             for (uint32_t i = 0; i < 70; i++)
                 add_item(writer, "queue", written++, WAIT);
-            ok(rp_writer_flush(writer, 0, WAIT, &err), &err);
+            ok(rp_writer_flush(writer, 0, WAIT, &err));
             expect_numbers(sampler, read, 70);
             read += 70;
         }
-        ok(rp_writer_destroy(&writer, WAIT, &err), &err);
+        ok(rp_writer_destroy(&writer, WAIT, &err));
         rp_sampler_destroy(&sampler);
     }
 }
@@ -158,11 +147,9 @@ CASE(some_columns)
     static const rp_column columns[] = {{.name = "a", .dtype = RP_DTYPE_INT32},
                                         {.name = "b", .dtype = RP_DTYPE_INT64},
                                         {.name = "c", .dtype = RP_DTYPE_INT32}};
-    rp_error err = {0};
     for (uint32_t set = 1; set < 8; set++) { /* bit i: column i is a field */
         rp_writer_options options = {.struct_size = sizeof options, .chunk_length = set % 3 + 1, .keep_alive = 3};
-        rp_writer *writer = rp_writer_new(f->client, columns, 3, &options, WAIT, &err);
-        assert_non_null(writer);
+        rp_writer *writer = must(rp_writer_new(f->client, columns, 3, &options, WAIT, &err));
         rp_slice slices[3];
         uint32_t n = 0;
         for (uint32_t i = 0; i < 3; i++)
@@ -170,14 +157,14 @@ CASE(some_columns)
                 slices[n++] = (rp_slice){.column = i, .count = 2, .start = -2};
         for (int32_t t = 0; t < 12; t++) {
             const void *values[] = {&t, &(int64_t){100 + t}, &(int32_t){200 + t}};
-            ok(rp_writer_append(writer, values, WAIT, &err), &err);
+            ok(rp_writer_append(writer, values, WAIT, &err));
             if (t > 0)
-                ok(rp_writer_item(writer, "queue", 1.0, slices, n, WAIT, NULL, &err), &err);
+                ok(rp_writer_item(writer, "queue", 1.0, slices, n, WAIT, NULL, &err));
         }
-        ok(rp_writer_flush(writer, 0, WAIT, &err), &err);
+        ok(rp_writer_flush(writer, 0, WAIT, &err));
         rp_sampler *sampler = open_sampler(f->client, "queue", 11, 0);
         rp_batch *batch;
-        ok(rp_sampler_next(sampler, &batch, WAIT, &err), &err);
+        ok(rp_sampler_next(sampler, &batch, WAIT, &err));
         for (uint32_t i = 0; i < 3; i++) {
             const rp_field_view *view = rp_batch_find(batch, columns[i].name);
             assert_int_equal(view != NULL, set >> i & 1);
@@ -188,14 +175,13 @@ CASE(some_columns)
         }
         rp_batch_release(&batch);
         rp_sampler_destroy(&sampler);
-        ok(rp_writer_destroy(&writer, WAIT, &err), &err);
+        ok(rp_writer_destroy(&writer, WAIT, &err));
     }
 }
 
 /* Whoever asks again and again without patience gets there, too. */
 CASE(without_patience)
 {
-    rp_error err = {0};
     rp_writer *writer = open_writer(f->client);
     rp_sampler *sampler = open_sampler(f->client, "queue", 5, 2);
     for (int32_t i = 0; i < 5; i++)
@@ -204,25 +190,24 @@ CASE(without_patience)
     do
         status = rp_writer_flush(writer, 0, 0, &err);
     while (status == RP_DEADLINE_EXCEEDED);
-    ok(status, &err);
+    ok(status);
     rp_batch *batch;
     do
         status = rp_sampler_next(sampler, &batch, 0, &err);
     while (status == RP_DEADLINE_EXCEEDED);
-    ok(status, &err);
+    ok(status);
     rp_batch_release(&batch);
     rp_sampler_destroy(&sampler);
-    ok(rp_writer_destroy(&writer, WAIT, &err), &err);
+    ok(rp_writer_destroy(&writer, WAIT, &err));
 }
 
 /* More items than the ring between a writer and its connection holds, while nothing waits: the writer makes the room itself. */
 CASE(many_items)
 {
-    rp_error err = {0};
     rp_writer *writer = open_writer(f->client);
     for (int32_t i = 0; i < 5000; i++)
         add_item(writer, "prioritized", i, 0);
-    ok(rp_writer_destroy(&writer, WAIT, &err), &err);
+    ok(rp_writer_destroy(&writer, WAIT, &err));
     assert_int_equal(asked_table(f->client, "prioritized", "size"), 1000);
 }
 
@@ -230,7 +215,6 @@ CASE(many_items)
  * still meanwhile. */
 CASE(time_out)
 {
-    rp_error err = {0};
     for (uint32_t in_flight = 0; in_flight <= 2; in_flight += 2) {
         rp_sampler *sampler = open_sampler(f->client, "late", 3, in_flight);
         rp_batch *batch;
@@ -251,63 +235,58 @@ CASE(time_out)
 /* A broker that does not answer: requests end at their time. */
 CASE(deaf)
 {
-    rp_error err = {0};
     f->deaf = true;
     assert_int_equal(rp_params_put(f->client, "slot", "x", 1, 50, NULL, &err), RP_DEADLINE_EXCEEDED);
     f->deaf = false;
-    ok(rp_params_put(f->client, "slot", "x", 1, WAIT, NULL, &err), &err);
+    ok(rp_params_put(f->client, "slot", "x", 1, WAIT, NULL, &err));
 }
 
 /* ---- the rest ---- */
 
 CASE(priorities)
 {
-    rp_error err = {0};
     rp_writer *writer = open_writer(f->client);
     uint64_t keys[20];
     double priorities[20] = {0};
     for (int32_t i = 0; i < 20; i++)
         keys[i] = add_item(writer, "prioritized", i, WAIT);
-    ok(rp_writer_flush(writer, 0, WAIT, &err), &err);
+    ok(rp_writer_flush(writer, 0, WAIT, &err));
     priorities[7] = 1.0;
     rp_updater_options options = {.struct_size = sizeof options, .batch = 3, .in_flight = 2};
-    rp_updater *updater = rp_updater_new(f->client, "prioritized", &options, &err);
-    assert_non_null(updater);
+    rp_updater *updater = must(rp_updater_new(f->client, "prioritized", &options, &err));
     rp_change change;
-    ok(rp_updater_add(updater, keys, priorities, 20, WAIT, NULL, &err), &err);
-    ok(rp_updater_flush(updater, WAIT, &change, &err), &err);
+    ok(rp_updater_add(updater, keys, priorities, 20, WAIT, NULL, &err));
+    ok(rp_updater_flush(updater, WAIT, &change, &err));
     assert_int_equal(change.applied, 20);
-    ok(rp_updater_destroy(&updater, WAIT, &err), &err);
+    ok(rp_updater_destroy(&updater, WAIT, &err));
     rp_sampler *sampler = open_sampler(f->client, "prioritized", 1, 0);
     for (uint32_t i = 0; i < 10; i++)
         expect_numbers(sampler, 7, 1);
     rp_sampler_destroy(&sampler);
-    ok(rp_items_delete(f->client, "prioritized", keys, 20, WAIT, &change, &err), &err);
+    ok(rp_items_delete(f->client, "prioritized", keys, 20, WAIT, &change, &err));
     assert_int_equal(change.applied, 20);
-    ok(rp_writer_destroy(&writer, WAIT, &err), &err);
+    ok(rp_writer_destroy(&writer, WAIT, &err));
 }
 
 CASE(parameters)
 {
-    rp_error err = {0};
     uint64_t version = 0;
     rp_params *params = NULL;
     assert_int_equal(rp_params_get(f->client, "policy", 0, 20, &params, &err), RP_DEADLINE_EXCEEDED);
-    ok(rp_params_put(f->client, "policy", "abc", 3, WAIT, &version, &err), &err);
-    ok(rp_params_get(f->client, "policy", 0, WAIT, &params, &err), &err);
+    ok(rp_params_put(f->client, "policy", "abc", 3, WAIT, &version, &err));
+    ok(rp_params_get(f->client, "policy", 0, WAIT, &params, &err));
     assert_int_equal(rp_params_slot(params)->bytes, 3);
     rp_params_release(&params);
     int64_t value = 0;
-    ok(rp_counter_add(f->client, "steps", 5, WAIT, &value, &err), &err);
-    ok(rp_counter_add(f->client, "steps", 5, WAIT, &value, &err), &err);
+    ok(rp_counter_add(f->client, "steps", 5, WAIT, &value, &err));
+    ok(rp_counter_add(f->client, "steps", 5, WAIT, &value, &err));
     assert_int_equal(value, 10);
-    rp_reduce *reduce = rp_reduce_join(f->client, "group", WAIT, &err);
-    assert_non_null(reduce);
+    rp_reduce *reduce = must(rp_reduce_join(f->client, "group", WAIT, &err));
     float vector[] = {1, 2, 3};
     rp_reduced reduced;
-    ok(rp_reduce_add(reduce, vector, 3, WAIT, WAIT, &reduced, &err), &err);
+    ok(rp_reduce_add(reduce, vector, 3, WAIT, WAIT, &reduced, &err));
     assert_int_equal(reduced.contributors, 1);
-    ok(rp_reduce_leave(&reduce, WAIT, &err), &err);
+    ok(rp_reduce_leave(&reduce, WAIT, &err));
     rp_info *info = asked_info(f->client, NULL);
     assert_int_equal(rp_info_count(info, "tables"), 3);
     rp_info_free(&info);
@@ -316,17 +295,16 @@ CASE(parameters)
 /* Those that talk while their caller does something else: here, while it looks. */
 CASE(without_waiting)
 {
-    rp_error err = {0};
     rp_publisher *publisher = rp_publisher_new(f->client, "policy", &err);
     rp_subscriber *subscriber = rp_subscriber_new(f->client, "policy", 0, &err);
     assert_true(publisher && subscriber);
-    ok(rp_publisher_put(publisher, "abcd", 4, &err), &err);
+    ok(rp_publisher_put(publisher, "abcd", 4, &err));
     rp_params *params = NULL;
     rp_status status;
     do
         status = rp_subscriber_take(subscriber, 0, &params, &err);
     while (status == RP_DEADLINE_EXCEEDED);
-    ok(status, &err);
+    ok(status);
     assert_int_equal(rp_params_slot(params)->bytes, 4);
     rp_params_release(&params);
     rp_addition *addition = rp_counter_begin(f->client, "steps", 3, &err);
@@ -334,9 +312,9 @@ CASE(without_waiting)
     do
         status = rp_counter_end(&addition, 0, &value, &err);
     while (status == RP_DEADLINE_EXCEEDED);
-    ok(status, &err);
+    ok(status);
     assert_int_equal(value, 3);
-    ok(rp_publisher_destroy(&publisher, WAIT, &err), &err);
+    ok(rp_publisher_destroy(&publisher, WAIT, &err));
     rp_subscriber_destroy(&subscriber);
 }
 

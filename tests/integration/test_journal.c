@@ -1,19 +1,12 @@
 /* A broker with a journal is killed at any instant, again and again, under real writers, samplers and learners: nothing
  * that was confirmed is missing, nothing is there twice, and the order is kept. */
-#include <stdint.h>
 
 #include <dirent.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
 #include <time.h>
-#include <unistd.h>
 
-#include "proto/base/rng.h"
 #include "replay/admin.h"
 #include "replay/collective.h"
 #include "replay/replay.h"
@@ -21,7 +14,6 @@
 #include "tests/support/naive.h"
 #include "tests/support/process.h"
 #include "tests/support/tempdir.h"
-#include "tests/support/test.h"
 #include "tests/support/twin.h"
 
 #define TABLES                                                                                                         \
@@ -47,16 +39,16 @@ struct scene {
     uint64_t version;
 };
 
-static void complain(struct part *part, const char *what, const rp_error *err)
+static void complain(struct part *part, const char *what, const rp_error *error)
 {
     if (!part->text[0])
-        snprintf(part->text, sizeof part->text, "%s: %s", what, err->text);
+        snprintf(part->text, sizeof part->text, "%s: %s", what, error->text);
 }
 
-static rp_client *connect_to(const struct scene *scene, rp_error *err)
+static rp_client *connect_to(const struct scene *scene, rp_error *error)
 {
     rp_client_options options = {.struct_size = sizeof options, .backoff_min_ms = 5, .backoff_max_ms = 40};
-    return rp_client_connect(scene->broker.service, &options, WAIT, err);
+    return rp_client_connect(scene->broker.service, &options, WAIT, error);
 }
 
 /* Step i of writer w is the number w << 32 | i; it becomes an item of both tables. */
@@ -64,7 +56,6 @@ static void *write_steps(void *ctx)
 {
     struct part *part = ctx;
     const struct scene *scene = part->scene;
-    rp_error err = {0};
     rp_client *client = connect_to(scene, &err);
     rp_column column = {.name = "x", .dtype = RP_DTYPE_UINT64};
     rp_writer_options options = {.struct_size = sizeof options, .max_in_flight_items = 300, .batch_items = 7};
@@ -91,7 +82,6 @@ static void *write_steps(void *ctx)
 /* Takes n items, and checks that each writer's come once and in order. */
 static void read_all(struct part *part, const char *table, uint64_t n)
 {
-    rp_error err = {0};
     rp_client *client = connect_to(part->scene, &err);
     rp_sampler_options options = {.struct_size = sizeof options};
     options.batch_size = 16;
@@ -143,7 +133,6 @@ static void *put_and_count(void *ctx)
 {
     struct part *part = ctx;
     struct scene *scene = part->scene;
-    rp_error err = {0};
     rp_client *client = connect_to(scene, &err);
     if (!client)
         complain(part, "client", &err);
@@ -174,7 +163,6 @@ static void pause_ms(uint64_t ms)
 
 static void check_counters(struct scene *scene, uint64_t n)
 {
-    rp_error err = {0};
     rp_client *client = connect_to(scene, &err);
     assert_non_null(client);
     rp_info *info = asked_info(client, "");
@@ -200,8 +188,7 @@ static void check_counters(struct scene *scene, uint64_t n)
 
 static void kill_again_and_again(const char *test, const char *sync, uint64_t steps, uint32_t least)
 {
-    struct rng rng;
-    rng_seed(&rng, naive_seed(test));
+    struct rng rng = naive_rng(test);
     struct scene *scene = calloc(1, sizeof *scene);
     char more[512];
     twin_folder_init(&scene->folder);
@@ -259,11 +246,9 @@ TEST(nor_with_a_sync_before_every_answer)
 
 static void write_items(const struct scene *scene, uint64_t first, uint64_t n)
 {
-    rp_error err = {0};
     rp_client *client = connect_to(scene, &err);
     rp_column column = {.name = "x", .dtype = RP_DTYPE_UINT64};
-    rp_writer *writer = rp_writer_new(client, &column, 1, NULL, WAIT, &err);
-    assert_non_null(writer);
+    rp_writer *writer = must(rp_writer_new(client, &column, 1, NULL, WAIT, &err));
     for (uint64_t i = first; i < first + n; i++) {
         const void *values[] = {&i};
         assert_int_equal(rp_writer_append(writer, values, WAIT, &err), RP_OK);
@@ -311,7 +296,6 @@ static void start(struct scene *scene, const char *tables)
 
 static uint64_t size_of_log(const struct scene *scene)
 {
-    rp_error err = {0};
     rp_client *client = connect_to(scene, &err);
     assert_non_null(client);
     uint64_t size = asked_table(client, "log", "size");

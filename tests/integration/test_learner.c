@@ -1,10 +1,5 @@
 /* A learner against a real broker, and what a table may hold that it did not expect. */
-#include <math.h>
 #include <pthread.h>
-#include <signal.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
 #include "agent/run/learner.h"
@@ -14,7 +9,6 @@
 #include "tests/support/asked.h"
 #include "tests/support/facts.h"
 #include "tests/support/process.h"
-#include "tests/support/test.h"
 
 #define BATCH 8
 
@@ -29,7 +23,6 @@ struct fixture {
     struct learner *learner;
     atomic_bool stop;
     const char *learners; /* the section of the configuration; NULL: prefetch: 1 */
-    rp_error err;
 };
 
 static void open_learner(struct fixture *f, const char *environment, const char *agent, const char *adder)
@@ -46,11 +39,11 @@ static void open_learner(struct fixture *f, const char *environment, const char 
     if (!run_config_read_text("test", text, sequences ? uniform : NULL, &f->config, report))
         fail_msg("%s", schema_report_text(report));
     schema_report_destroy(&report);
-    ok(env_open(&f->env, &f->config.environment, &f->err), &f->err);
-    f->client = rp_client_connect(f->broker.service, NULL, WAIT, &f->err);
-    f->agent = agent_new(&f->config.agent, environment, &f->env.spec, 1, &f->err);
+    ok(env_open(&f->env, &f->config.environment, &err));
+    f->client = rp_client_connect(f->broker.service, NULL, WAIT, &err);
+    f->agent = agent_new(&f->config.agent, environment, &f->env.spec, 1, &err);
     struct learner_options options = {.config = &f->config, .client = f->client, .agent = f->agent, .stop = &f->stop};
-    f->learner = must(f->client && f->agent ? learner_new(&options, &f->err) : NULL, &f->err);
+    f->learner = must(f->client && f->agent ? learner_new(&options, &err) : NULL);
 }
 
 static int setup(void **state)
@@ -87,16 +80,16 @@ static void insert(struct fixture *f, uint32_t n, float value, float reward)
     rp_slice slices[5];
     for (uint32_t i = 0; i < 5; i++)
         slices[i] = (rp_slice){.field = columns[i].name, .column = i, .count = 1, .squeeze = 1};
-    rp_writer *writer = must(rp_writer_new(f->client, columns, 5, NULL, WAIT, &f->err), &f->err);
+    rp_writer *writer = must(rp_writer_new(f->client, columns, 5, NULL, WAIT, &err));
     for (uint32_t i = 0; i < n; i++) {
         float three[3] = {value, 0.1f * (float)i, value};
         const void *row[] = {three, &value, &reward, &value, three};
-        ok(rp_writer_append(writer, row, WAIT, &f->err), &f->err);
+        ok(rp_writer_append(writer, row, WAIT, &err));
         for (uint32_t k = 0; k < 5; k++)
             slices[k].start = (int64_t)i;
-        ok(rp_writer_item(writer, "replay", 1.0, slices, 5, WAIT, NULL, &f->err), &f->err);
+        ok(rp_writer_item(writer, "replay", 1.0, slices, 5, WAIT, NULL, &err));
     }
-    ok(rp_writer_destroy(&writer, WAIT, &f->err), &f->err);
+    ok(rp_writer_destroy(&writer, WAIT, &err));
 }
 
 static double scalar(const struct learner_stats *stats, const char *name)
@@ -124,11 +117,11 @@ TEST(scalars, setup, teardown)
     struct learner_stats one, all;
     double sums[NAMES] = {0};
     for (uint32_t i = 0; i < STEPS; i++)
-        ok(learner_step(f->learner, WAIT, &f->err), &f->err);
+        ok(learner_step(f->learner, WAIT, &err));
     learner_take_stats(f->learner, &all);
     assert_int_equal(all.n_scalars, 6);
     for (uint32_t i = 0; i < STEPS; i++) {
-        ok(learner_step(f->learner, WAIT, &f->err), &f->err);
+        ok(learner_step(f->learner, WAIT, &err));
         learner_take_stats(f->learner, &one);
         assert_int_equal(one.n_scalars, i % 2 ? 6 : 4);
         for (uint32_t k = 0; k < (i % 2 ? NAMES : 2); k++)
@@ -143,30 +136,28 @@ TEST(scalars, setup, teardown)
 }
 
 /* Anybody may insert anything: numbers that are not finite cost a step, not the learner. */
-TEST(not_finite, setup, teardown)
+FIXTURE_TEST(struct fixture, not_finite, setup, teardown)
 {
-    struct fixture *f = *state;
     open_learner(f, "Pendulum-v1", "algorithm: ddpg, huber: 1", "kind: transition, table: replay");
     insert(f, BATCH, 0.5f, NAN);
     insert(f, BATCH, 0.5f, INFINITY);
     insert(f, BATCH, NAN, 1.0f);
     for (uint32_t i = 0; i < 20; i++)
-        ok(learner_step(f->learner, WAIT, &f->err), &f->err);
+        ok(learner_step(f->learner, WAIT, &err));
     for (uint32_t i = 0; i < f->agent->n_params; i++)
         assert_true(isfinite(f->agent->params[i]));
     /* What was refused would be told by the updates that follow. */
     insert(f, 2 * BATCH, 0.5f, 1.0f);
     for (uint32_t i = 0; i < 20; i++)
-        ok(learner_step(f->learner, WAIT, &f->err), &f->err);
+        ok(learner_step(f->learner, WAIT, &err));
 }
 
-TEST(other_items, setup, teardown)
+FIXTURE_TEST(struct fixture, other_items, setup, teardown)
 {
-    struct fixture *f = *state;
     open_learner(f, "CartPole-v1", "algorithm: dqn", "kind: transition, table: replay");
     insert(f, 2 * BATCH, 0.5f, 1.0f);
-    assert_int_equal(learner_step(f->learner, WAIT, &f->err), RP_FAILED_PRECONDITION);
-    assert_non_null(strstr(f->err.text, "another environment"));
+    assert_int_equal(learner_step(f->learner, WAIT, &err), RP_FAILED_PRECONDITION);
+    assert_non_null(strstr(err.text, "another environment"));
 }
 
 /* Items with another field, as any holder of an actor's key may insert them into a table without a signature. */
@@ -174,64 +165,61 @@ static void insert_other(struct fixture *f, uint32_t n)
 {
     const rp_column column = {.name = "x", .dtype = RP_DTYPE_UINT8};
     rp_slice slice = {.column = 0, .count = 1, .squeeze = 1};
-    rp_writer *writer = must(rp_writer_new(f->client, &column, 1, NULL, WAIT, &f->err), &f->err);
+    rp_writer *writer = must(rp_writer_new(f->client, &column, 1, NULL, WAIT, &err));
     for (uint32_t i = 0; i < n; i++) {
         const void *row[] = {"x"};
-        ok(rp_writer_append(writer, row, WAIT, &f->err), &f->err);
+        ok(rp_writer_append(writer, row, WAIT, &err));
         slice.start = (int64_t)i;
-        ok(rp_writer_item(writer, "replay", 1.0, &slice, 1, WAIT, NULL, &f->err), &f->err);
+        ok(rp_writer_item(writer, "replay", 1.0, &slice, 1, WAIT, NULL, &err));
     }
-    ok(rp_writer_destroy(&writer, WAIT, &f->err), &f->err);
+    ok(rp_writer_destroy(&writer, WAIT, &err));
 }
 
 /* They are counted, cost a batch, and a prioritized table hardly picks them again. */
-TEST(other_items_are_skipped, setup, teardown)
+FIXTURE_TEST(struct fixture, other_items_are_skipped, setup, teardown)
 {
-    struct fixture *f = *state;
     struct learner_stats stats;
     open_learner(f, "Pendulum-v1", "algorithm: ddpg", "kind: transition, table: replay");
     insert(f, 8 * BATCH, 0.5f, 1.0f);
     for (uint32_t i = 0; i < 20; i++)
-        ok(learner_step(f->learner, WAIT, &f->err), &f->err);
+        ok(learner_step(f->learner, WAIT, &err));
     learner_take_stats(f->learner, &stats);
     insert_other(f, 4 * BATCH);
     for (uint64_t skipped = 0; skipped < BATCH; skipped += stats.skipped) {
-        ok(learner_step(f->learner, WAIT, &f->err), &f->err);
+        ok(learner_step(f->learner, WAIT, &err));
         learner_take_stats(f->learner, &stats);
     }
     for (uint32_t i = 0; i < 200; i++)
-        ok(learner_step(f->learner, WAIT, &f->err), &f->err);
+        ok(learner_step(f->learner, WAIT, &err));
     learner_take_stats(f->learner, &stats);
     for (uint32_t i = 0; i < 100; i++)
-        ok(learner_step(f->learner, WAIT, &f->err), &f->err);
+        ok(learner_step(f->learner, WAIT, &err));
     learner_take_stats(f->learner, &stats);
     assert_in_range(stats.skipped, 0, BATCH);
     assert_true(stats.batches >= 90);
 }
 
-TEST(other_lengths, setup, teardown)
+FIXTURE_TEST(struct fixture, other_lengths, setup, teardown)
 {
-    struct fixture *f = *state;
     open_learner(f, "CartPole-v1", "algorithm: impala", "kind: sequence, table: replay, length: 2, period: 1");
     insert(f, 2 * BATCH, 0.5f, 1.0f);
-    assert_int_equal(learner_step(f->learner, WAIT, &f->err), RP_FAILED_PRECONDITION);
-    assert_true(facts_within(f->err.text, "those of this run have 1 to 2"));
+    assert_int_equal(learner_step(f->learner, WAIT, &err), RP_FAILED_PRECONDITION);
+    assert_true(facts_within(err.text, "those of this run have 1 to 2"));
 }
 
 /* Longer steps are no wait for data. */
-TEST(delay, setup, teardown)
+FIXTURE_TEST(struct fixture, delay, setup, teardown)
 {
-    struct fixture *f = *state;
     open_learner(f, "Pendulum-v1", "algorithm: td3", "kind: transition, table: replay");
     insert(f, 2 * BATCH, 0.5f, -1.0f);
-    ok(learner_step(f->learner, WAIT, &f->err), &f->err); /* the first batch is on its way then */
+    ok(learner_step(f->learner, WAIT, &err)); /* the first batch is on its way then */
     struct learner_stats stats;
     learner_take_stats(f->learner, &stats);
     uint64_t before = idle_total(learner_idle(f->learner));
     f->config.learners.delay_ns = 60 * NS_PER_MS; /* more than one nap */
     int64_t start_ns = clock_ns();
     for (uint32_t i = 0; i < 3; i++)
-        ok(learner_step(f->learner, WAIT, &f->err), &f->err);
+        ok(learner_step(f->learner, WAIT, &err));
     learner_take_stats(f->learner, &stats);
     assert_int_equal(stats.batches, 3);
     assert_true(stats.learn_ns >= (uint64_t)(180 * NS_PER_MS));
@@ -247,29 +235,28 @@ static void *stop_soon(void *stop)
 }
 
 /* A step of an hour ends when it is told to. */
-TEST(delay_is_stopped, setup, teardown)
+FIXTURE_TEST(struct fixture, delay_is_stopped, setup, teardown)
 {
-    struct fixture *f = *state;
     open_learner(f, "Pendulum-v1", "algorithm: td3", "kind: transition, table: replay");
     insert(f, 2 * BATCH, 0.5f, -1.0f);
     atomic_bool stop = false;
     struct learner_options options = {.config = &f->config, .client = f->client, .agent = f->agent, .stop = &stop};
     learner_destroy(&f->learner);
-    f->learner = learner_new(&options, &f->err);
+    f->learner = learner_new(&options, &err);
     assert_non_null(f->learner);
     f->config.learners.delay_ns = 3600 * NS_PER_S;
     pthread_t thread;
     assert_int_equal(pthread_create(&thread, NULL, stop_soon, &stop), 0);
-    ok(learner_step(f->learner, WAIT, &f->err), &f->err);
+    ok(learner_step(f->learner, WAIT, &err));
     pthread_join(thread, NULL);
     assert_true(atomic_load(&stop));
     /* Turns in one process do not wait. */
     atomic_store(&stop, false);
     options.lockstep = true;
     learner_destroy(&f->learner);
-    f->learner = learner_new(&options, &f->err);
+    f->learner = learner_new(&options, &err);
     assert_non_null(f->learner);
-    ok(learner_step(f->learner, WAIT, &f->err), &f->err);
+    ok(learner_step(f->learner, WAIT, &err));
 }
 
 /* ---- waiting for nothing ---- */
@@ -282,61 +269,58 @@ static int has_sampled(void *ctx)
 
 /* A broker that does not answer holds nobody up who has batches: parameters are published at every step, and none of the
  * steps waits for that. */
-TEST(publishing_does_not_wait, setup, teardown)
+FIXTURE_TEST(struct fixture, publishing_does_not_wait, setup, teardown)
 {
-    struct fixture *f = *state;
     f->learners = "prefetch: 6, publish_every: 1";
     open_learner(f, "Pendulum-v1", "algorithm: ddpg", "kind: transition, table: replay");
     insert(f, 2 * BATCH, 0.5f, -1.0f);
     assert_true(process_await(has_sampled, f));
     kill(f->broker.pid, SIGSTOP);
     for (int i = 0; i < 6; i++)
-        ok(learner_step(f->learner, WAIT, &f->err), &f->err);
+        ok(learner_step(f->learner, WAIT, &err));
     kill(f->broker.pid, SIGCONT);
     assert_int_equal(f->agent->steps, 6);
-    ok(learner_publish(f->learner, &f->err), &f->err);
+    ok(learner_publish(f->learner, &err));
     rp_params *params = NULL;
     uint64_t steps = 0;
     struct tensor which = {.name = "steps", .dtype = RP_DTYPE_UINT64, .rank = 1, .shape = {1}, .data = &steps};
-    ok(rp_params_get(f->client, VARIABLES_SLOT, 0, WAIT, &params, &f->err), &f->err);
-    ok(weights_decode(rp_params_slot(params)->data, rp_params_slot(params)->bytes, &which, 1, &f->err), &f->err);
+    ok(rp_params_get(f->client, VARIABLES_SLOT, 0, WAIT, &params, &err));
+    ok(weights_decode(rp_params_slot(params)->data, rp_params_slot(params)->bytes, &which, 1, &err));
     rp_params_release(&params);
     assert_int_equal(steps, 6);
 }
 
 /* Whatever it waits for is counted, under its cause. */
-TEST(waits_have_causes, setup, teardown)
+FIXTURE_TEST(struct fixture, waits_have_causes, setup, teardown)
 {
-    struct fixture *f = *state;
     /* Updates go out in requests of 256, of which 16 may be without an answer; one more is collected meanwhile. */
     enum { FULL = 17 * 256 / BATCH };
     f->learners = "prefetch: 600, publish_every: 100000";
     open_learner(f, "Pendulum-v1", "algorithm: ddpg", "kind: transition, table: replay");
     const uint64_t *idle = learner_idle(f->learner)->ns;
-    assert_int_equal(learner_step(f->learner, 30, &f->err), RP_DEADLINE_EXCEEDED);
+    assert_int_equal(learner_step(f->learner, 30, &err), RP_DEADLINE_EXCEEDED);
     assert_true(idle[IDLE_SAMPLE] >= (uint64_t)(30 * NS_PER_MS));
     assert_int_equal(idle[IDLE_PARAMETERS], 0);
-    ok(learner_publish(f->learner, &f->err), &f->err);
+    ok(learner_publish(f->learner, &err));
     assert_true(idle[IDLE_PARAMETERS] > 0);
     insert(f, 2 * BATCH, 0.5f, -1.0f);
     assert_true(process_await(has_sampled, f));
     kill(f->broker.pid, SIGSTOP);
     for (int i = 0; i < FULL; i++)
-        ok(learner_step(f->learner, WAIT, &f->err), &f->err);
+        ok(learner_step(f->learner, WAIT, &err));
     assert_int_equal(idle[IDLE_UPDATES], 0);
     atomic_store(&f->stop, true);
-    assert_int_equal(learner_step(f->learner, WAIT, &f->err), RP_DEADLINE_EXCEEDED);
+    assert_int_equal(learner_step(f->learner, WAIT, &err), RP_DEADLINE_EXCEEDED);
     assert_true(idle[IDLE_UPDATES] > 0);
     assert_int_equal(idle[IDLE_REDUCE], 0);
     kill(f->broker.pid, SIGCONT);
 }
 
-TEST(reduce_is_a_wait, setup, teardown)
+FIXTURE_TEST(struct fixture, reduce_is_a_wait, setup, teardown)
 {
-    struct fixture *f = *state;
     f->learners = "count: 2";
     open_learner(f, "Pendulum-v1", "algorithm: ddpg", "kind: transition, table: replay");
     insert(f, 2 * BATCH, 0.5f, -1.0f);
-    ok(learner_step(f->learner, WAIT, &f->err), &f->err);
+    ok(learner_step(f->learner, WAIT, &err));
     assert_true(learner_idle(f->learner)->ns[IDLE_REDUCE] > 0);
 }

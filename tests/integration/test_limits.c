@@ -1,75 +1,26 @@
 /* Bounds on what a peer can make the broker do or keep. */
-#include <stdint.h>
 
-#include <string.h>
-
-#include "tests/support/test.h"
 #include "tests/support/testpeer.h"
 
 #define TABLE "  - {name: t, max_size: 100000, sampler: {kind: fifo}, limiter: {kind: none}}\n"
 
-static uint64_t open_raw(struct testpeer *peer)
-{
-    Replay__Hello ask = REPLAY__HELLO__INIT;
-    Replay__Column column = REPLAY__COLUMN__INIT, *list[] = {&column};
-    column.name = "x";
-    column.dtype = "uint64";
-    ask.n_columns = 1;
-    ask.columns = list;
-    TESTPEER_REQUEST(request, HELLO, hello, &ask);
-    return testpeer_ask(peer, &request);
-}
-
-/* Ten thousand sessions, two thousand at a time; all are gone after their silence, and nobody else noticed. */
-TEST(ten_thousand_sessions_opened_and_dropped)
-{
-    struct embed embed;
-    embed_start(&embed, TABLE, "session: {expiry: 4s}\n");
-    struct testpeer *many = testpeer_new(&embed), *good = testpeer_new(&embed);
-    testpeer_open(good, false);
-    for (uint32_t round = 0; round < 5; round++) {
-        for (uint32_t i = 0; i < 2000; i++)
-            open_raw(many);
-        embed_settle(&embed);
-        testpeer_read(many);
-        testpeer_forget(many);
-        testpeer_insert(good, "t", 1 + round * 10, 5, 1);
-        testpeer_heartbeat(good, 0, false);
-        assert_int_equal(embed.broker->sessions.n_open, 2001);
-        assert_true(embed.broker->sessions.granted_bytes <= embed.broker->sessions.ingest_budget);
-        embed_advance(&embed, 3900);
-        testpeer_heartbeat(good, 0, false);
-        embed_advance(&embed, 200);
-        assert_int_equal(embed.broker->sessions.n_open, 1);
-    }
-    assert_int_equal(embed_table(&embed, "t")->in.size, 25);
-    for (uint32_t i = 0; i < 28; i++) {
-        testpeer_heartbeat(good, 0, false);
-        embed_advance(&embed, 3000);
-    }
-    assert_int_equal(embed.broker->sessions.by_id.count, 1); /* the tombstones are gone, too */
-    embed_stop(&embed);
-}
-
 /* A client that asks and does not read: its samples wait above its bound, and others are served. */
-TEST(a_slow_consumer_waits_and_others_are_served)
+EMBED_TEST(a_slow_consumer_waits_and_others_are_served, TABLE, "peer_backlog_bytes: 2MiB\n")
 {
-    struct embed embed;
-    embed_start(&embed, TABLE, "peer_backlog_bytes: 2MiB\n");
-    struct testpeer *writer = testpeer_new(&embed), *slow = testpeer_new(&embed), *good = testpeer_new(&embed);
+    struct testpeer *writer = testpeer_new(embed), *slow = testpeer_new(embed), *good = testpeer_new(embed);
     static const struct testpeer_column column = {"x", "uint8", 1, {100000}, 100000};
     testpeer_open_with(writer, false, &column, 1);
     testpeer_insert_large(writer, "t", 1, 100000, true);
-    embed_settle(&embed);
+    embed_settle(embed);
     for (uint32_t i = 0; i < 200; i++) {
         testpeer_sample(slow, "t", 1, i < 100 ? NO_TIMEOUT : i < 199 ? 50 : 0, 0);
-        embed_settle(&embed);
+        embed_settle(embed);
     }
-    assert_int_equal(embed_table(&embed, "t")->stats.unique_samples, 1);
-    assert_in_range(embed.broker->peers.waits.count, 170, 180);
+    assert_int_equal(embed_table(embed, "t")->stats.unique_samples, 1);
+    assert_in_range(embed->broker->peers.waits.count, 170, 180);
     assert_int_equal(testpeer_sampled(good, "t", 1)->reply->sample->n_key, 1);
-    embed_advance(&embed, 60); /* those with a time-out end */
-    assert_in_range(embed.broker->peers.waits.count, 75, 80);
+    embed_advance(embed, 60); /* those with a time-out end */
+    assert_in_range(embed->broker->peers.waits.count, 75, 80);
     uint32_t served = 0, late = 0;
     for (uint32_t round = 0; round < 400 && served + late < 200; round++) {
         testpeer_read(slow);
@@ -78,17 +29,15 @@ TEST(a_slow_consumer_waits_and_others_are_served)
             late += answer->status == RP_DEADLINE_EXCEEDED;
         }
         testpeer_forget(slow); /* inside one process, a reply is unread until then */
-        embed_advance(&embed, 1);
+        embed_advance(embed, 1);
     }
     assert_int_equal(served, 100);
     assert_int_equal(late, 100);
-    assert_int_equal(embed.broker->peers.waits.count, 0);
-    embed_stop(&embed);
+    assert_int_equal(embed->broker->peers.waits.count, 0);
 }
 
 EMBED_TEST(too_many_frames_are_refused, TABLE, NULL)
 {
-    struct embed *embed = *state;
     struct testpeer *peer = testpeer_opened(embed, false);
     for (uint32_t i = 0; i < 200; i++)
         zmq_send(peer->service, "0123456789", 10, i < 199 ? ZMQ_SNDMORE : 0);
@@ -110,7 +59,6 @@ EMBED_TEST(too_many_frames_are_refused, TABLE, NULL)
 /* A damaged header of a known session is passed over with a rejection; the next message goes on. */
 EMBED_TEST(a_damaged_message_is_passed_over, TABLE, NULL)
 {
-    struct embed *embed = *state;
     struct testpeer *peer = testpeer_opened(embed, false);
     testpeer_insert(peer, "t", 1, 1, 1);
     struct text header = {0};
@@ -132,7 +80,6 @@ EMBED_TEST(a_damaged_message_is_passed_over, TABLE, NULL)
 /* Frames that do not fit the header concern the items that need them. */
 EMBED_TEST(a_chunk_of_a_wrong_size_concerns_its_items_only, TABLE, NULL)
 {
-    struct embed *embed = *state;
     struct testpeer *peer = testpeer_opened(embed, false);
     uint32_t layout = testpeer_plain(peer, "t");
     uint64_t value = 1;
@@ -154,7 +101,6 @@ EMBED_TEST(a_chunk_of_a_wrong_size_concerns_its_items_only, TABLE, NULL)
 /* Two bad chunks in a message: each item is told what is wrong with its own. */
 EMBED_TEST(every_bad_chunk_has_its_own_reason, TABLE, NULL)
 {
-    struct embed *embed = *state;
     struct testpeer *peer = testpeer_opened(embed, false);
     uint32_t layout = testpeer_plain(peer, "t");
     uint64_t value = 1;

@@ -1,10 +1,7 @@
 /* A whole run in one process: the same every time, no more learning than the limiter allows, and no more steps than were
  * asked for. */
 #include <dirent.h>
-#include <math.h>
 #include <signal.h>
-#include <stdint.h>
-#include <string.h>
 #include <sys/resource.h>
 #include <sys/time.h>
 
@@ -65,7 +62,6 @@ static struct lockstep_report run(const char *text, const char *const *overrides
 {
     struct run_config config = read_config(text, overrides);
     struct lockstep_report result;
-    rp_error err = {0};
     if (lockstep_run(&(struct lockstep_options){.config = &config}, &result, &err) != RP_OK)
         fail_msg("%s", err.text);
     run_config_free(&config);
@@ -159,9 +155,9 @@ TEST(items)
 
 static void refused(const char *text, const char *const *overrides, const char *why)
 {
+    err = (rp_error){0};
     struct run_config config = read_config(text, overrides);
     struct lockstep_report result;
-    rp_error err = {0};
     assert_int_equal(lockstep_run(&(struct lockstep_options){.config = &config}, &result, &err), RP_INVALID_ARGUMENT);
     assert_string_equal(err.text, why);
     assert_int_equal(result.steps, 0);
@@ -236,10 +232,9 @@ static struct lockstep_report run_stopped(struct stopper *stopper, const char *c
 {
     struct run_config config = read_config(dqn, overrides);
     struct lockstep_report result;
-    rp_error err = {0};
     const struct lockstep_options options = {
         .config = &config, .report_every = 100, .report = on_report, .ctx = stopper, .stop = &stopper->stop};
-    ok(lockstep_run(&options, &result, &err), &err);
+    ok(lockstep_run(&options, &result, &err));
     run_config_free(&config);
     return result;
 }
@@ -272,7 +267,6 @@ TEST(stop_while_evaluating)
 {
     struct run_config config = read_config(dqn, SET("evaluator.every=100", "evaluator.episodes=1000000"));
     struct lockstep_report result;
-    rp_error err = {0};
     struct sigaction action = {.sa_handler = on_alarm}, before;
     struct itimerval timer = {.it_value = {.tv_usec = 400000}};
     sigaction(SIGALRM, &action, &before);
@@ -337,11 +331,10 @@ TEST(no_hand_overs)
         struct run_config config = read_config(runs[i], SET("evaluator.every=0"));
         struct threads threads = {.before = count_threads()};
         struct lockstep_report result;
-        rp_error err = {0};
         const struct lockstep_options options = {
             .config = &config, .report_every = 50, .report = watch_threads, .ctx = &threads};
         long switches = voluntary_switches();
-        ok(lockstep_run(&options, &result, &err), &err);
+        ok(lockstep_run(&options, &result, &err));
         switches = voluntary_switches() - switches;
         if (switches > (long)result.steps / 10)
             fail_msg("%ld voluntary context switches in %llu steps", switches, (unsigned long long)result.steps);

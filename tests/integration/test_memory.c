@@ -1,14 +1,6 @@
 /* Byte accounts and limits: of chunks, tables, and the whole broker. At the limit the run goes on. */
-#include <stdint.h>
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
-#include "proto/base/rng.h"
 #include "tests/support/naive.h"
-#include "tests/support/test.h"
 #include "tests/support/testpeer.h"
 
 #define KIB 1024u
@@ -368,8 +360,7 @@ TEST(random_use_at_the_limit_loses_nothing)
         "3, "
         "min_size: 1, min_diff: 0, max_diff: 1000}",
     };
-    struct rng rng;
-    rng_seed(&rng, naive_seed(__func__));
+    struct rng rng = naive_rng(__func__);
     for (uint32_t k = 0; k < 4; k++) {
         char tables[300];
         snprintf(tables, sizeof tables, "  - {name: t, max_size: 1000, %s}\n", kinds[k]);
@@ -427,8 +418,7 @@ static uint64_t insert_small(struct testpeer *writer, uint64_t key, uint64_t las
 TEST(slots_and_keys_count)
 {
     static const char *const removers[] = {"fifo", "uniform", "prioritized", "min_heap"};
-    struct rng rng;
-    rng_seed(&rng, naive_seed(__func__));
+    struct rng rng = naive_rng(__func__);
     for (uint32_t r = 0; r < 4; r++) {
         char tables[200];
         snprintf(tables, sizeof tables,
@@ -456,8 +446,7 @@ TEST(slots_and_keys_count)
 TEST(an_item_takes_what_the_check_expects)
 {
     static const char *const kinds[] = {"fifo", "lifo", "uniform", "prioritized", "min_heap", "max_heap"};
-    struct rng rng;
-    rng_seed(&rng, 1);
+    struct rng rng = rng_of(1);
     for (uint32_t k = 0; k < 6; k++) {
         char tables[200];
         snprintf(tables, sizeof tables,
@@ -477,12 +466,10 @@ TEST(an_item_takes_what_the_check_expects)
 /* Slots stay with their table: it goes on with large items, and a reset gives the slots back. */
 TEST(a_table_of_small_items_goes_on_with_large_ones, NULL, end)
 {
-    struct rng rng;
-    rng_seed(&rng, 1);
+    struct rng rng = rng_of(1);
     embed_start(&embed, "  - {name: t, max_size: 10000000, limiter: {kind: none}}\n", "memory_limit: 4MiB\n");
     struct testpeer *writer = testpeer_opened(&embed, false), *large = writer_of(10000, false);
     uint64_t key = insert_small(writer, 0, 60000, &rng);
-    rp_error err = {0};
     assert_int_equal(table_reset(embed_table(&embed, "t"), &err), RP_OK);
     uint64_t evicted = embed_table(&embed, "t")->stats.evicted;
     for (uint32_t i = 0; i < 4; i++, key += 50) /* in the same turn, before the chore that frees the old items */
@@ -668,8 +655,7 @@ static uint64_t count_bytes(const struct table *table)
 /* Items over one to four chunks, shared by three tables, one of which copies what is sampled to another. */
 TEST(random_use_keeps_the_accounts, NULL, end)
 {
-    struct rng rng;
-    rng_seed(&rng, naive_seed(__func__));
+    struct rng rng = naive_rng(__func__);
     static const char *const tables[] = {"a", "b", "c"};
     embed_start(
         &embed,

@@ -1,14 +1,10 @@
 /* Samplers over several sources of one broker: queues beside replay, different fields and lengths, ends, time-outs, polls. */
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "replay/admin.h"
 #include "replay/client.h"
 #include "replay/sampler.h"
 #include "replay/writer.h"
 #include "tests/support/asked.h"
-#include "tests/support/fixture.h"
 #include "tests/support/process.h"
 
 static const char tables[] = "  - {name: free, max_size: 1000, limiter: {kind: none}}\n"
@@ -32,27 +28,24 @@ static int setup(void **state)
 static void insert(rp_client *client, const char *table, const char *field, uint8_t first, uint32_t n, uint32_t steps)
 {
     rp_column column = {.name = field, .dtype = RP_DTYPE_UINT8};
-    rp_error err = {0};
     rp_slice slice = {.column = 0, .start = 0, .count = 0};
     rp_writer_options with = {.struct_size = sizeof with, .keep_alive = 16};
-    rp_writer *writer = must(rp_writer_new(client, &column, 1, &with, WAIT, &err), &err);
+    rp_writer *writer = must(rp_writer_new(client, &column, 1, &with, WAIT, &err));
     for (uint32_t i = 0; i < n; i++) {
         uint8_t number = (uint8_t)(first + i);
         const void *values[] = {&number};
         for (uint32_t k = 0; k < steps; k++)
-            ok(rp_writer_append(writer, values, WAIT, &err), &err);
-        ok(rp_writer_item(writer, table, 1, &slice, 1, WAIT, NULL, &err), &err);
-        ok(rp_writer_end_episode(writer, RP_END_GO, WAIT, &err), &err);
+            ok(rp_writer_append(writer, values, WAIT, &err));
+        ok(rp_writer_item(writer, table, 1, &slice, 1, WAIT, NULL, &err));
+        ok(rp_writer_end_episode(writer, RP_END_GO, WAIT, &err));
     }
-    ok(rp_writer_flush(writer, 0, WAIT, &err), &err);
-    ok(rp_writer_destroy(&writer, WAIT, &err), &err);
+    ok(rp_writer_flush(writer, 0, WAIT, &err));
+    ok(rp_writer_destroy(&writer, WAIT, &err));
 }
 
 static rp_sampler_options options(uint32_t batch, uint32_t on_demand)
 {
-    rp_sampler_options out = {.struct_size = sizeof out};
-    out.batch_size = batch;
-    out.on_demand = on_demand;
+    rp_sampler_options out = {.struct_size = sizeof out, .batch_size = batch, .on_demand = on_demand};
     return out;
 }
 
@@ -60,9 +53,8 @@ static rp_sampler_options options(uint32_t batch, uint32_t on_demand)
 static rp_sampler *mix(struct served *f, const char *first, const char *second, double share,
                        const rp_sampler_options *with)
 {
-    rp_error err = {0};
     rp_source sources[] = {{f->client, first, share}, {f->client, second, share < 0 ? -1 : 1 - share}};
-    rp_sampler *sampler = must(rp_sampler_new_mixed(sources, 2, with, &err), &err);
+    rp_sampler *sampler = must(rp_sampler_new_mixed(sources, 2, with, &err));
     return sampler;
 }
 
@@ -99,7 +91,6 @@ static void note(const rp_batch *batch, uint32_t *seen)
 /* Takes all until the stream ends, and returns how many items there were. */
 static uint32_t take_all(rp_sampler *sampler, uint32_t *seen)
 {
-    rp_error err = {0};
     rp_status status;
     uint32_t n = 0;
     for (rp_batch *batch; (status = rp_sampler_next(sampler, &batch, WAIT, &err)) == RP_OK; rp_batch_release(&batch)) {
@@ -131,8 +122,7 @@ CASE(a_queue_beside_replay)
         }
         assert_in_range(from_queue, 35, 95); /* of 65: 5 standard deviations */
         rp_sampler_destroy(&sampler);
-        rp_error err = {0};
-        ok(rp_admin_reset(f->client, "queue", WAIT, NULL, &err), &err);
+        ok(rp_admin_reset(f->client, "queue", WAIT, NULL, &err));
     }
 }
 
@@ -142,13 +132,12 @@ CASE(one_item_is_enough)
 {
     rp_sampler_options with = options(4, 1);
     rp_sampler *samplers[] = {mix(f, "a", "b", -1, &with), mix(f, "free", "none", -1, &with)};
-    rp_error err = {0};
     rp_batch *batch;
     assert_int_equal(rp_sampler_next(samplers[0], &batch, 0, &err), RP_DEADLINE_EXCEEDED);
     insert(f->client, "b", "x", 1, 1, 1);
     insert(f->client, "none", "x", 1, 1, 1);
     for (uint32_t i = 0; i < 2; i++) {
-        ok(rp_sampler_next(samplers[i], &batch, WAIT, &err), &err);
+        ok(rp_sampler_next(samplers[i], &batch, WAIT, &err));
         assert_int_equal(arrays_of(batch).n, 4);
         rp_batch_release(&batch);
         rp_sampler_destroy(&samplers[i]);
@@ -180,7 +169,6 @@ CASE(a_ratio_ends_a_stream)
 {
     uint32_t seen[256] = {0};
     rp_sampler_options with = options(7, 0);
-    rp_error err = {0};
     with.end_after_ms = -1;
     insert(f->client, "ratio", "x", 1, 10, 1);
     rp_sampler *sampler = mix(f, "ratio", "ratio", -1, &with);
@@ -197,14 +185,13 @@ CASE(a_ratio_ends_a_stream)
 /* A first call that does not wait gets what can be sampled at once. */
 CASE(a_first_poll_gets_a_batch)
 {
-    rp_error err = {0};
     rp_batch *batch;
     insert(f->client, "a", "x", 1, 30, 1);
     insert(f->client, "b", "x", 51, 20, 1);
     for (uint32_t i = 0; i < 2; i++) {
         rp_sampler_options with = options(40, 1);
         rp_sampler *sampler = mix(f, "a", "b", i ? 0.5 : -1, &with);
-        ok(rp_sampler_next(sampler, &batch, 0, &err), &err);
+        ok(rp_sampler_next(sampler, &batch, 0, &err));
         assert_int_equal(info_of(batch).n, 40);
         assert_int_equal(info_of(batch).partial, 0);
         assert_int_equal(info_of(batch).table_size, 50);
@@ -216,7 +203,6 @@ CASE(a_first_poll_gets_a_batch)
 /* With `whole`, a batch that lacks the items of one source is not given in part; without, it is. */
 CASE(whole_batches)
 {
-    rp_error err = {0};
     rp_batch *batch;
     insert(f->client, "a", "x", 1, 30, 1);
     insert(f->client, "late", "x", 51, 9, 1);
@@ -224,7 +210,7 @@ CASE(whole_batches)
     rp_sampler *part = mix(f, "a", "late", 0.5, &with);
     with.fill = RP_FILL_WHOLE;
     rp_sampler *whole = mix(f, "a", "late", 0.5, &with);
-    ok(rp_sampler_next(part, &batch, 20, &err), &err);
+    ok(rp_sampler_next(part, &batch, 20, &err));
     assert_int_equal(info_of(batch).partial, 1);
     for (uint32_t i = 0; i < info_of(batch).n; i++)
         assert_int_equal(arrays_of(batch).source[i], 0);
@@ -232,7 +218,7 @@ CASE(whole_batches)
     for (uint32_t i = 0; i < 2; i++)
         assert_int_equal(rp_sampler_next(whole, &batch, 20, &err), RP_DEADLINE_EXCEEDED);
     insert(f->client, "late", "x", 60, 1, 1);
-    ok(rp_sampler_next(whole, &batch, WAIT, &err), &err);
+    ok(rp_sampler_next(whole, &batch, WAIT, &err));
     assert_int_equal(info_of(batch).n, 64);
     rp_batch_release(&batch);
     rp_sampler_destroy(&part);
@@ -242,7 +228,6 @@ CASE(whole_batches)
 /* Items of a distinct batch that was given up are not used for the next one, where they could come twice. */
 CASE(distinct_batches_that_are_given_up)
 {
-    rp_error err = {0};
     rp_batch *batch;
     insert(f->client, "a", "x", 1, 30, 1);
     rp_sampler_options with = options(24, 1);
@@ -251,10 +236,10 @@ CASE(distinct_batches_that_are_given_up)
     rp_sampler *sampler = mix(f, "a", "late", 0.7, &with);
     for (uint32_t i = 0; i < 8; i++) {
         uint32_t seen[256] = {0};
-        ok(rp_admin_reset(f->client, "late", WAIT, NULL, &err), &err);
+        ok(rp_admin_reset(f->client, "late", WAIT, NULL, &err));
         assert_int_equal(rp_sampler_next(sampler, &batch, 10, &err), RP_DEADLINE_EXCEEDED);
         insert(f->client, "late", "x", 101, 24, 1);
-        ok(rp_sampler_next(sampler, &batch, WAIT, &err), &err);
+        ok(rp_sampler_next(sampler, &batch, WAIT, &err));
         assert_int_equal(info_of(batch).n, 24);
         note(batch, seen);
         for (uint32_t k = 0; k < 256; k++)
@@ -268,7 +253,6 @@ CASE(distinct_batches_that_are_given_up)
 CASE(sources_of_different_fields)
 {
     uint32_t seen[2][256] = {{0}}, n = 0;
-    rp_error err = {0};
     rp_status status;
     insert(f->client, "a", "x", 1, 10, 1);
     insert(f->client, "b", "y", 51, 10, 2);
@@ -294,7 +278,6 @@ CASE(sources_of_different_fields)
 CASE(max_bytes_of_a_batch)
 {
     uint32_t seen[256] = {0};
-    rp_error err = {0};
     rp_batch *batch;
     insert(f->client, "a", "x", 1, 10, 4);
     insert(f->client, "b", "x", 51, 10, 4);
@@ -321,7 +304,6 @@ static int stop(void *ctx)
 CASE(a_call_that_its_caller_ends)
 {
     uint32_t seen[256] = {0};
-    rp_error err = {0};
     rp_batch *batch;
     int calls = 0;
     insert(f->client, "queue", "x", 1, 40, 1);
@@ -334,7 +316,7 @@ CASE(a_call_that_its_caller_ends)
     assert_false(asked_waits(f->client, "sample", NULL, 0) > 0);
     insert(f->client, "late", "x", 101, 10, 1);
     for (uint32_t left = 40; left > 0;) { /* the last ones in smaller batches */
-        ok(rp_sampler_next(sampler, &batch, 100, &err), &err);
+        ok(rp_sampler_next(sampler, &batch, 100, &err));
         note(batch, seen);
         for (uint32_t i = 0; i < info_of(batch).n; i++)
             left -= arrays_of(batch).source[i] == 0;

@@ -1,17 +1,10 @@
 /* An observer of a real broker: counters, who waits and what for, and what is told while the broker is away. */
 #include "agent/launch/process/observe.h"
 
-#include <math.h>
-#include <signal.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "proto/base/log.h"
 #include "replay/collective.h"
 #include "replay/replay.h"
 #include "tests/support/process.h"
-#include "tests/support/test.h"
 
 static const char tables[] = "  - name: other\n"
                              "  - name: queue\n"
@@ -27,7 +20,6 @@ struct fixture {
     rp_sampler *sampler;
     struct observer *observer;
     struct observation seen;
-    rp_error err;
 };
 
 static int set_up(void **state)
@@ -37,12 +29,12 @@ static int set_up(void **state)
     log_set_level(LEVEL_OFF);
     broker_process_start(&f->broker, tables, "");
     rp_client_options options = {.struct_size = sizeof options, .name = "actor-3", .backoff_max_ms = 200};
-    f->client = rp_client_connect(f->broker.service, &options, 5000, &f->err);
+    f->client = rp_client_connect(f->broker.service, &options, 5000, &err);
     struct observe_options observe = {
         .service = f->broker.service, .table = "queue", .folder = "", .foreign_actors = true};
-    f->observer = observer_new(&observe, &f->err);
+    f->observer = observer_new(&observe, &err);
     if (!f->client || !f->observer)
-        fail_msg("%s", f->err.text);
+        fail_msg("%s", err.text);
     return 0;
 }
 
@@ -63,8 +55,8 @@ static void add_items(struct fixture *f, int n)
     float value = 1.0f;
     for (int i = 0; i < n; i++) {
         const void *values[] = {&value};
-        ok(rp_writer_append(f->writer, values, WAIT, &f->err), &f->err);
-        ok(rp_writer_item_last(f->writer, "queue", 1.0, 1, WAIT, NULL, &f->err), &f->err);
+        ok(rp_writer_append(f->writer, values, WAIT, &err));
+        ok(rp_writer_item_last(f->writer, "queue", 1.0, 1, WAIT, NULL, &err));
     }
 }
 
@@ -82,16 +74,15 @@ static int sample_waits(void *ctx)
     return f->seen.waiting_samplers == 2 && f->seen.samples == 9;
 }
 
-TEST(counts_and_waits, set_up, tear_down)
+FIXTURE_TEST(struct fixture, counts_and_waits, set_up, tear_down)
 {
-    struct fixture *f = *state;
     static const rp_column column = {.name = "x", .dtype = RP_DTYPE_FLOAT32};
     rp_counter_add(f->client, "environment_steps", 70, WAIT, NULL, NULL);
     rp_counter_add(f->client, "environment_steps_taken", 3, WAIT, NULL, NULL); /* what an earlier leg has put back */
     rp_counter_add(f->client, "learner_steps", 7, WAIT, NULL, NULL);
     rp_params_put(f->client, "policy", "p", 1, WAIT, NULL, NULL);
     rp_params_put(f->client, "policy", "q", 1, WAIT, NULL, NULL);
-    f->writer = rp_writer_new(f->client, &column, 1, NULL, WAIT, &f->err);
+    f->writer = rp_writer_new(f->client, &column, 1, NULL, WAIT, &err);
     assert_non_null(f->writer);
     add_items(f, 9);
     assert_true(process_await(insert_waits, f));
@@ -106,10 +97,8 @@ TEST(counts_and_waits, set_up, tear_down)
     assert_non_null(strstr(f->seen.inserts_wait, "queue"));
     assert_string_equal(f->seen.samples_wait, "");
     assert_true(isnan(f->seen.actor_idle) && isnan(f->seen.value)); /* there is no folder */
-    rp_sampler_options options = {.struct_size = sizeof options};
-    options.batch_size = 20;
-    options.in_flight = 2;
-    f->sampler = rp_sampler_new(f->client, "queue", &options, &f->err);
+    rp_sampler_options options = {.struct_size = sizeof options, .batch_size = 20, .in_flight = 2};
+    f->sampler = rp_sampler_new(f->client, "queue", &options, &err);
     assert_non_null(f->sampler);
     assert_true(process_await(sample_waits, f));
     assert_int_equal(f->seen.inserts, 9);
@@ -127,9 +116,8 @@ static int broker_answers(void *ctx)
 }
 
 /* Without a broker what it said last stands, and nobody waits longer than asked for. */
-TEST(broker_goes_and_comes, set_up, tear_down)
+FIXTURE_TEST(struct fixture, broker_goes_and_comes, set_up, tear_down)
 {
-    struct fixture *f = *state;
     rp_counter_add(f->client, "environment_steps", 70, WAIT, NULL, NULL);
     assert_true(process_await(broker_answers, f));
     uint64_t instance = f->seen.broker_instance;
@@ -146,8 +134,7 @@ TEST(broker_goes_and_comes, set_up, tear_down)
 
 TEST(nobody_answers, set_up, tear_down)
 {
-    struct fixture *f = *state;
     struct observe_options observe = {.service = "nonsense", .table = "queue", .folder = ""};
-    assert_null(observer_new(&observe, &f->err));
-    assert_true(f->err.text[0] != '\0');
+    assert_null(observer_new(&observe, &err));
+    assert_true(err.text[0] != '\0');
 }

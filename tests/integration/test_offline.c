@@ -1,20 +1,13 @@
 /* Offline learning: an expert's episodes go through a real broker into a checkpoint, and learners without actors imitate
  * them; in one process, as processes, and under the launcher. */
 #include <ftw.h>
-#include <signal.h>
 #include <stdarg.h>
-#include <stdbool.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 
 #include "agent/env/env.h"
 #include "agent/learn/adder.h"
 #include "replay/client.h"
 #include "tests/support/process.h"
-#include "tests/support/test.h"
 
 #define EPISODES 20
 #define GOOD 450.0
@@ -46,13 +39,13 @@ static int32_t rule(const float s[4])
     return 3.0f * s[2] + s[3] + 0.1f * s[0] + 0.3f * s[1] > 0.0f;
 }
 
-static double play_episode(struct env *env, struct adder *adder, rp_error *err)
+static double play_episode(struct env *env, struct adder *adder)
 {
     float s[4], next[4];
     double value = 0.0;
     rp_env_result result = {0};
     env_reset(env, s);
-    ok(adder_first(adder, s, err), err);
+    ok(adder_first(adder, s, &err));
     while (!result.terminal && !result.truncated) {
         int32_t action = rule(s);
         env_step(env, &action, next, &result);
@@ -61,7 +54,7 @@ static double play_episode(struct env *env, struct adder *adder, rp_error *err)
                                         .terminal = result.terminal,
                                         .truncated = result.truncated,
                                         .next_observation = next};
-        ok(adder_add(adder, &step, WAIT, err), err);
+        ok(adder_add(adder, &step, WAIT, &err));
         memcpy(s, next, sizeof s);
         value += (double)result.reward;
     }
@@ -70,12 +63,11 @@ static double play_episode(struct env *env, struct adder *adder, rp_error *err)
 
 static void record(const char *service)
 {
-    rp_error err = {0};
     struct env env;
     const struct env_config task = {.name = (char *)"CartPole-v1"};
     const struct adder_config config = {
         .kind = ADDER_TRANSITION, .table = (char *)"expert", .n_step = 1, .discount = 0.99};
-    ok(env_open(&env, &task, &err), &err);
+    ok(env_open(&env, &task, &err));
     env_seed(&env, 1);
     rp_client *client = rp_client_connect(service, NULL, WAIT, &err);
     struct adder *adder =
@@ -83,8 +75,8 @@ static void record(const char *service)
     if (!adder)
         fail_msg("%s", err.text);
     for (int i = 0; i < EPISODES; i++)
-        assert_true(play_episode(&env, adder, &err) == 500.0);
-    ok(adder_destroy(&adder, WAIT, &err), &err);
+        assert_true(play_episode(&env, adder) == 500.0);
+    ok(adder_destroy(&adder, WAIT, &err));
     rp_client_destroy(&client);
     env_close(&env);
 }

@@ -1,24 +1,17 @@
 /* Parameter slots, counters and reduce against a real broker. */
 #include <pthread.h>
-#include <signal.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include "replay/admin.h"
 #include "replay/client.h"
 #include "replay/collective.h"
 #include "replay/params.h"
 #include "tests/support/asked.h"
-#include "tests/support/fixture.h"
 #include "tests/support/process.h"
 
 static rp_client *connect_to(const struct served *f)
 {
-    rp_error err = {0};
-    rp_client *client = must(rp_client_connect(f->broker.service, NULL, WAIT, &err), &err);
+    rp_client *client = must(rp_client_connect(f->broker.service, NULL, WAIT, &err));
     return client;
 }
 
@@ -34,16 +27,15 @@ static int setup(void **state)
 
 CASE(put_and_get)
 {
-    rp_error err = {0};
     rp_params *params = NULL;
     uint64_t version = 0;
     assert_int_equal(rp_params_get(f->client, "policy", 0, 0, &params, &err), RP_DEADLINE_EXCEEDED);
     assert_null(params);
-    ok(rp_params_put(f->client, "policy", "first", 5, WAIT, &version, &err), &err);
+    ok(rp_params_put(f->client, "policy", "first", 5, WAIT, &version, &err));
     assert_int_equal(version, 1);
-    ok(rp_params_put(f->client, "policy", "second!", 7, WAIT, &version, &err), &err);
+    ok(rp_params_put(f->client, "policy", "second!", 7, WAIT, &version, &err));
     assert_int_equal(version, 2);
-    ok(rp_params_get(f->client, "policy", 1, 0, &params, &err), &err);
+    ok(rp_params_get(f->client, "policy", 1, 0, &params, &err));
     const rp_param *slot = rp_params_slot(params);
     assert_string_equal(slot->name, "policy");
     assert_int_equal(slot->version, 2);
@@ -57,20 +49,19 @@ CASE(put_and_get)
 
 CASE(large_and_empty)
 {
-    rp_error err = {0};
     rp_params *params = NULL;
     size_t size = 8 << 20;
     uint8_t *data = malloc(size);
     for (size_t i = 0; i < size; i++)
         data[i] = (uint8_t)(i * 31 >> 3);
-    ok(rp_params_put(f->client, "large", data, size, WAIT, NULL, &err), &err);
-    ok(rp_params_put(f->client, "empty", NULL, 0, WAIT, NULL, &err), &err);
-    ok(rp_params_get(f->client, "empty", 0, WAIT, &params, &err), &err);
+    ok(rp_params_put(f->client, "large", data, size, WAIT, NULL, &err));
+    ok(rp_params_put(f->client, "empty", NULL, 0, WAIT, NULL, &err));
+    ok(rp_params_get(f->client, "empty", 0, WAIT, &params, &err));
     assert_int_equal(rp_params_slot(params)->bytes, 0);
     assert_int_equal(rp_params_slot(params)->version, 1);
     assert_non_null(rp_params_slot(params)->data);
     rp_params_release(&params);
-    ok(rp_params_get(f->client, "large", 0, WAIT, &params, &err), &err);
+    ok(rp_params_get(f->client, "large", 0, WAIT, &params, &err));
     assert_int_equal(rp_params_slot(params)->bytes, size);
     assert_memory_equal(rp_params_slot(params)->data, data, size);
     rp_params_release(&params);
@@ -87,7 +78,6 @@ static void *poll_main(void *arg)
 {
     struct poll *poll = arg;
     rp_params *params = NULL;
-    rp_error err = {0};
     poll->status = rp_params_get(poll->client, "policy", 0, WAIT, &params, &err);
     if (params)
         poll->version = rp_params_slot(params)->version;
@@ -105,13 +95,12 @@ static int one_waits(void *ctx)
 
 CASE(long_poll)
 {
-    rp_error err = {0};
     struct poll poll = {.client = f->client, .status = RP_INTERNAL};
     pthread_t thread;
     assert_int_equal(pthread_create(&thread, NULL, poll_main, &poll), 0);
     rp_client *other = connect_to(f);
     assert_true(process_await(one_waits, other));
-    ok(rp_params_put(other, "policy", "x", 1, WAIT, NULL, &err), &err);
+    ok(rp_params_put(other, "policy", "x", 1, WAIT, NULL, &err));
     pthread_join(thread, NULL);
     assert_int_equal(poll.status, RP_OK);
     assert_int_equal(poll.version, 1);
@@ -122,16 +111,15 @@ CASE(long_poll)
 
 CASE(counters)
 {
-    rp_error err = {0};
     rp_client *other = connect_to(f);
     int64_t value = -1;
-    ok(rp_counter_read(f->client, "steps", WAIT, &value, &err), &err);
+    ok(rp_counter_read(f->client, "steps", WAIT, &value, &err));
     assert_int_equal(value, 0);
-    ok(rp_counter_add(f->client, "steps", 40, WAIT, &value, &err), &err);
+    ok(rp_counter_add(f->client, "steps", 40, WAIT, &value, &err));
     assert_int_equal(value, 40);
-    ok(rp_counter_add(other, "steps", -50, WAIT, &value, &err), &err);
+    ok(rp_counter_add(other, "steps", -50, WAIT, &value, &err));
     assert_int_equal(value, -10);
-    ok(rp_counter_read(f->client, "steps", WAIT, &value, &err), &err);
+    ok(rp_counter_read(f->client, "steps", WAIT, &value, &err));
     assert_int_equal(value, -10);
     rp_info *info = asked_info(f->client, NULL);
     assert_int_equal(rp_info_count(info, "counters"), 1);
@@ -157,7 +145,7 @@ struct member {
 static void member_join(const struct served *f, struct member *m)
 {
     m->client = connect_to(f);
-    m->reduce = must(rp_reduce_join(m->client, "learners", WAIT, &m->err), &m->err);
+    m->reduce = must(rp_reduce_join(m->client, "learners", WAIT, &err));
     m->round_ms = -1;
     m->timeout_ms = WAIT;
 }
@@ -191,8 +179,7 @@ static void member_expect(struct member *m, float sum, uint32_t contributors, ui
 
 static void member_fini(struct member *m)
 {
-    rp_error err = {0};
-    ok(rp_reduce_leave(&m->reduce, WAIT, &err), &err);
+    ok(rp_reduce_leave(&m->reduce, WAIT, &err));
     rp_client_destroy(&m->client);
 }
 
@@ -217,7 +204,6 @@ CASE(reduce_rounds)
 /* This program again, as a process that joins the group, says so, and waits to be killed. */
 static int die_main(const char *endpoint)
 {
-    rp_error err = {0};
     rp_client *client = rp_client_connect(endpoint, NULL, WAIT, &err);
     rp_reduce *reduce = client ? rp_reduce_join(client, "learners", WAIT, &err) : NULL;
     if (!reduce || write(STDOUT_FILENO, "joined", 6) != 6)
@@ -306,8 +292,7 @@ CASE(reduce_deadline)
     member_expect(&m[1], 3, 2, 1);
     /* Leaving lets the others go on. */
     member_start(&m[0], 5);
-    rp_error err = {0};
-    ok(rp_reduce_leave(&m[1].reduce, WAIT, &err), &err);
+    ok(rp_reduce_leave(&m[1].reduce, WAIT, &err));
     member_expect(&m[0], 5, 1, 1);
     rp_client_destroy(&m[1].client);
     member_fini(&m[0]);
@@ -341,7 +326,6 @@ CASE(reduce_wrong_length)
     member_join(f, &m[1]);
     member_start(&m[0], 1);
     float longer[4] = {1, 2, 3, 4};
-    rp_error err = {0};
     rp_reduced result;
     /* Whoever comes second with another length is refused. */
     rp_status status = rp_reduce_add(m[1].reduce, longer, 4, 200, WAIT, &result, &err);

@@ -1,14 +1,7 @@
 /* Selectors and extensions from shared objects, in an embedded broker and in the real program. */
-#include <stdint.h>
-
-#include <math.h>
-#include <signal.h>
-#include <stdio.h>
-#include <string.h>
 
 #include "tests/support/facts.h"
 #include "tests/support/process.h"
-#include "tests/support/test.h"
 #include "tests/support/testpeer.h"
 
 #define TABLES                                                                                                         \
@@ -91,11 +84,11 @@ TEST(plugins_work_in_the_real_program)
 
 static void refused(const char *tables, const char *more, const char *part)
 {
+    err = (rp_error){0};
     char yaml[2000], problems[1000];
     snprintf(yaml, sizeof yaml, "service: inproc://a\ningest: inproc://b\nevents: inproc://c\n%stables:\n%s", more,
              tables);
     struct broker_config config;
-    rp_error err = {0};
     log_set_level(LEVEL_OFF);
     assert_true(embed_read_config(yaml, &config, problems, sizeof problems));
     assert_null(broker_new(&config, clock_system(), NULL, &err));

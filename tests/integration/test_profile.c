@@ -4,18 +4,12 @@
 #include "agent/launch/plan/profile.h"
 
 #include <libgen.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "agent/launch/prepare.h"
 #include "proto/base/clock.h"
 #include "tests/support/process.h"
 #include "tests/support/tempdir.h"
-#include "tests/support/test.h"
 
 /* One step takes 20 ms, whoever else is at work. */
 #define DELAY_S 0.02
@@ -129,7 +123,6 @@ static void check_nothing_runs(void)
     snprintf(path, sizeof path, "%s/profile/alone/endpoints", tempdir);
     if (endpoints_read(path, &endpoints, NULL) != RP_OK)
         return;
-    rp_error err = {0};
     rp_client *client = rp_client_connect(endpoints.service, NULL, 200, &err);
     assert_null(client);
 }
@@ -171,13 +164,11 @@ static void check_rates(const struct plan_input *input)
     assert_true(input->broker_memory > 1e6);
 }
 
-TEST(measures_and_remembers, set_up, tear_down)
+FIXTURE_TEST(struct fixture, measures_and_remembers, set_up, tear_down)
 {
-    struct fixture *f = *state;
     struct plan_input input, again;
     bool from_cache;
-    rp_error err = {0};
-    ok(profile_measure(&f->options, &input, &from_cache, &err), &err);
+    ok(profile_measure(&f->options, &input, &from_cache, &err));
     assert_false(from_cache);
     check_nothing_runs();
     check_rates(&input);
@@ -197,26 +188,22 @@ TEST(measures_and_remembers, set_up, tear_down)
     plan_input_free(&input);
 }
 
-TEST(respects_numbers, set_up, tear_down)
+FIXTURE_TEST(struct fixture, respects_numbers, set_up, tear_down)
 {
-    struct fixture *f = *state;
     struct plan_input input;
     bool from_cache;
-    rp_error err = {0};
     set_config(f, (const char *const[]){"actors.count=3", "learners.count=1", "plan.measure=300ms", NULL});
-    ok(profile_measure(&f->options, &input, &from_cache, &err), &err);
+    ok(profile_measure(&f->options, &input, &from_cache, &err));
     assert_int_equal(input.n_runs, 1);
     assert_int_equal(input.runs[0].actors, 3);
     plan_input_free(&input);
     check_nothing_runs();
 }
 
-TEST(stops_when_told, set_up, tear_down)
+FIXTURE_TEST(struct fixture, stops_when_told, set_up, tear_down)
 {
-    struct fixture *f = *state;
     struct plan_input input;
     bool from_cache;
-    rp_error err = {0};
     f->stop_at = 6;
     assert_int_equal(profile_measure(&f->options, &input, &from_cache, &err), RP_CANCELLED);
     check_nothing_runs();
@@ -225,12 +212,10 @@ TEST(stops_when_told, set_up, tear_down)
     assert_int_equal(profile_measure(&f->options, &input, &from_cache, &err), RP_NOT_FOUND);
 }
 
-TEST(tells_who_failed, set_up, tear_down)
+FIXTURE_TEST(struct fixture, tells_who_failed, set_up, tear_down)
 {
-    struct fixture *f = *state;
     struct plan_input input;
     bool from_cache;
-    rp_error err = {0};
     set_config(f, (const char *const[]){"actors.command=[/bin/sh, -c, 'echo no such game >&2; exit 3']", NULL});
     assert_int_equal(profile_measure(&f->options, &input, &from_cache, &err), RP_FAILED_PRECONDITION);
     if (!strstr(err.text, "actor-0") || !strstr(err.text, "exit status 3") || !strstr(err.text, "no such game"))
@@ -251,7 +236,6 @@ static int profile_file(const char *path, const char *const *overrides)
     struct plan_input input;
     struct plan plan;
     bool from_cache;
-    rp_error err = {0};
     set_up((void **)&f);
     run_config_free(&f->config);
     memset(&f->config, 0, sizeof f->config);
@@ -280,7 +264,6 @@ static int profile_file(const char *path, const char *const *overrides)
 
 int main(int argc, char **argv)
 {
-    rp_error err = {0};
     if (guard_start(&guard, &err) != RP_OK) {
         fprintf(stderr, "%s\n", err.text);
         return 1;

@@ -1,9 +1,5 @@
 /* Publishers, subscribers and additions under way against a real broker, which is stopped (SIGSTOP), killed and started
  * again to hold requests where a test wants them. Counts are asserted, never times. */
-#include <signal.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "agent/client/conn/client.h"
 #include "replay/admin.h"
@@ -11,7 +7,6 @@
 #include "replay/collective.h"
 #include "replay/params.h"
 #include "tests/support/asked.h"
-#include "tests/support/fixture.h"
 #include "tests/support/process.h"
 
 #define SLOT "policy"
@@ -23,7 +18,6 @@ struct fixture {
     rp_client *client;
     rp_publisher *publisher;
     rp_subscriber *subscriber;
-    rp_error err;
 };
 
 static int setup(void **state)
@@ -31,10 +25,10 @@ static int setup(void **state)
     struct fixture *f = calloc(1, sizeof *f);
     broker_process_start(&f->broker, "  - {name: replay, max_size: 10}\n", "memory_limit: 64MiB\n");
     rp_client_options options = {.struct_size = sizeof options, .backoff_max_ms = 50};
-    f->client = rp_client_connect(f->broker.service, &options, WAIT, &f->err);
-    if (!f->client || !(f->publisher = rp_publisher_new(f->client, SLOT, &f->err)) ||
-        !(f->subscriber = rp_subscriber_new(f->client, SLOT, 0, &f->err)))
-        fail_msg("%s", f->err.text);
+    f->client = rp_client_connect(f->broker.service, &options, WAIT, &err);
+    if (!f->client || !(f->publisher = rp_publisher_new(f->client, SLOT, &err)) ||
+        !(f->subscriber = rp_subscriber_new(f->client, SLOT, 0, &err)))
+        fail_msg("%s", err.text);
     *state = f;
     return 0;
 }
@@ -49,7 +43,7 @@ static int teardown(void **state)
 
 static void put(struct fixture *f, uint32_t value)
 {
-    ok(rp_publisher_put(f->publisher, &value, sizeof value, &f->err), &f->err);
+    ok(rp_publisher_put(f->publisher, &value, sizeof value, &err));
 }
 
 static rp_publisher_stats published(const struct fixture *f)
@@ -70,12 +64,12 @@ static rp_subscriber_stats subscribed(const struct fixture *f)
 static uint32_t take(struct fixture *f, int64_t timeout_ms, uint64_t *version)
 {
     rp_params *params = NULL;
-    rp_status status = rp_subscriber_take(f->subscriber, timeout_ms, &params, &f->err);
+    rp_status status = rp_subscriber_take(f->subscriber, timeout_ms, &params, &err);
     if (status == RP_DEADLINE_EXCEEDED) {
         assert_null(params);
         return 0;
     }
-    ok(status, &f->err);
+    ok(status);
     const rp_param *slot = rp_params_slot(params);
     uint32_t value;
     assert_string_equal(slot->name, SLOT);
@@ -125,9 +119,9 @@ CASE(newest_wins)
     for (uint32_t i = 2; i <= 50; i++)
         put(f, i);
     assert_int_equal(published(f).puts, 1);
-    assert_int_equal(rp_publisher_flush(f->publisher, 0, NULL, &f->err), RP_DEADLINE_EXCEEDED);
+    assert_int_equal(rp_publisher_flush(f->publisher, 0, NULL, &err), RP_DEADLINE_EXCEEDED);
     kill(f->broker.pid, SIGCONT);
-    ok(rp_publisher_flush(f->publisher, WAIT, &version, &f->err), &f->err);
+    ok(rp_publisher_flush(f->publisher, WAIT, &version, &err));
     rp_publisher_stats stats = published(f);
     assert_int_equal(stats.given, 50);
     assert_int_equal(stats.puts, 2);
@@ -136,7 +130,7 @@ CASE(newest_wins)
     assert_int_equal(version, 2);
     rp_params *params = NULL;
     uint32_t value = 0;
-    ok(rp_params_get(f->client, SLOT, 0, WAIT, &params, &f->err), &f->err);
+    ok(rp_params_get(f->client, SLOT, 0, WAIT, &params, &err));
     memcpy(&value, rp_params_slot(params)->data, sizeof value);
     rp_params_release(&params);
     assert_int_equal(value, 50);
@@ -146,25 +140,25 @@ CASE(error_at_next_call)
 {
     void *block = calloc(1, TOO_LARGE);
     uint32_t errors = 0;
-    ok(rp_publisher_put(f->publisher, block, TOO_LARGE, &f->err), &f->err);
-    assert_int_equal(rp_publisher_flush(f->publisher, WAIT, NULL, &f->err), RP_RESOURCE_EXHAUSTED);
-    ok(rp_publisher_flush(f->publisher, WAIT, NULL, &f->err), &f->err);
-    ok(rp_publisher_put(f->publisher, block, TOO_LARGE, &f->err), &f->err);
+    ok(rp_publisher_put(f->publisher, block, TOO_LARGE, &err));
+    assert_int_equal(rp_publisher_flush(f->publisher, WAIT, NULL, &err), RP_RESOURCE_EXHAUSTED);
+    ok(rp_publisher_flush(f->publisher, WAIT, NULL, &err));
+    ok(rp_publisher_put(f->publisher, block, TOO_LARGE, &err));
     await((struct await){.f = f, .puts = 2, .waits = -1});
     /* The broker answers in the order of the requests: after this the refusal is here. */
-    ok(rp_counter_read(f->client, "any", WAIT, NULL, &f->err), &f->err);
+    ok(rp_counter_read(f->client, "any", WAIT, NULL, &err));
     for (uint32_t i = 1; i <= 5; i++) {
-        rp_status status = rp_publisher_put(f->publisher, &i, sizeof i, &f->err);
+        rp_status status = rp_publisher_put(f->publisher, &i, sizeof i, &err);
         errors += status != RP_OK;
         assert_true(status == RP_OK || (i == 1 && status == RP_RESOURCE_EXHAUSTED));
     }
     assert_int_equal(errors, 1);
-    ok(rp_publisher_flush(f->publisher, WAIT, NULL, &f->err), &f->err);
+    ok(rp_publisher_flush(f->publisher, WAIT, NULL, &err));
     assert_int_equal(published(f).given, 7);
     assert_int_equal(take(f, WAIT, NULL) > 0, 1);
     free(block);
-    assert_null(rp_publisher_new(f->client, "", &f->err));
-    assert_int_equal(f->err.status, RP_INVALID_ARGUMENT);
+    assert_null(rp_publisher_new(f->client, "", &err));
+    assert_int_equal(err.status, RP_INVALID_ARGUMENT);
 }
 
 CASE(stop_under_way)
@@ -173,7 +167,7 @@ CASE(stop_under_way)
     put(f, 1);
     await((struct await){.f = f, .puts = 1, .waits = -1});
     put(f, 2);
-    assert_int_equal(rp_publisher_destroy(&f->publisher, 20, &f->err), RP_DEADLINE_EXCEEDED);
+    assert_int_equal(rp_publisher_destroy(&f->publisher, 20, &err), RP_DEADLINE_EXCEEDED);
     assert_null(f->publisher);
     rp_subscriber_destroy(&f->subscriber);
     rp_client_destroy(&f->client);
@@ -220,7 +214,7 @@ CASE(put_once)
     await((struct await){.f = f, .puts = 1, .waits = -1});
     conn_attach(cutter.conn, &cutter.part);
     kill(f->broker.pid, SIGCONT);
-    ok(rp_publisher_flush(f->publisher, WAIT, &version, &f->err), &f->err);
+    ok(rp_publisher_flush(f->publisher, WAIT, &version, &err));
     conn_detach(cutter.conn, &cutter.part);
     assert_true(cutter.done);
     assert_int_equal(published(f).puts, 2);
@@ -232,14 +226,14 @@ CASE(put_without_broker)
 {
     uint64_t version = 0;
     put(f, 1);
-    ok(rp_publisher_flush(f->publisher, WAIT, &version, &f->err), &f->err);
+    ok(rp_publisher_flush(f->publisher, WAIT, &version, &err));
     assert_int_equal(take(f, WAIT, NULL), 1);
     broker_process_stop(&f->broker, SIGKILL);
     for (uint32_t i = 2; i <= 9; i++)
         put(f, i);
-    assert_int_equal(rp_publisher_flush(f->publisher, 20, NULL, &f->err), RP_DEADLINE_EXCEEDED);
+    assert_int_equal(rp_publisher_flush(f->publisher, 20, NULL, &err), RP_DEADLINE_EXCEEDED);
     broker_process_again(&f->broker, NULL);
-    ok(rp_publisher_flush(f->publisher, WAIT, &version, &f->err), &f->err);
+    ok(rp_publisher_flush(f->publisher, WAIT, &version, &err));
     assert_int_equal(take(f, WAIT, NULL), 9);
 }
 
@@ -262,7 +256,7 @@ CASE(looks_cost_nothing)
     assert_int_equal(stats.arrived, 1);
     assert_int_equal(stats.taken, 1);
     rp_subscriber_destroy(&f->subscriber);
-    f->subscriber = rp_subscriber_new(f->client, SLOT, 1, &f->err);
+    f->subscriber = rp_subscriber_new(f->client, SLOT, 1, &err);
     await((struct await){.f = f, .polls = 1, .waits = 1}); /* the one that is gone does not stand there any more */
 }
 
@@ -282,7 +276,7 @@ CASE(versions)
         if (i % 50 == 0)
             await((struct await){.f = f, .polls = subscribed(f).taken + 1, .waits = -1});
     }
-    ok(rp_publisher_flush(f->publisher, WAIT, &last, &f->err), &f->err);
+    ok(rp_publisher_flush(f->publisher, WAIT, &last, &err));
     while (version < last)
         value = take(f, WAIT, &version);
     assert_int_equal(value, given);
@@ -324,27 +318,27 @@ CASE(additions)
 {
     int64_t value = 0;
     kill(f->broker.pid, SIGSTOP);
-    rp_addition *first = rp_counter_begin(f->client, "steps", 5, &f->err);
-    rp_addition *second = rp_counter_begin(f->client, "steps", 7, &f->err);
-    rp_addition *third = rp_counter_begin(f->client, "steps", 100, &f->err);
-    assert_int_equal(rp_counter_end(&first, 0, &value, &f->err), RP_DEADLINE_EXCEEDED);
+    rp_addition *first = rp_counter_begin(f->client, "steps", 5, &err);
+    rp_addition *second = rp_counter_begin(f->client, "steps", 7, &err);
+    rp_addition *third = rp_counter_begin(f->client, "steps", 100, &err);
+    assert_int_equal(rp_counter_end(&first, 0, &value, &err), RP_DEADLINE_EXCEEDED);
     assert_non_null(first);
-    assert_int_equal(rp_counter_end(&second, 5, &value, &f->err), RP_DEADLINE_EXCEEDED);
+    assert_int_equal(rp_counter_end(&second, 5, &value, &err), RP_DEADLINE_EXCEEDED);
     rp_counter_forget(&third);
     assert_null(third);
     kill(f->broker.pid, SIGCONT);
-    ok(rp_counter_end(&second, WAIT, &value, &f->err), &f->err);
+    ok(rp_counter_end(&second, WAIT, &value, &err));
     assert_int_equal(value, 12);
-    ok(rp_counter_end(&first, WAIT, &value, &f->err), &f->err);
+    ok(rp_counter_end(&first, WAIT, &value, &err));
     assert_int_equal(value, 5);
     assert_null(first);
-    ok(rp_counter_read(f->client, "steps", WAIT, &value, &f->err), &f->err);
+    ok(rp_counter_read(f->client, "steps", WAIT, &value, &err));
     assert_int_equal(value, 112);
-    assert_null(rp_counter_begin(f->client, "", 1, &f->err));
-    assert_int_equal(f->err.status, RP_INVALID_ARGUMENT);
-    rp_addition *last = rp_counter_begin(f->client, "steps", 1, &f->err);
+    assert_null(rp_counter_begin(f->client, "", 1, &err));
+    assert_int_equal(err.status, RP_INVALID_ARGUMENT);
+    rp_addition *last = rp_counter_begin(f->client, "steps", 1, &err);
     kill(f->broker.pid, SIGSTOP);
-    rp_addition *open = rp_counter_begin(f->client, "steps", 1, &f->err);
+    rp_addition *open = rp_counter_begin(f->client, "steps", 1, &err);
     rp_counter_forget(&last);
     rp_counter_forget(&open);
     rp_publisher_destroy(&f->publisher, 0, NULL);

@@ -1,16 +1,11 @@
 /* Connections that break in mid-stream, sockets that go and come back, and a broker that is killed: what is acknowledged
  * is in its table exactly once. */
-#include <stdint.h>
 
-#include <signal.h>
-#include <string.h>
 #include <sys/wait.h>
 
 #include "broker/peer/peers.h"
-#include "proto/base/rng.h"
 #include "tests/support/naive.h"
 #include "tests/support/process.h"
-#include "tests/support/test.h"
 #include "tests/support/testpeer.h"
 
 #define TABLE "  - {name: t, max_size: 100000, sampler: {kind: fifo}, max_times_sampled: 1, limiter: {kind: none}}\n"
@@ -46,8 +41,7 @@ static void take_up_again(struct testpeer *peer)
 /* What was in the pipes when the sockets went is lost; the numbers tell. */
 TEST(sockets_torn_down_in_mid_stream)
 {
-    struct rng rng;
-    rng_seed(&rng, naive_seed(__func__));
+    struct rng rng = naive_rng(__func__);
     struct embed embed;
     embed_start(&embed, TABLE, NULL);
     struct testpeer *peer = testpeer_new(&embed);
@@ -82,11 +76,10 @@ TEST(sockets_torn_down_in_mid_stream)
 }
 
 /* The same over tcp, where the PUSH connects again by itself and goes on in mid-stream, without knowing what was lost. */
-TEST(a_push_that_reconnects_by_itself_leaves_a_gap_that_is_found)
+EMBED_TEST(a_push_that_reconnects_by_itself_leaves_a_gap_that_is_found, TABLE,
+           "service: tcp://127.0.0.1:0\ningest: tcp://127.0.0.1:0\nevents: tcp://127.0.0.1:0\n")
 {
-    struct embed embed;
-    embed_start(&embed, TABLE, "service: tcp://127.0.0.1:0\ningest: tcp://127.0.0.1:0\nevents: tcp://127.0.0.1:0\n");
-    struct testpeer *peer = testpeer_new(&embed);
+    struct testpeer *peer = testpeer_new(embed);
     peer->keep = true;
     testpeer_open(peer, false);
     uint64_t sent = 0;
@@ -98,7 +91,7 @@ TEST(a_push_that_reconnects_by_itself_leaves_a_gap_that_is_found)
             testpeer_insert(peer, "t", sent + 1, 5, 1);
         }
         if (round % 10 == 5)
-            embed_rebind(&embed);
+            embed_rebind(embed);
         /* Three heartbeats without progress, or a gap: HELLO and again from received + 1. */
         uint64_t before = UINT64_MAX;
         for (uint32_t still = 0; still < 3 && !peer->credit->gap && peer->credit->received < peer->number;) {
@@ -120,7 +113,6 @@ TEST(a_push_that_reconnects_by_itself_leaves_a_gap_that_is_found)
     assert_true(healed >= 1);
     assert_int_equal(peer->credit->n_rejections, 0);
     check_all(peer, sent);
-    embed_stop(&embed);
 }
 
 /* ---- real processes ---- */

@@ -1,24 +1,16 @@
 /* The broker's key is rotated under a writer and a sampler of the library, over tcp: nothing is lost, and clients that know only
  * the old key are told what to do. */
-#include <stdint.h>
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "replay/replay.h"
 #include "tests/support/process.h"
 #include "tests/support/tempdir.h"
-#include "tests/support/test.h"
 
 #define TABLES                                                                                                         \
     "  - {name: log, max_size: 1000000, sampler: {kind: fifo}, max_times_sampled: 1, limiter: {kind: none}}\n"
@@ -79,16 +71,16 @@ static void scene_start(struct scene *self)
     broker_process_start(&self->broker, TABLES, more);
 }
 
-static rp_client *connect_to(const struct scene *self, const char *key_file, int64_t timeout_ms, rp_error *err)
+static rp_client *connect_to(const struct scene *self, const char *key_file, int64_t timeout_ms, rp_error *error)
 {
     rp_client_options options = {
         .struct_size = sizeof options, .backoff_min_ms = 5, .backoff_max_ms = 40, .key_file = key_file};
-    return rp_client_connect(self->broker.service, &options, timeout_ms, err);
+    return rp_client_connect(self->broker.service, &options, timeout_ms, error);
 }
 
-static void complain(struct scene *self, const char *what, const rp_error *err)
+static void complain(struct scene *self, const char *what, const rp_error *error)
 {
-    snprintf(self->text, sizeof self->text, "%s: %s", what, err->text);
+    snprintf(self->text, sizeof self->text, "%s: %s", what, error->text);
     atomic_store(&self->stop, true);
 }
 
@@ -96,7 +88,6 @@ static void complain(struct scene *self, const char *what, const rp_error *err)
 static void *write_steps(void *ctx)
 {
     struct scene *self = ctx;
-    rp_error err = {0};
     rp_column column = {.name = "x", .dtype = RP_DTYPE_UINT64};
     rp_client *client = connect_to(self, self->writer_key, WAIT, &err);
     rp_writer *writer = client ? rp_writer_new(client, &column, 1, NULL, WAIT, &err) : NULL;
@@ -124,11 +115,8 @@ static void *write_steps(void *ctx)
 static void *sample_steps(void *ctx)
 {
     struct scene *self = ctx;
-    rp_error err = {0};
     rp_client *client = connect_to(self, self->sampler_key, WAIT, &err);
-    rp_sampler_options options = {.struct_size = sizeof options};
-    options.batch_size = 16;
-    options.fill = RP_FILL_AT_ONCE;
+    rp_sampler_options options = {.struct_size = sizeof options, .batch_size = 16, .fill = RP_FILL_AT_ONCE};
     rp_sampler *sampler = client ? rp_sampler_new(client, "log", &options, &err) : NULL;
     if (!sampler)
         complain(self, "sampler", &err);
@@ -179,7 +167,7 @@ static void await_progress(struct scene *self, const char *when)
 /* A client with this key file gets in, or is told why not. */
 static void check_client(const struct scene *self, const char *key_file, bool comes_in)
 {
-    rp_error err = {0};
+    err = (rp_error){0};
     rp_client *client = connect_to(self, key_file, WAIT, &err);
     if (comes_in && !client)
         fail_msg("%s", err.text);

@@ -1,11 +1,6 @@
 /* The rules of the wire that small experiments with libzmq showed to be necessary, each with a test. The broker is
  * embedded; "a client" is a raw peer that speaks the protocol and nothing more. */
-#include <stdint.h>
 
-#include <math.h>
-#include <string.h>
-
-#include "tests/support/test.h"
 #include "tests/support/testpeer.h"
 
 #define FREE_TABLE "  - {name: t, max_size: 1000, sampler: {kind: fifo}, limiter: {kind: none}}\n"
@@ -24,7 +19,6 @@ static uint64_t size_of(struct embed *embed, const char *table)
 
 EMBED_TEST(a_req_peer_never_gets_an_unasked_message, FREE_TABLE, NULL)
 {
-    struct embed *embed = *state;
     struct testpeer *req = testpeer_new_type(embed, ZMQ_REQ, false);
     testpeer_open(req, false);
     for (uint64_t key = 1; key <= 200; key++) {
@@ -45,7 +39,6 @@ EMBED_TEST(a_req_peer_never_gets_an_unasked_message, FREE_TABLE, NULL)
 
 EMBED_TEST(a_dealer_that_asks_gets_notices, FREE_TABLE, NULL)
 {
-    struct embed *embed = *state;
     for (int delimiter = 0; delimiter < 2; delimiter++) {
         struct testpeer *peer = testpeer_new_type(embed, ZMQ_DEALER, delimiter);
         testpeer_open(peer, true);
@@ -63,7 +56,6 @@ EMBED_TEST(a_dealer_that_asks_gets_notices, FREE_TABLE, NULL)
 
 EMBED_TEST(every_envelope_comes_back, FREE_TABLE, NULL)
 {
-    struct embed *embed = *state;
     struct testpeer *const peers[] = {testpeer_new_type(embed, ZMQ_DEALER, false),
                                       testpeer_new_type(embed, ZMQ_DEALER, true),
                                       testpeer_new_type(embed, ZMQ_REQ, false)};
@@ -75,7 +67,6 @@ EMBED_TEST(every_envelope_comes_back, FREE_TABLE, NULL)
 /* REQ_RELAXED: a second request may be sent before the answer to the first; REQ_CORRELATE drops the first's answer. */
 EMBED_TEST(a_relaxed_req_gets_the_answer_to_its_last_request, BLOCKED_TABLE, NULL)
 {
-    struct embed *embed = *state;
     struct testpeer *req = testpeer_new_type(embed, ZMQ_REQ, false), *writer = testpeer_new(embed);
     testpeer_open(writer, false);
     uint64_t id = testpeer_sample(req, "b", 1, NO_TIMEOUT, 0);
@@ -93,7 +84,6 @@ EMBED_TEST(a_relaxed_req_gets_the_answer_to_its_last_request, BLOCKED_TABLE, NUL
 
 EMBED_TEST(a_session_is_bound_to_its_newest_route, FREE_TABLE, NULL)
 {
-    struct embed *embed = *state;
     struct testpeer *peer = testpeer_opened(embed, true);
     testpeer_reconnect(peer);
     testpeer_heartbeat(peer, 0, false);
@@ -106,7 +96,6 @@ EMBED_TEST(a_session_is_bound_to_its_newest_route, FREE_TABLE, NULL)
 
 EMBED_TEST(a_peer_that_has_gone_costs_a_failed_send, FREE_TABLE, NULL)
 {
-    struct embed *embed = *state;
     struct testpeer *gone = testpeer_new(embed), *other = testpeer_new(embed);
     testpeer_open(gone, true);
     testpeer_insert(gone, "t", 1, 64, 1);
@@ -129,7 +118,6 @@ static uint64_t ask_counter(struct testpeer *peer, uint64_t id)
 
 EMBED_TEST(a_retried_counter_counts_once, FREE_TABLE, NULL)
 {
-    struct embed *embed = *state;
     struct testpeer *peer = testpeer_new(embed);
     for (int round = 0; round < 3; round++) {
         struct testpeer_answer *answer = testpeer_await(peer, ask_counter(peer, 77));
@@ -146,7 +134,6 @@ EMBED_TEST(a_retried_counter_counts_once, FREE_TABLE, NULL)
 /* A retry comes seconds later, and other clients have not stood still. */
 EMBED_TEST(retries_are_known_among_thousands_of_other_requests, FREE_TABLE, NULL)
 {
-    struct embed *embed = *state;
     struct testpeer *peer = testpeer_new(embed), *other = testpeer_new(embed);
     for (uint64_t id = 1; id <= 100; id++)
         ask_counter(peer, id);
@@ -162,7 +149,6 @@ EMBED_TEST(retries_are_known_among_thousands_of_other_requests, FREE_TABLE, NULL
 
 EMBED_TEST(a_retried_put_makes_one_version, FREE_TABLE, NULL)
 {
-    struct embed *embed = *state;
     struct testpeer *peer = testpeer_new(embed);
     for (int round = 0; round < 2; round++) {
         Replay__Request request = REPLAY__REQUEST__INIT;
@@ -179,7 +165,6 @@ EMBED_TEST(a_retried_put_makes_one_version, FREE_TABLE, NULL)
 
 EMBED_TEST(a_retried_reset_resets_once, FREE_TABLE, NULL)
 {
-    struct embed *embed = *state;
     struct testpeer *peer = testpeer_opened(embed, false);
     testpeer_insert(peer, "t", 1, 3, 1);
     assert_int_equal(testpeer_reset(peer, "t")->reply->change->applied, 3);
@@ -192,7 +177,6 @@ EMBED_TEST(a_retried_reset_resets_once, FREE_TABLE, NULL)
 
 EMBED_TEST(a_retried_hello_opens_one_session, FREE_TABLE, NULL)
 {
-    struct embed *embed = *state;
     struct testpeer *peer = testpeer_opened(embed, false);
     uint8_t first[WIRE_SESSION_BYTES];
     memcpy(first, peer->session, sizeof first);
@@ -206,7 +190,6 @@ EMBED_TEST(a_retried_hello_opens_one_session, FREE_TABLE, NULL)
 
 EMBED_TEST(a_waiting_sample_follows_its_retry_to_a_new_route, FREE_TABLE, NULL)
 {
-    struct embed *embed = *state;
     struct testpeer *peer = testpeer_new(embed), *writer = testpeer_new(embed);
     testpeer_open(writer, false);
     uint64_t id = testpeer_sample(peer, "t", 2, NO_TIMEOUT, 0);
@@ -226,7 +209,6 @@ EMBED_TEST(a_waiting_sample_follows_its_retry_to_a_new_route, FREE_TABLE, NULL)
 
 EMBED_TEST(unknown_versions_and_messages_get_a_sentence, FREE_TABLE, NULL)
 {
-    struct embed *embed = *state;
     struct testpeer *peer = testpeer_new(embed);
     static const uint8_t version_2[] = {0x08, 2, 0x11, 5, 0, 0, 0, 0, 0, 0, 0, 0xda, 1, 0};
     static const uint8_t message_40[] = {0x08, 1, 0x11, 6, 0, 0, 0, 0, 0, 0, 0, 0xc2, 2, 0};
@@ -239,6 +221,10 @@ EMBED_TEST(unknown_versions_and_messages_get_a_sentence, FREE_TABLE, NULL)
         assert_int_equal(answer->status, RP_UNSUPPORTED);
         assert_true(strlen(answer->text) > 20);
     }
+    static const uint8_t no_id[] = {0x08, 1, 0xda, 1, 0};
+    zmq_send(peer->service, no_id, sizeof no_id, 0);
+    assert_int_equal(testpeer_await(peer, 0)->status, RP_BAD_MESSAGE);
+    testpeer_forget(peer);
     zmq_send(peer->service, "garbage that is no header", 25, 0);
     assert_int_equal(testpeer_await(peer, 0)->status, RP_BAD_MESSAGE);
     assert_int_equal(testpeer_counter(peer, "steps", 1), 1);
@@ -248,7 +234,6 @@ EMBED_TEST(unknown_versions_and_messages_get_a_sentence, FREE_TABLE, NULL)
 
 EMBED_TEST(a_gap_is_told_and_healed_by_hello_and_resend, FREE_TABLE, NULL)
 {
-    struct embed *embed = *state;
     struct testpeer *peer = testpeer_new(embed);
     peer->keep = true;
     testpeer_open(peer, true);
@@ -279,7 +264,6 @@ EMBED_TEST(a_gap_is_told_and_healed_by_hello_and_resend, FREE_TABLE, NULL)
 
 EMBED_TEST(stale_epochs_and_duplicates_are_ignored, FREE_TABLE, NULL)
 {
-    struct embed *embed = *state;
     struct testpeer *peer = testpeer_new(embed);
     peer->keep = true;
     testpeer_open(peer, false);
@@ -303,7 +287,6 @@ EMBED_TEST(stale_epochs_and_duplicates_are_ignored, FREE_TABLE, NULL)
 
 EMBED_TEST(messages_of_unknown_sessions_are_ignored, FREE_TABLE, NULL)
 {
-    struct embed *embed = *state;
     struct testpeer *peer = testpeer_new(embed), *other = testpeer_new(embed);
     testpeer_open(peer, false);
     testpeer_open(other, false);
@@ -319,7 +302,6 @@ EMBED_TEST(messages_of_unknown_sessions_are_ignored, FREE_TABLE, NULL)
 /* A writer is told that it lost messages for good, and goes on. */
 EMBED_TEST(lost_messages_are_told_and_the_session_goes_on, FREE_TABLE, NULL)
 {
-    struct embed *embed = *state;
     struct testpeer *peer = testpeer_new(embed);
     peer->keep = true;
     testpeer_open(peer, false);
@@ -343,7 +325,6 @@ EMBED_TEST(lost_messages_are_told_and_the_session_goes_on, FREE_TABLE, NULL)
 
 EMBED_TEST(rejections_are_per_item_and_repeated_until_confirmed, FREE_TABLE, NULL)
 {
-    struct embed *embed = *state;
     struct testpeer *peer = testpeer_opened(embed, true);
     uint32_t layout = testpeer_plain(peer, "t");
     static const double priorities[] = {1, -1, 1, (double)INFINITY, (double)NAN, 1};
@@ -379,7 +360,6 @@ EMBED_TEST(rejections_are_per_item_and_repeated_until_confirmed, FREE_TABLE, NUL
 
 EMBED_TEST(a_writer_that_reads_no_rejections_gets_no_credit, FREE_TABLE, NULL)
 {
-    struct embed *embed = *state;
     struct testpeer *peer = testpeer_new(embed), *other = testpeer_new(embed);
     testpeer_open(peer, false);
     testpeer_open(other, false);
@@ -402,7 +382,6 @@ EMBED_TEST(a_writer_that_reads_no_rejections_gets_no_credit, FREE_TABLE, NULL)
 
 EMBED_TEST(a_waiting_item_holds_its_chunks, BLOCKED_TABLE, NULL)
 {
-    struct embed *embed = *state;
     struct testpeer *peer = testpeer_opened(embed, false);
     testpeer_insert(peer, "b", 1, 6, 1); /* says that none of these chunks will be needed again */
     embed_settle(embed);
@@ -418,7 +397,6 @@ EMBED_TEST(a_waiting_item_holds_its_chunks, BLOCKED_TABLE, NULL)
 
 EMBED_TEST(chunks_that_were_let_go_of_are_refused, FREE_TABLE, NULL)
 {
-    struct embed *embed = *state;
     struct testpeer *peer = testpeer_opened(embed, false);
     uint32_t layout = testpeer_plain(peer, "t");
     uint64_t value = 5;

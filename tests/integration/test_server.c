@@ -2,43 +2,33 @@
 #include <dirent.h>
 #include <pthread.h>
 #include <signal.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include <zmq.h>
 
 #include "replay/replay.h"
 #include "replay/server.h"
 #include "tests/support/asked.h"
-#include "tests/support/test.h"
 
 static rp_server *start(const char *yaml)
 {
-    rp_error err = {0};
-    rp_server *server = must(rp_server_start(yaml, NULL, &err), &err);
+    rp_server *server = must(rp_server_start(yaml, NULL, &err));
     return server;
 }
 
 static rp_client *connect_to(const rp_server *server)
 {
-    rp_error err = {0};
-    rp_client *client = must(rp_client_connect(rp_server_endpoint(server), NULL, WAIT, &err), &err);
+    rp_client *client = must(rp_client_connect(rp_server_endpoint(server), NULL, WAIT, &err));
     return client;
 }
 
 static void write_items(rp_client *client, uint32_t n)
 {
-    rp_error err = {0};
     rp_column column = {.name = "x", .dtype = RP_DTYPE_FLOAT32};
-    rp_writer *writer = rp_writer_new(client, &column, 1, NULL, WAIT, &err);
-    assert_non_null(writer);
+    rp_writer *writer = must(rp_writer_new(client, &column, 1, NULL, WAIT, &err));
     for (uint32_t i = 0; i < n; i++) {
         float value = (float)i;
         const void *values[] = {&value};
@@ -50,11 +40,8 @@ static void write_items(rp_client *client, uint32_t n)
 
 static uint64_t table_size(rp_client *client)
 {
-    rp_error err = {0};
-    rp_sampler_options options = {.struct_size = sizeof options};
-    options.batch_size = 1;
-    rp_sampler *sampler = rp_sampler_new(client, "replay", &options, &err);
-    assert_non_null(sampler);
+    rp_sampler_options options = {.struct_size = sizeof options, .batch_size = 1};
+    rp_sampler *sampler = must(rp_sampler_new(client, "replay", &options, &err));
     rp_batch *batch;
     assert_int_equal(rp_sampler_next(sampler, &batch, WAIT, &err), RP_OK);
     rp_batch_info info = {.struct_size = sizeof info};
@@ -96,11 +83,9 @@ TEST(two_at_once)
 /* Inserts items that no codec makes smaller. */
 static void write_noise(rp_client *client, const char *table, uint32_t n)
 {
-    rp_error err = {0};
     static uint32_t noise[16384];
     rp_column column = {.name = "x", .dtype = RP_DTYPE_UINT32, .rank = 1, .shape = {16384}};
-    rp_writer *writer = rp_writer_new(client, &column, 1, NULL, WAIT, &err);
-    assert_non_null(writer);
+    rp_writer *writer = must(rp_writer_new(client, &column, 1, NULL, WAIT, &err));
     for (uint32_t i = 0; i < n; i++) {
         const void *values[] = {noise};
         for (uint32_t k = 0; k < 16384; k++)
@@ -115,23 +100,19 @@ static void write_noise(rp_client *client, const char *table, uint32_t n)
  * until the other answers would wait for ever. */
 TEST(large_replies_of_two_sources)
 {
-    rp_error err = {0};
     void *context = zmq_ctx_new();
-    rp_server *server = rp_server_start("service: inproc://service\ningest: inproc://ingest\nevents: inproc://events\n"
-                                        "peer_backlog_bytes: 1MiB\n"
-                                        "tables:\n  - {name: a, max_size: 100}\n  - {name: b, max_size: 100}\n",
-                                        context, &err);
-    assert_non_null(server);
+    rp_server *server =
+        must(rp_server_start("service: inproc://service\ningest: inproc://ingest\nevents: inproc://events\n"
+                             "peer_backlog_bytes: 1MiB\n"
+                             "tables:\n  - {name: a, max_size: 100}\n  - {name: b, max_size: 100}\n",
+                             context, &err));
     rp_client_options with = {.struct_size = sizeof with, .zmq_context = context};
-    rp_client *client = rp_client_connect(rp_server_endpoint(server), &with, WAIT, &err);
-    assert_non_null(client);
+    rp_client *client = must(rp_client_connect(rp_server_endpoint(server), &with, WAIT, &err));
     write_noise(client, "a", 40);
     write_noise(client, "b", 40);
-    rp_sampler_options options = {.struct_size = sizeof options};
-    options.batch_size = 64;
+    rp_sampler_options options = {.struct_size = sizeof options, .batch_size = 64};
     rp_source sources[] = {{client, "a", 0.5}, {client, "b", 0.5}};
-    rp_sampler *sampler = rp_sampler_new_mixed(sources, 2, &options, &err);
-    assert_non_null(sampler);
+    rp_sampler *sampler = must(rp_sampler_new_mixed(sources, 2, &options, &err));
     for (uint32_t i = 0; i < 12; i++) {
         rp_batch *batch = NULL;
         assert_int_equal(rp_sampler_next(sampler, &batch, WAIT, &err), RP_OK);
@@ -146,7 +127,6 @@ TEST(large_replies_of_two_sources)
 static void check_field(const rp_info *field, const char *members)
 {
     char *json = NULL;
-    rp_error err = {0};
     assert_int_equal(rp_info_json(field, &json, &err), RP_OK);
     if (!strstr(json, members))
         fail_msg("%s is not in %s", members, json);
@@ -170,7 +150,6 @@ TEST(signature_and_metadata)
     check_field(rp_info_at(info, "tables.1.signature", 0), "\"name\": \"y\", \"dtype\": \"int8\", \"shape\": [0, 3]");
     rp_info_free(&info);
 
-    rp_error err = {0};
     rp_column columns[] = {{.name = "observation", .dtype = RP_DTYPE_FLOAT32, .rank = 1, .shape = {4}},
                            {.name = "action", .dtype = RP_DTYPE_INT64}};
     rp_writer_options options = {.struct_size = sizeof options, .keep_alive = 2};
@@ -209,7 +188,6 @@ TEST(signature_and_metadata)
 
 TEST(mistakes)
 {
-    rp_error err = {0};
     assert_null(rp_server_start("tables: [{name: a, max_sise: 3}]\n", NULL, &err));
     assert_int_equal(err.status, RP_INVALID_ARGUMENT);
     assert_non_null(strstr(err.text, "max_size")); /* the key that is meant */
@@ -308,7 +286,6 @@ struct sampling {
 static void *sample_one(void *ctx)
 {
     struct sampling *self = ctx;
-    rp_error err = {0};
     rp_batch *batch;
     do
         self->status = rp_sampler_next(self->sampler, &batch, 200, &err);
@@ -319,7 +296,6 @@ static void *sample_one(void *ctx)
 /* Nothing is in the table: the sample waits at the broker, which stops all the same. */
 TEST(stop_ends_waits)
 {
-    rp_error err = {0};
     rp_server *server = start(NULL);
     rp_client *client = connect_to(server);
     struct sampling sampling = {.sampler = rp_sampler_new(client, "replay", NULL, &err)};
@@ -399,7 +375,7 @@ static void leave_free(int n)
 
 static void start_with_few(int n)
 {
-    rp_error err = {0};
+    err = (rp_error){0};
     leave_free(n);
     rp_server *server = rp_server_start(NULL, NULL, &err);
     if (!server && err.status != RP_RESOURCE_EXHAUSTED)
@@ -413,7 +389,7 @@ static const char *place;
 
 static void connect_with_few(int n)
 {
-    rp_error err = {0};
+    err = (rp_error){0};
     leave_free(n);
     rp_client *client = rp_client_connect(place, NULL, WAIT, &err);
     if (!client && err.status != RP_RESOURCE_EXHAUSTED)
@@ -446,7 +422,6 @@ TEST(few_descriptors)
 static void serve_without_descriptors(int unused)
 {
     (void)unused;
-    rp_error err = {0};
     char yaml[600], folder[] = "/tmp/replay-test-XXXXXX", line[64];
     if (!mkdtemp(folder))
         _exit(2);

@@ -1,13 +1,5 @@
 /* The administrative calls over three real shards: one logical table, and shards that do not answer. */
-#include <math.h>
-#include <signal.h>
-#include <stdbool.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "agent/client/conn/client.h"
 #include "agent/launch/process/observe.h"
@@ -17,7 +9,6 @@
 #include "replay/sampler.h"
 #include "replay/writer.h"
 #include "tests/support/asked.h"
-#include "tests/support/fixture.h"
 #include "tests/support/shardbed.h"
 
 #define SHARDS 3u
@@ -42,17 +33,15 @@ static void fill(struct fixture *f)
 {
     rp_column columns[] = {{.name = "number", .dtype = RP_DTYPE_INT32}};
     rp_slice slice = {.column = 0, .count = 1, .start = -1, .squeeze = 1};
-    rp_error err = {0};
-    rp_writer *writer = rp_writer_new(f->client, columns, 1, NULL, WAIT, &err);
-    assert_non_null(writer);
+    rp_writer *writer = must(rp_writer_new(f->client, columns, 1, NULL, WAIT, &err));
     for (int32_t i = 0; i < (int32_t)ITEMS; i++) {
         const void *values[] = {&i};
-        ok(rp_writer_append(writer, values, WAIT, &err), &err);
-        ok(rp_writer_item(writer, "uniform", 1, &slice, 1, WAIT, &f->keys[i], &err), &err);
-        ok(rp_writer_end_episode(writer, RP_END_GO, WAIT, &err), &err);
+        ok(rp_writer_append(writer, values, WAIT, &err));
+        ok(rp_writer_item(writer, "uniform", 1, &slice, 1, WAIT, &f->keys[i], &err));
+        ok(rp_writer_end_episode(writer, RP_END_GO, WAIT, &err));
         f->by_shard[f->keys[i] >> 56]++;
     }
-    ok(rp_writer_flush(writer, 0, WAIT, &err), &err);
+    ok(rp_writer_flush(writer, 0, WAIT, &err));
     f->writer = writer;
 }
 
@@ -72,8 +61,7 @@ static int teardown(void **state)
 {
     struct fixture *f = *state;
     char command[120];
-    rp_error err = {0};
-    ok(rp_writer_destroy(&f->writer, WAIT, &err), &err);
+    ok(rp_writer_destroy(&f->writer, WAIT, &err));
     rp_client_destroy(&f->client);
     shardbed_stop(&f->shards);
     snprintf(command, sizeof command, "rm -rf /tmp/rp-shard-admin-%d", (int)getpid());
@@ -85,8 +73,7 @@ static int teardown(void **state)
 static rp_info *info_of(struct fixture *f, const char *table, uint32_t sessions)
 {
     rp_info *info = NULL;
-    rp_error err = {0};
-    ok(rp_admin_info(f->client, table, sessions, WAIT, &info, &err), &err);
+    ok(rp_admin_info(f->client, table, sessions, WAIT, &info, &err));
     return info;
 }
 
@@ -149,11 +136,10 @@ CASE(a_table_is_the_sum_of_its_shards)
 CASE(all_items_are_listed_and_fetched)
 {
     rp_info *list = NULL;
-    rp_error err = {0};
     uint64_t cursor = 0;
     uint32_t total = 0, by_shard[SHARDS] = {0};
     do {
-        ok(rp_admin_list(f->client, "uniform", cursor, 20, WAIT, &list, &err), &err);
+        ok(rp_admin_list(f->client, "uniform", cursor, 20, WAIT, &list, &err));
         uint32_t n = rp_info_count(list, "items");
         for (uint32_t i = 0; i < n; i++) {
             const rp_info *item = rp_info_at(list, "items", i);
@@ -169,15 +155,15 @@ CASE(all_items_are_listed_and_fetched)
     for (uint32_t s = 0; s < SHARDS; s++)
         assert_int_equal(by_shard[s], f->by_shard[s]);
     rp_batch *batch = NULL;
-    ok(rp_admin_fetch(f->client, "uniform", f->keys, ITEMS, WAIT, &batch, &err), &err);
+    ok(rp_admin_fetch(f->client, "uniform", f->keys, ITEMS, WAIT, &batch, &err));
     rp_batch_arrays arrays = {.struct_size = sizeof arrays};
-    ok(rp_batch_get_arrays(batch, &arrays), &err);
+    ok(rp_batch_get_arrays(batch, &arrays));
     const int32_t *numbers = rp_batch_find(batch, "number")->data;
     assert_int_equal(arrays.n, ITEMS);
     for (uint32_t i = 0; i < ITEMS; i++)
         assert_int_equal(arrays.key[i], f->keys[numbers[i]]);
     rp_batch_release(&batch);
-    ok(rp_admin_fetch(f->client, "uniform", &f->keys[7], 1, WAIT, &batch, &err), &err);
+    ok(rp_admin_fetch(f->client, "uniform", &f->keys[7], 1, WAIT, &batch, &err));
     assert_int_equal(*(const int32_t *)rp_batch_find(batch, "number")->data, 7);
     rp_batch_release(&batch);
     assert_int_equal(rp_admin_list(f->client, "none", 0, 1, WAIT, &list, &err), RP_NOT_FOUND);
@@ -189,8 +175,7 @@ CASE(a_limiter_is_divided)
                                 .set = RP_LIMITER_MIN_SIZE | RP_LIMITER_ERROR_BUFFER,
                                 .min_size = 61,
                                 .error_buffer = 600};
-    rp_error err = {0};
-    ok(rp_admin_set_limiter(f->client, "ratio", &change, WAIT, NULL, &err), &err);
+    ok(rp_admin_set_limiter(f->client, "ratio", &change, WAIT, NULL, &err));
     rp_info *info = info_of(f, "ratio", 0);
     near(rp_info_real(info, "tables.0.limiter.min_size"), 61); /* 21 + 20 + 20 */
     near(rp_info_real(info, "tables.0.limiter.max_diff") - rp_info_real(info, "tables.0.limiter.min_diff"), 2 * 600);
@@ -231,15 +216,11 @@ static uint64_t samples_of(struct fixture *f)
 /* Tables without a ratio need no permits, and their samples count all the same, also after kill -9. */
 CASE(samples_are_counted)
 {
-    rp_sampler_options options = {.struct_size = sizeof options};
-    rp_error err = {0};
-    options.batch_size = 12;
-    options.on_demand = 1;
-    rp_sampler *sampler = rp_sampler_new(f->client, "uniform", &options, &err);
-    assert_non_null(sampler);
+    rp_sampler_options options = {.struct_size = sizeof options, .batch_size = 12, .on_demand = 1};
+    rp_sampler *sampler = must(rp_sampler_new(f->client, "uniform", &options, &err));
     for (uint32_t i = 0; i < 10; i++) {
         rp_batch *batch;
-        ok(rp_sampler_next(sampler, &batch, WAIT, &err), &err);
+        ok(rp_sampler_next(sampler, &batch, WAIT, &err));
         rp_batch_release(&batch);
     }
     rp_sampler_destroy(&sampler);
@@ -258,12 +239,9 @@ CASE(samples_are_counted)
 /* A sampler of a table that has no items waits for permits at shards. */
 CASE(permits_that_wait_are_shown)
 {
-    rp_sampler_options options = {.struct_size = sizeof options};
-    rp_error err = {0};
-    options.batch_size = 8;
+    rp_sampler_options options = {.struct_size = sizeof options, .batch_size = 8};
     rp_client *other = rp_client_connect(f->shards.services[0], NULL, WAIT, &err);
-    rp_sampler *sampler = rp_sampler_new(other, "ratio", &options, &err);
-    assert_non_null(sampler);
+    rp_sampler *sampler = must(rp_sampler_new(other, "ratio", &options, &err));
     struct clock clock = clock_system();
     int64_t deadline = clock_now(&clock) + WAIT * NS_PER_MS;
     while (waits_of(f, "permit") == 0)
@@ -284,9 +262,8 @@ static uint32_t count(const char *text, const char *part)
 /* A trace has each shard as a process of its own. */
 CASE(a_trace_is_of_all)
 {
-    rp_error err = {0};
     char *json = NULL;
-    ok(rp_admin_trace_json(f->client, 100, &json, &err), &err);
+    ok(rp_admin_trace_json(f->client, 100, &json, &err));
     assert_int_equal(count(json, "\"trace_us\""), SHARDS);
     for (uint32_t s = 0; s < SHARDS; s++) {
         char name[32];
@@ -300,8 +277,7 @@ CASE(a_trace_is_of_all)
 CASE(a_checkpoint_is_of_all)
 {
     rp_info *made = NULL;
-    rp_error err = {0};
-    ok(rp_admin_checkpoint(f->client, WAIT, &made, &err), &err);
+    ok(rp_admin_checkpoint(f->client, WAIT, &made, &err));
     assert_int_equal(rp_info_u64(made, "items"), ITEMS);
     assert_int_equal(rp_info_u64(made, "number"), 1);
     assert_int_equal(rp_info_count(made, "shards.shard"), SHARDS);
@@ -312,25 +288,24 @@ CASE(a_checkpoint_is_of_all)
 static int ctl(struct fixture *f, char *out, size_t size, const char *words)
 {
     const char *argv[16] = {process_env("RP_CTL"), "-e", f->shards.services[2]};
-    char copy[200], *rest = copy, err[1000];
+    char copy[200], *rest = copy, said[1000];
     uint32_t n = 3;
     snprintf(copy, sizeof copy, "%s", words);
     while (rest && n < 15)
         argv[n++] = strsep(&rest, " ");
     argv[n] = NULL;
-    return process_run(argv, out, size, err, sizeof err);
+    return process_run(argv, out, size, said, sizeof said);
 }
 
 /* Changes the ratio of one shard alone: what is left of a change that did not reach all. */
 static void change_at(struct fixture *f, uint32_t shard, double samples_per_insert)
 {
     Replay__SetLimiter body = REPLAY__SET_LIMITER__INIT;
-    rp_error err = {0};
     body.table = (char *)(uintptr_t) "ratio";
     body.has_samples_per_insert_case = REPLAY__SET_LIMITER__HAS_SAMPLES_PER_INSERT_SAMPLES_PER_INSERT;
     body.samples_per_insert = samples_per_insert;
     struct conn_message message = {.field = REPLAY__REQUEST__BODY_SET_LIMITER, .body = &body.base, .timeout_ms = WAIT};
-    ok(conn_call(client_shard(f->client, shard), &message, NULL, &err), &err);
+    ok(conn_call(client_shard(f->client, shard), &message, NULL, &err));
 }
 
 CASE(replay_ctl_shows_each_shard)
@@ -366,13 +341,12 @@ CASE(replay_ctl_shows_each_shard)
 /* Lists all items that can be had; counts shards that do not answer. */
 static uint32_t list_rest(struct fixture *f, uint32_t *missing)
 {
-    rp_error err = {0};
     uint64_t cursor = 0;
     uint32_t total = 0;
     *missing = 0;
     do {
         rp_info *list = NULL;
-        ok(rp_admin_list(f->client, "uniform", cursor, 100, WAIT, &list, &err), &err);
+        ok(rp_admin_list(f->client, "uniform", cursor, 100, WAIT, &list, &err));
         *missing += rp_info_text(list, "shards.shard.0.problem")[0] != '\0';
         total += rp_info_count(list, "items");
         cursor = rp_info_u64(list, "cursor");
@@ -385,7 +359,6 @@ static uint32_t list_rest(struct fixture *f, uint32_t *missing)
 CASE(a_shard_without_an_answer_is_named)
 {
     struct clock clock = clock_system();
-    rp_error err = {0};
     uint32_t rest = ITEMS - f->by_shard[1], missing;
     struct observe_options options = {
         .service = f->shards.services[0], .table = "uniform", .folder = f->shards.dir, .every_ns = NS_PER_S};
@@ -431,7 +404,7 @@ CASE(a_shard_without_an_answer_is_named)
     while (waits_of(f, "shard") > 0)
         assert_true(clock_now(&clock) < deadline);
     rp_info *removed = NULL;
-    ok(rp_admin_reset(f->client, "uniform", WAIT, &removed, &err), &err);
+    ok(rp_admin_reset(f->client, "uniform", WAIT, &removed, &err));
     assert_int_equal(rp_info_u64(removed, "applied"), f->by_shard[1]); /* its journal has them */
     rp_info_free(&removed);
 }

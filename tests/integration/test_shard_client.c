@@ -1,13 +1,7 @@
 /* A client of several shards against real brokers: finding them, losing them, and calls that go to one of them or to all. */
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include "agent/client/conn/client.h"
 #include "proto/base/clock.h"
@@ -16,7 +10,6 @@
 #include "replay/params.h"
 #include "replay/sampler.h"
 #include "replay/writer.h"
-#include "tests/support/fixture.h"
 #include "tests/support/process.h"
 #include "tests/support/shardbed.h"
 
@@ -60,9 +53,8 @@ static int teardown(void **state)
 
 static const rp_client_info *info_of(struct fixture *f)
 {
-    rp_error err = {0};
     f->info = (rp_client_info){.struct_size = sizeof f->info};
-    ok(rp_client_get_info(f->client, &f->info, &err), &err);
+    ok(rp_client_get_info(f->client, &f->info, &err));
     return &f->info;
 }
 
@@ -86,19 +78,18 @@ static int is_alone(void *ctx)
 static void insert(rp_client *client, const char *table, uint64_t keys[ITEMS])
 {
     rp_column column = {.name = "number", .dtype = RP_DTYPE_INT32};
-    rp_error err = {0};
     rp_writer *writer = rp_writer_new(client, &column, 1, NULL, WAIT, &err);
     uint32_t counts[SHARDS] = {0};
     if (!writer)
         fail_msg("%s", err.text);
     for (uint32_t i = 0; i < ITEMS; i++) {
         const void *value = &i;
-        ok(rp_writer_append(writer, &value, WAIT, &err), &err);
-        ok(rp_writer_item_last(writer, table, 1, 1, WAIT, &keys[i], &err), &err);
-        ok(rp_writer_end_episode(writer, RP_END_GO, WAIT, &err), &err);
+        ok(rp_writer_append(writer, &value, WAIT, &err));
+        ok(rp_writer_item_last(writer, table, 1, 1, WAIT, &keys[i], &err));
+        ok(rp_writer_end_episode(writer, RP_END_GO, WAIT, &err));
         counts[client_shard_of(client, keys[i])]++;
     }
-    ok(rp_writer_destroy(&writer, WAIT, &err), &err);
+    ok(rp_writer_destroy(&writer, WAIT, &err));
     for (uint32_t s = 0; s < SHARDS; s++)
         assert_true(counts[s] > 0);
 }
@@ -108,18 +99,17 @@ static void insert(rp_client *client, const char *table, uint64_t keys[ITEMS])
 /* Makes items, ten to an episode, until there is no room for another one. Returns the number of items. */
 static uint32_t fill(rp_writer *writer)
 {
-    rp_error err = {0};
     const void *value = &(int32_t){1};
     for (uint32_t made = 0;; made++) {
-        ok(rp_writer_append(writer, &value, WAIT, &err), &err);
+        ok(rp_writer_append(writer, &value, WAIT, &err));
         rp_status status = rp_writer_item_last(writer, "held", 1, 1, 50, NULL, &err);
         if (status != RP_OK) {
             assert_int_equal(status, RP_DEADLINE_EXCEEDED);
-            ok(rp_writer_end_episode(writer, RP_END_GO, WAIT, &err), &err);
+            ok(rp_writer_end_episode(writer, RP_END_GO, WAIT, &err));
             return made;
         }
         if (made % 10 == 9)
-            ok(rp_writer_end_episode(writer, RP_END_GO, WAIT, &err), &err);
+            ok(rp_writer_end_episode(writer, RP_END_GO, WAIT, &err));
     }
 }
 
@@ -133,13 +123,11 @@ TEST(window, setup_none, teardown)
     rp_column column = {.name = "number", .dtype = RP_DTYPE_INT32};
     rp_writer_options options = {.struct_size = sizeof options, .max_in_flight_items = MOST, .batch_items = 5};
     rp_writer_info info = {.struct_size = sizeof info};
-    rp_error err = {0};
     shardbed_start(&f->bed, SHARDS, held, NULL);
     f->client = shardbed_connect(&f->bed, 0, &quick);
-    rp_writer *writer = rp_writer_new(f->client, &column, 1, &options, WAIT, &err);
-    assert_non_null(writer);
+    rp_writer *writer = must(rp_writer_new(f->client, &column, 1, &options, WAIT, &err));
     uint32_t made = fill(writer);
-    ok(rp_writer_get_info(writer, &info, &err), &err);
+    ok(rp_writer_get_info(writer, &info, &err));
     broker_process_stop(&f->bed.shards[1], SIGKILL);
     broker_process_stop(&f->bed.shards[2], SIGKILL);
     bool alone = process_await(is_alone, f);
@@ -158,18 +146,16 @@ TEST(window, setup_none, teardown)
 CASE(connect)
 {
     char names[400];
-    rp_error err = {0};
     assert_int_equal(info_of(f)->shards, SHARDS);
     assert_string_equal(f->info.endpoint, f->bed.services[0]);
     rp_client_destroy(&f->client);
     snprintf(names, sizeof names, "%s,%s", f->bed.services[2], f->bed.services[0]);
-    f->client = must(rp_client_connect(names, &quick, WAIT, &err), &err);
+    f->client = must(rp_client_connect(names, &quick, WAIT, &err));
     assert_true(process_await(is_complete, f));
 }
 
 CASE(other_settings)
 {
-    rp_error err = {0};
     rp_client_destroy(&f->client);
     broker_process_stop(&f->bed.shards[2], SIGTERM);
     broker_process_again(&f->bed.shards[2], other_tables);
@@ -197,7 +183,6 @@ CASE(other_settings)
 /* A shard is started elsewhere. A client hears of it when another shard comes back with the new list. */
 CASE(moved_shard)
 {
-    rp_error err = {0};
     uint64_t key = (uint64_t)2 << WIRE_KEY_SHARD_SHIFT;
     rp_change change;
     broker_process_fini(&f->bed.shards[2]);
@@ -208,7 +193,7 @@ CASE(moved_shard)
     shardbed_run(&f->bed, 1, tables, NULL);
     assert_true(process_await(is_complete, f));
     assert_string_equal(conn_endpoint(client_shard(f->client, 2)), f->bed.services[2]);
-    ok(rp_items_delete(f->client, "replay", &key, 1, WAIT, &change, &err), &err);
+    ok(rp_items_delete(f->client, "replay", &key, 1, WAIT, &change, &err));
     assert_int_equal(change.missing, 1);
     unlink(f->bed.services[2] + strlen("ipc://"));
 }
@@ -216,7 +201,6 @@ CASE(moved_shard)
 /* One of 16 comes late, and the client does not wait for it. */
 FIXTURE_TEST(struct fixture, sixteen, setup_none, teardown)
 {
-    rp_error err = {0};
     shardbed_prepare(&f->bed, 16);
     for (uint32_t i = 0; i < 16; i++)
         if (i != 5)
@@ -225,7 +209,7 @@ FIXTURE_TEST(struct fixture, sixteen, setup_none, teardown)
     assert_int_equal(err.status, RP_UNAVAILABLE);
     char names[400];
     snprintf(names, sizeof names, "%s,%s", f->bed.services[5], f->bed.services[15]);
-    f->client = must(rp_client_connect(names, &quick, WAIT, &err), &err);
+    f->client = must(rp_client_connect(names, &quick, WAIT, &err));
     assert_int_equal(info_of(f)->shards, 16);
     assert_true(f->info.connected_shards < 16);
     assert_int_equal(f->info.tables, 1);
@@ -237,14 +221,13 @@ FIXTURE_TEST(struct fixture, sixteen, setup_none, teardown)
 
 CASE(changes)
 {
-    rp_error err = {0};
     rp_change change;
     uint64_t keys[ITEMS];
     double priorities[ITEMS];
     insert(f->client, "replay", keys);
     for (uint32_t i = 0; i < ITEMS; i++)
         priorities[i] = 1 + i;
-    ok(rp_priorities_update(f->client, "replay", keys, priorities, ITEMS, WAIT, &change, &err), &err);
+    ok(rp_priorities_update(f->client, "replay", keys, priorities, ITEMS, WAIT, &change, &err));
     assert_int_equal(change.applied, ITEMS);
     assert_int_equal(change.missing, 0);
     priorities[7] = -1;
@@ -257,14 +240,14 @@ CASE(changes)
     rp_updater *updater =
         rp_updater_new(f->client, "replay", &(rp_updater_options){.struct_size = 16, .batch = 32}, &err);
     assert_non_null(updater);
-    ok(rp_updater_add(updater, keys, priorities, ITEMS, WAIT, NULL, &err), &err);
-    ok(rp_updater_flush(updater, WAIT, &change, &err), &err);
+    ok(rp_updater_add(updater, keys, priorities, ITEMS, WAIT, NULL, &err));
+    ok(rp_updater_flush(updater, WAIT, &change, &err));
     assert_int_equal(change.applied, ITEMS);
-    ok(rp_updater_destroy(&updater, WAIT, &err), &err);
+    ok(rp_updater_destroy(&updater, WAIT, &err));
 
-    ok(rp_items_delete(f->client, "replay", keys, ITEMS / 2, WAIT, &change, &err), &err);
+    ok(rp_items_delete(f->client, "replay", keys, ITEMS / 2, WAIT, &change, &err));
     assert_int_equal(change.applied, ITEMS / 2);
-    ok(rp_items_delete(f->client, "replay", keys, ITEMS, WAIT, &change, &err), &err);
+    ok(rp_items_delete(f->client, "replay", keys, ITEMS, WAIT, &change, &err));
     assert_int_equal(change.applied, ITEMS / 2);
     assert_int_equal(change.missing, ITEMS / 2);
 }
@@ -272,7 +255,6 @@ CASE(changes)
 /* A shard is killed: the updater goes on with the others, and ends with the shard when that is back. */
 CASE(lost_shard)
 {
-    rp_error err = {0};
     rp_change change;
     uint64_t keys[ITEMS], of_lost = 0;
     double priorities[ITEMS];
@@ -282,18 +264,17 @@ CASE(lost_shard)
         of_lost += client_shard_of(f->client, keys[i]) == 2;
     }
     rp_updater_options options = {.struct_size = sizeof options, .batch = 1, .in_flight = 1};
-    rp_updater *updater = rp_updater_new(f->client, "replay", &options, &err);
-    assert_non_null(updater);
+    rp_updater *updater = must(rp_updater_new(f->client, "replay", &options, &err));
     broker_process_stop(&f->bed.shards[2], SIGKILL);
-    ok(rp_updater_add(updater, keys, priorities, ITEMS, WAIT, NULL, &err), &err);
+    ok(rp_updater_add(updater, keys, priorities, ITEMS, WAIT, NULL, &err));
     assert_int_equal(rp_updater_flush(updater, 100, &change, &err), RP_DEADLINE_EXCEEDED);
     assert_non_null(strstr(err.text, "shard 2"));
     assert_null(strstr(err.text, "shard 1"));
     broker_process_again(&f->bed.shards[2], NULL);
-    ok(rp_updater_flush(updater, WAIT, &change, &err), &err);
+    ok(rp_updater_flush(updater, WAIT, &change, &err));
     assert_int_equal(change.applied, ITEMS - of_lost);
     assert_int_equal(change.missing, of_lost); /* it came back empty */
-    ok(rp_updater_destroy(&updater, WAIT, &err), &err);
+    ok(rp_updater_destroy(&updater, WAIT, &err));
     assert_int_equal(info_of(f)->connected_shards, SHARDS);
     assert_int_equal(f->info.reconnects, 1);
 }
@@ -310,8 +291,7 @@ static uint64_t version_at(struct fixture *f, uint32_t shard)
     body.head = true;
     struct conn_message message = {.field = REPLAY__REQUEST__BODY_PARAMS_GET, .body = &body.base, .timeout_ms = WAIT};
     struct conn_reply *reply = NULL;
-    rp_error err = {0};
-    ok(conn_call(client_shard(f->client, shard), &message, &reply, &err), &err);
+    ok(conn_call(client_shard(f->client, shard), &message, &reply, &err));
     Replay__Reply *wire;
     conn_reply_read(reply, &wire, &err);
     assert_non_null(wire);
@@ -330,8 +310,7 @@ static void expect_version(struct fixture *f, uint64_t version)
 static void take(rp_subscriber *subscriber, uint64_t version, const char *text)
 {
     rp_params *params = NULL;
-    rp_error err = {0};
-    ok(rp_subscriber_take(subscriber, WAIT, &params, &err), &err);
+    ok(rp_subscriber_take(subscriber, WAIT, &params, &err));
     assert_int_equal(rp_params_slot(params)->version, version);
     assert_memory_equal(rp_params_slot(params)->data, text, strlen(text));
     rp_params_release(&params);
@@ -352,13 +331,12 @@ static int reads_elsewhere(void *ctx)
 /* All shards have one version, also after one of them, or shard 0, came back without any. */
 CASE(params)
 {
-    rp_error err = {0};
     rp_params *params = NULL;
     uint64_t version = 0;
-    ok(rp_params_put(f->client, "policy", "one", 3, WAIT, &version, &err), &err);
+    ok(rp_params_put(f->client, "policy", "one", 3, WAIT, &version, &err));
     assert_int_equal(version, 1);
     expect_version(f, 1);
-    ok(rp_params_get(f->client, "policy", 0, 0, &params, &err), &err);
+    ok(rp_params_get(f->client, "policy", 0, 0, &params, &err));
     assert_int_equal(rp_params_slot(params)->version, 1);
     rp_params_release(&params);
     assert_int_equal(rp_params_get(f->client, "policy", 1, 50, &params, &err), RP_DEADLINE_EXCEEDED);
@@ -372,8 +350,8 @@ CASE(params)
         (void)client_move_nearest(f->client, client_nearest(f->client));
     broker_process_stop(&f->bed.shards[2], SIGKILL);
     assert_true(process_await(is_degraded, f));
-    ok(rp_publisher_put(publisher, "two", 3, &err), &err);
-    ok(rp_publisher_flush(publisher, WAIT, &version, &err), &err);
+    ok(rp_publisher_put(publisher, "two", 3, &err));
+    ok(rp_publisher_flush(publisher, WAIT, &version, &err));
     assert_int_equal(version, 2);
     take(subscriber, 2, "two"); /* from another shard */
     assert_true(process_await(reads_elsewhere, f));
@@ -388,14 +366,14 @@ CASE(params)
     broker_process_again(&f->bed.shards[0], NULL);
     assert_true(process_await(is_complete, f));
     assert_true(process_await(all_have_two, f));
-    ok(rp_publisher_destroy(&publisher, WAIT, &err), &err);
+    ok(rp_publisher_destroy(&publisher, WAIT, &err));
     rp_subscriber_destroy(&subscriber);
 
     /* Nobody knows the block any more, but the others know the version. */
     broker_process_stop(&f->bed.shards[0], SIGKILL);
     broker_process_again(&f->bed.shards[0], NULL);
     assert_true(process_await(is_complete, f));
-    ok(rp_params_put(f->client, "policy", "three", 5, WAIT, &version, &err), &err);
+    ok(rp_params_put(f->client, "policy", "three", 5, WAIT, &version, &err));
     assert_int_equal(version, 3);
     expect_version(f, 3);
 }
@@ -403,20 +381,18 @@ CASE(params)
 /* A client that has nothing finds what another shard than its own has. */
 CASE(params_at_one)
 {
-    rp_error err = {0};
     rp_params *params = NULL;
-    ok(rp_params_put(f->client, "policy", "one", 3, WAIT, NULL, &err), &err);
+    ok(rp_params_put(f->client, "policy", "one", 3, WAIT, NULL, &err));
     for (uint32_t i = 1; i < SHARDS; i++) {
         broker_process_stop(&f->bed.shards[i], SIGKILL);
         broker_process_again(&f->bed.shards[i], NULL);
     }
     assert_true(process_await(is_complete, f));
-    rp_subscriber *subscriber = rp_subscriber_new(f->client, "policy", 0, &err);
-    assert_non_null(subscriber);
+    rp_subscriber *subscriber = must(rp_subscriber_new(f->client, "policy", 0, &err));
     take(subscriber, 1, "one");
     rp_subscriber_destroy(&subscriber);
     (void)client_move_nearest(f->client, client_nearest(f->client));
-    ok(rp_params_get(f->client, "policy", 0, 0, &params, &err), &err);
+    ok(rp_params_get(f->client, "policy", 0, 0, &params, &err));
     rp_params_release(&params);
 }
 
@@ -425,7 +401,6 @@ static void put_at(struct fixture *f, uint32_t shard, uint64_t version, const ch
 {
     Replay__ParamsPut body = REPLAY__PARAMS_PUT__INIT;
     zmq_msg_t payload;
-    rp_error err = {0};
     zmq_msg_init_size(&payload, strlen(text));
     memcpy(zmq_msg_data(&payload), text, strlen(text));
     body.name = (char *)(uintptr_t) "policy";
@@ -435,7 +410,7 @@ static void put_at(struct fixture *f, uint32_t shard, uint64_t version, const ch
                                    .payload = &payload,
                                    .n_payload = 1,
                                    .timeout_ms = WAIT};
-    ok(conn_call(client_shard(f->client, shard), &message, NULL, &err), &err);
+    ok(conn_call(client_shard(f->client, shard), &message, NULL, &err));
     zmq_msg_close(&payload);
 }
 
@@ -455,12 +430,10 @@ static int has_polled(void *ctx)
 /* A subscriber never goes back to the older version of a slower shard, unless all shards count anew. */
 CASE(params_of_a_slow_shard)
 {
-    rp_error err = {0};
     uint32_t fast = client_nearest(f->client), slow = (fast + 1) % SHARDS;
     put_at(f, fast, 7, "seven");
     put_at(f, slow, 6, "six");
-    rp_subscriber *subscriber = rp_subscriber_new(f->client, "policy", 0, &err);
-    assert_non_null(subscriber);
+    rp_subscriber *subscriber = must(rp_subscriber_new(f->client, "policy", 0, &err));
     take(subscriber, 7, "seven");
     assert_true(process_await(has_polled, &(struct polls){subscriber, 2})); /* the same shard, for another */
     assert_int_equal(client_move_nearest(f->client, fast), slow);
@@ -495,7 +468,6 @@ CASE(params_of_a_slow_shard)
 /* A get does not go back either. Shard 0 knows whether versions count anew. */
 CASE(get_of_a_slow_shard)
 {
-    rp_error err = {0};
     rp_params *params = NULL;
     put_at(f, 0, 7, "seven");
     for (uint32_t i = 1; i < SHARDS; i++)
@@ -503,10 +475,10 @@ CASE(get_of_a_slow_shard)
     while (client_nearest(f->client) != 2)
         (void)client_move_nearest(f->client, client_nearest(f->client));
     assert_int_equal(rp_params_get(f->client, "policy", 7, 0, &params, &err), RP_DEADLINE_EXCEEDED);
-    ok(rp_params_get(f->client, "policy", 5, 0, &params, &err), &err);
+    ok(rp_params_get(f->client, "policy", 5, 0, &params, &err));
     assert_int_equal(rp_params_slot(params)->version, 6);
     rp_params_release(&params);
-    ok(rp_params_get(f->client, "policy", 9, 0, &params, &err), &err); /* nobody has more than 7 */
+    ok(rp_params_get(f->client, "policy", 9, 0, &params, &err)); /* nobody has more than 7 */
     assert_int_equal(rp_params_slot(params)->version, 7);
     rp_params_release(&params);
 }
@@ -526,7 +498,6 @@ struct rivals {
 static void *rival_run(void *ctx)
 {
     struct rival *self = ctx;
-    rp_error err = {0};
     rp_publisher *publisher = rp_publisher_new(self->client, "policy", &err);
     bool good = publisher != NULL;
     for (uint32_t i = 0; i < PUTS && good; i++) {
@@ -560,11 +531,9 @@ CASE(rival_publishers)
     static bool seen[2][PUBLISHERS * PUTS];
     uint64_t last[2] = {0};
     uint32_t wrong = 0;
-    rp_error err = {0};
     pthread_t threads[PUBLISHERS];
     rp_params *params = NULL;
-    rp_subscriber *subscriber = rp_subscriber_new(f->client, "policy", 0, &err);
-    assert_non_null(subscriber);
+    rp_subscriber *subscriber = must(rp_subscriber_new(f->client, "policy", 0, &err));
     for (uint32_t i = 0; i < PUBLISHERS; i++) {
         all.rivals[i] = (struct rival){&all, shardbed_connect(&f->bed, i % SHARDS, &quick)};
         assert_int_equal(pthread_create(&threads[i], NULL, rival_run, &all.rivals[i]), 0);
@@ -592,7 +561,6 @@ CASE(rival_publishers)
 /* A put that waits for a silent shard names that one, and not a shard that is away and need not have it. */
 CASE(put_at_a_silent_shard)
 {
-    rp_error err = {0};
     broker_process_stop(&f->bed.shards[1], SIGKILL);
     assert_true(process_await(is_degraded, f));
     kill(f->bed.shards[2].pid, SIGSTOP);
@@ -606,7 +574,6 @@ CASE(put_at_a_silent_shard)
 /* A sampler that waits for a silent shard names that shard. */
 FIXTURE_TEST(struct fixture, silent_shard_is_named, setup_none, teardown)
 {
-    rp_error err = {0};
     rp_batch *batch;
     rp_sampler_options options = {.struct_size = sizeof options};
     static const char both[] =
@@ -621,9 +588,8 @@ FIXTURE_TEST(struct fixture, silent_shard_is_named, setup_none, teardown)
         insert(f->client, sources[t], keys);
         options = (rp_sampler_options){.struct_size = sizeof options};
         options.batch_size = 50;
-        rp_sampler *sampler = rp_sampler_new(f->client, sources[t], &options, &err);
-        assert_non_null(sampler);
-        ok(rp_sampler_next(sampler, &batch, WAIT, &err), &err);
+        rp_sampler *sampler = must(rp_sampler_new(f->client, sources[t], &options, &err));
+        ok(rp_sampler_next(sampler, &batch, WAIT, &err));
         rp_batch_release(&batch);
         kill(f->bed.shards[2].pid, SIGSTOP);
         while (rp_sampler_next(sampler, &batch, 300, &err) == RP_OK)
@@ -642,13 +608,11 @@ FIXTURE_TEST(struct fixture, silent_shard_is_named, setup_none, teardown)
 
 CASE(counters)
 {
-    rp_error err = {0};
     int64_t value;
-    ok(rp_counter_add(f->client, "steps", 5, WAIT, &value, &err), &err);
-    ok(rp_counter_add(f->client, "steps", 2, WAIT, &value, &err), &err);
+    ok(rp_counter_add(f->client, "steps", 5, WAIT, &value, &err));
+    ok(rp_counter_add(f->client, "steps", 2, WAIT, &value, &err));
     assert_int_equal(value, 7);
-    rp_reduce *group = rp_reduce_join(f->client, "learners", WAIT, &err);
-    assert_non_null(group);
+    rp_reduce *group = must(rp_reduce_join(f->client, "learners", WAIT, &err));
     broker_process_stop(&f->bed.shards[0], SIGKILL);
     assert_true(process_await(is_degraded, f));
     assert_int_equal(rp_counter_add(f->client, "steps", 1, 50, &value, &err), RP_UNAVAILABLE);
@@ -665,9 +629,9 @@ CASE(counters)
 static void ctl_key(const char *a, const char *b, const char *c, const char *d, const char *e, const char *f)
 {
     const char *const argv[] = {process_env("RP_CTL"), "key", a, b, c, d, e, f, NULL};
-    char err[512];
-    if (process_run(argv, NULL, 0, err, sizeof err) != 0)
-        fail_msg("key %s: %s", a, err);
+    char said[512];
+    if (process_run(argv, NULL, 0, said, sizeof said) != 0)
+        fail_msg("key %s: %s", a, said);
 }
 
 /* Reads the public key of a key file, or of a broker's folder. */
@@ -679,17 +643,16 @@ static void public_key(const char *path, char out[41])
     assert_int_equal(sscanf(text, "%*s %40s", out), 1);
 }
 
-static rp_client *connect_with(const struct fixture *f, const char *key_file, rp_error *err)
+static rp_client *connect_with(const struct fixture *f, const char *key_file, rp_error *error)
 {
     rp_client_options options = {.struct_size = sizeof options, .backoff_min_ms = 5, .key_file = key_file};
-    return rp_client_connect(f->bed.services[0], &options, WAIT, err);
+    return rp_client_connect(f->bed.services[0], &options, WAIT, error);
 }
 
 /* Every shard has a key of its own, and the client's key file names them all, in another order than that of the shards. */
 FIXTURE_TEST(struct fixture, keys, setup_none, teardown)
 {
     char file[128], folder[128], more[300], own[41], broker[41];
-    rp_error err = {0};
     shardbed_prepare(&f->bed, SHARDS);
     snprintf(file, sizeof file, "%s/client.key", f->bed.dir);
     for (uint32_t i = 0; i < SHARDS; i++) {
@@ -712,9 +675,9 @@ FIXTURE_TEST(struct fixture, keys, setup_none, teardown)
         public_key(folder, broker);
         ctl_key("trust", file, broker, NULL, NULL, NULL);
     }
-    f->client = must(connect_with(f, file, &err), &err);
+    f->client = must(connect_with(f, file, &err));
     assert_true(process_await(is_complete, f));
-    ok(rp_params_put(f->client, "policy", "one", 3, WAIT, NULL, &err), &err);
+    ok(rp_params_put(f->client, "policy", "one", 3, WAIT, NULL, &err));
     expect_version(f, 1);
     const char *const argv[] = {"/bin/rm", "-rf", f->bed.dir, NULL};
     shardbed_stop(&f->bed);
@@ -725,10 +688,8 @@ FIXTURE_TEST(struct fixture, keys, setup_none, teardown)
 
 CASE(fork)
 {
-    rp_error err = {0};
     uint64_t key = UINT64_C(2) << WIRE_KEY_SHARD_SHIFT;
-    rp_updater *updater = rp_updater_new(f->client, "replay", NULL, &err);
-    assert_non_null(updater);
+    rp_updater *updater = must(rp_updater_new(f->client, "replay", NULL, &err));
     int64_t start_ns = clock_ns();
     pid_t child = fork();
     if (child == 0) {
@@ -746,7 +707,7 @@ CASE(fork)
     assert_int_equal(waitpid(child, &status, 0), child);
     assert_true(WIFEXITED(status));
     assert_int_equal(WEXITSTATUS(status), 0);
-    ok(rp_updater_destroy(&updater, WAIT, &err), &err);
+    ok(rp_updater_destroy(&updater, WAIT, &err));
     bool stalled = clock_ns() - start_ns > NS_PER_S; /* a connection may be lost then */
     assert_true(process_await(is_complete, f));
     if (!stalled)

@@ -1,15 +1,7 @@
 /* Writers and samplers over four real shards: one table, the right probabilities, one ratio, and shards that die. */
-#include <math.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
-#include <stdbool.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "proto/base/clock.h"
 #include "replay/admin.h"
@@ -17,7 +9,6 @@
 #include "replay/sampler.h"
 #include "replay/writer.h"
 #include "tests/support/asked.h"
-#include "tests/support/fixture.h"
 #include "tests/support/shardbed.h"
 
 #define SHARDS 4u
@@ -75,38 +66,36 @@ static int teardown(void **state)
 static rp_writer *new_writer(rp_client *client)
 {
     rp_column columns[] = {{.name = "number", .dtype = RP_DTYPE_INT32}};
-    rp_error err = {0};
-    rp_writer *writer = must(rp_writer_new(client, columns, 1, NULL, WAIT, &err), &err);
+    rp_writer *writer = must(rp_writer_new(client, columns, 1, NULL, WAIT, &err));
     return writer;
 }
 
 /* Inserts one item, an episode of its own. */
 static rp_status insert_one(rp_writer *writer, const char *table, int32_t number, double priority, int64_t timeout_ms,
-                            uint64_t *key, rp_error *err)
+                            uint64_t *key, rp_error *error)
 {
     const void *values[] = {&number};
     rp_slice slice = {.column = 0, .count = 1, .start = -1, .squeeze = 1};
-    rp_status status = rp_writer_append(writer, values, timeout_ms, err);
+    rp_status status = rp_writer_append(writer, values, timeout_ms, error);
     if (status == RP_OK)
-        status = rp_writer_item(writer, table, priority, &slice, 1, timeout_ms, key, err);
-    return status == RP_OK ? rp_writer_end_episode(writer, RP_END_GO, timeout_ms, err) : status;
+        status = rp_writer_item(writer, table, priority, &slice, 1, timeout_ms, key, error);
+    return status == RP_OK ? rp_writer_end_episode(writer, RP_END_GO, timeout_ms, error) : status;
 }
 
 /* Inserts numbers first ... first + n - 1 and waits until they are in the table. Counts items by shard. */
 static void insert(rp_client *client, const char *table, int32_t first, uint32_t n, uint32_t *by_shard)
 {
     rp_writer *writer = new_writer(client);
-    rp_error err = {0};
     for (uint32_t i = 0; i < n; i++) {
         uint64_t key;
-        ok(insert_one(writer, table, first + (int32_t)i, 1 + i % 3, WAIT, &key, &err), &err);
+        ok(insert_one(writer, table, first + (int32_t)i, 1 + i % 3, WAIT, &key, &err));
         if (by_shard)
             by_shard[key >> 56]++;
         if (i % 64 == 63)
-            ok(rp_writer_flush(writer, 0, WAIT, &err), &err);
+            ok(rp_writer_flush(writer, 0, WAIT, &err));
     }
-    ok(rp_writer_flush(writer, 0, WAIT, &err), &err);
-    ok(rp_writer_destroy(&writer, WAIT, &err), &err);
+    ok(rp_writer_flush(writer, 0, WAIT, &err));
+    ok(rp_writer_destroy(&writer, WAIT, &err));
 }
 
 static const int32_t *numbers(const rp_batch *batch)
@@ -124,11 +113,10 @@ static rp_batch_arrays arrays_of(const rp_batch *batch)
 static rp_sampler *new_sampler(rp_client *client, const char *table, uint32_t batch, uint32_t on_demand)
 {
     rp_sampler_options options = {.struct_size = sizeof options};
-    rp_error err = {0};
     options.batch_size = batch;
     options.on_demand = on_demand;
     options.beta = 1;
-    rp_sampler *sampler = must(rp_sampler_new(client, table, &options, &err), &err);
+    rp_sampler *sampler = must(rp_sampler_new(client, table, &options, &err));
     return sampler;
 }
 
@@ -143,13 +131,12 @@ CASE(items_of_all_shards_are_sampled_by_priority)
     for (uint32_t s = 0; s < SHARDS; s++)
         assert_in_range(by_shard[s], 40, 120);
     rp_sampler *sampler = new_sampler(f->client, "prioritized", BATCH, 0);
-    rp_error err = {0};
     double total = 0; /* priorities 1, 2, 3 in turn */
     for (uint32_t i = 0; i < ITEMS; i++)
         total += 1 + i % 3;
     for (uint32_t b = 0; b < BATCHES; b++) {
         rp_batch *batch;
-        ok(rp_sampler_next(sampler, &batch, WAIT, &err), &err);
+        ok(rp_sampler_next(sampler, &batch, WAIT, &err));
         rp_batch_arrays arrays = arrays_of(batch);
         assert_int_equal(arrays.n, BATCH);
         assert_non_null(arrays.shard);
@@ -183,14 +170,12 @@ struct changer {
 static void *change_masses(void *arg)
 {
     struct changer *self = arg;
-    rp_error err = {0};
     double priorities[256];
     for (uint32_t turn = 0; !self->stop; turn++) {
         uint32_t s = turn / 2 % SHARDS;
         for (uint32_t i = 0; i < self->n[s]; i++)
             priorities[i] = turn % 2 ? 1 : 8;
-        ok(rp_priorities_update(self->client, "prioritized", self->keys[s], priorities, self->n[s], WAIT, NULL, &err),
-           &err);
+        ok(rp_priorities_update(self->client, "prioritized", self->keys[s], priorities, self->n[s], WAIT, NULL, &err));
     }
     return NULL;
 }
@@ -201,23 +186,22 @@ CASE(weights_are_exact_while_masses_change)
 {
     enum { ITEMS = 240, BATCHES = 1500, BATCH = 64 };
     struct changer changer = {.client = f->client};
-    rp_error err = {0};
     rp_batch *batch;
     double sum[SHARDS] = {0}, squares[SHARDS] = {0};
     rp_writer *writer = new_writer(f->client);
     for (int32_t i = 0; i < ITEMS; i++) {
         uint64_t key;
-        ok(insert_one(writer, "prioritized", i, 1, WAIT, &key, &err), &err);
+        ok(insert_one(writer, "prioritized", i, 1, WAIT, &key, &err));
         changer.keys[key >> 56][changer.n[key >> 56]++] = key;
     }
-    ok(rp_writer_destroy(&writer, WAIT, &err), &err);
+    ok(rp_writer_destroy(&writer, WAIT, &err));
     pthread_t thread;
     assert_int_equal(pthread_create(&thread, NULL, change_masses, &changer), 0);
     rp_sampler *samplers[] = {new_sampler(f->client, "prioritized", BATCH, 0),
                               new_sampler(f->client, "prioritized", BATCH, 1)};
     for (uint32_t b = 0; b < BATCHES; b++) {
         double here[SHARDS] = {0};
-        ok(rp_sampler_next(samplers[b % 8 == 0], &batch, WAIT, &err), &err);
+        ok(rp_sampler_next(samplers[b % 8 == 0], &batch, WAIT, &err));
         rp_batch_arrays arrays = arrays_of(batch);
         for (uint32_t i = 0; i < BATCH; i++)
             here[arrays.shard[i]] += 1 / (ITEMS * arrays.probability[i] * BATCH);
@@ -238,32 +222,9 @@ CASE(weights_are_exact_while_masses_change)
     rp_sampler_destroy(&samplers[1]);
 }
 
-CASE(updates_and_deletes_find_their_shard)
-{
-    rp_error err = {0};
-    insert(f->client, "prioritized", 0, 100, NULL);
-    rp_sampler *sampler = new_sampler(f->client, "prioritized", 64, 1);
-    rp_batch *batch;
-    ok(rp_sampler_next(sampler, &batch, WAIT, &err), &err);
-    rp_batch_arrays arrays = arrays_of(batch);
-    double priorities[64];
-    for (uint32_t i = 0; i < 64; i++)
-        priorities[i] = numbers(batch)[i] == numbers(batch)[0] ? 1 : 0;
-    rp_change change = {0};
-    ok(rp_priorities_update(f->client, "prioritized", arrays.key, priorities, 64, WAIT, &change, &err), &err);
-    assert_int_equal(change.applied, 64);
-    ok(rp_items_delete(f->client, "prioritized", arrays.key, 1, WAIT, &change, &err), &err);
-    assert_int_equal(change.applied, 1);
-    ok(rp_items_delete(f->client, "prioritized", arrays.key, 1, WAIT, &change, &err), &err);
-    assert_int_equal(change.missing, 1);
-    rp_batch_release(&batch);
-    rp_sampler_destroy(&sampler);
-}
-
 /* The sum of samples stays within the ratio and its buffer, and a starved sampler says why. */
 CASE(the_ratio_holds_over_all_shards)
 {
-    rp_error err = {0};
     enum { ITEMS = 600, BATCH = 50 };
     insert(f->client, "ratio", 0, 200, NULL);
     rp_sampler *sampler = new_sampler(f->client, "ratio", BATCH, 1);
@@ -277,7 +238,7 @@ CASE(the_ratio_holds_over_all_shards)
     assert_int_equal(sampled, most);
     assert_int_equal(rp_sampler_next(sampler, &batch, 200, &err), RP_DEADLINE_EXCEEDED);
     insert(f->client, "ratio", 200, 100, NULL);
-    ok(rp_sampler_next(sampler, &batch, WAIT, &err), &err);
+    ok(rp_sampler_next(sampler, &batch, WAIT, &err));
     rp_batch_release(&batch);
     rp_sampler_destroy(&sampler);
 }
@@ -285,17 +246,13 @@ CASE(the_ratio_holds_over_all_shards)
 /* All items come out of a queue, each once; and so they do where a sample removes its items, whatever shard has run out of them. */
 CASE(a_queue_gives_each_item_once)
 {
-    rp_error err = {0};
     enum { ITEMS = 500 };
     for (uint32_t t = 0; t < 2; t++) {
         uint32_t seen[ITEMS] = {0}, got = 0;
         const char *table = t ? "once" : "queue";
         insert(f->client, table, 0, ITEMS, NULL);
-        rp_sampler_options options = {.struct_size = sizeof options};
-        options.batch_size = 50;
-        options.max_samples = ITEMS;
-        rp_sampler *sampler = rp_sampler_new(f->client, table, &options, &err);
-        assert_non_null(sampler);
+        rp_sampler_options options = {.struct_size = sizeof options, .batch_size = 50, .max_samples = ITEMS};
+        rp_sampler *sampler = must(rp_sampler_new(f->client, table, &options, &err));
         for (rp_batch *batch; rp_sampler_next(sampler, &batch, WAIT, &err) == RP_OK; rp_batch_release(&batch))
             for (uint32_t i = 0; i < arrays_of(batch).n; i++, got++)
                 seen[numbers(batch)[i]]++;
@@ -316,9 +273,8 @@ static const char *await_waits(rp_client *client, const char *table, uint32_t n)
     int64_t deadline = clock_now(&clock) + WAIT * NS_PER_MS;
     for (uint32_t seen = n + 1; seen != n;) {
         rp_info *waits = NULL;
-        rp_error err = {0};
         assert_true(clock_now(&clock) < deadline);
-        ok(rp_admin_why(client, WAIT, &waits, &err), &err);
+        ok(rp_admin_why(client, WAIT, &waits, &err));
         seen = 0;
         for (uint32_t i = 0; i < rp_info_count(waits, "waits"); i++) {
             const rp_info *wait = rp_info_at(waits, "waits", i);
@@ -336,7 +292,6 @@ static const char *await_waits(rp_client *client, const char *table, uint32_t n)
 /* A sampler waits for all shards together: no shard has a request of it, and each tells of it. */
 CASE(min_size_counts_the_items_of_all_shards)
 {
-    rp_error err = {0};
     insert(f->client, "late", 0, 99, NULL);
     rp_sampler *sampler = new_sampler(f->client, "late", 10, 1), *other = new_sampler(f->client, "late", 10, 0);
     rp_batch *batch;
@@ -347,7 +302,7 @@ CASE(min_size_counts_the_items_of_all_shards)
     insert(f->client, "late", 99, 1, NULL);
     await_waits(f->client, "late", 0);
     rp_sampler_destroy(&other);
-    ok(rp_sampler_next(sampler, &batch, WAIT, &err), &err);
+    ok(rp_sampler_next(sampler, &batch, WAIT, &err));
     rp_batch_release(&batch);
     rp_sampler_destroy(&sampler);
 }
@@ -355,24 +310,23 @@ CASE(min_size_counts_the_items_of_all_shards)
 /* One item is enough for min_size 1, wherever it is; and items without priority are as likely as each other. */
 CASE(few_items_and_no_priorities)
 {
-    rp_error err = {0};
     rp_writer *writer = new_writer(f->client);
     rp_sampler *sampler = new_sampler(f->client, "prioritized", 10, 1);
     rp_batch *batch;
     for (int32_t i = 0; i < 40; i += i ? 39 : 1) {
         for (int32_t k = 0; k < (i ? 39 : 1); k++) {
             uint64_t key;
-            ok(insert_one(writer, "prioritized", i + k, 0, WAIT, &key, &err), &err);
+            ok(insert_one(writer, "prioritized", i + k, 0, WAIT, &key, &err));
         }
-        ok(rp_writer_flush(writer, 0, WAIT, &err), &err);
-        ok(rp_sampler_next(sampler, &batch, WAIT, &err), &err);
+        ok(rp_writer_flush(writer, 0, WAIT, &err));
+        ok(rp_sampler_next(sampler, &batch, WAIT, &err));
         rp_batch_arrays arrays = arrays_of(batch);
         assert_int_equal(arrays.n, 10);
         for (uint32_t k = 0; k < arrays.n; k++)
             assert_true(arrays.weight[k] > 0 && arrays.weight[k] <= 1);
         rp_batch_release(&batch);
     }
-    ok(rp_writer_destroy(&writer, WAIT, &err), &err);
+    ok(rp_writer_destroy(&writer, WAIT, &err));
     rp_sampler_destroy(&sampler);
     /* They count, although nobody has paid for them. */
     assert_int_equal(asked_table(f->client, "prioritized", "limiter.samples"), 20);
@@ -381,7 +335,6 @@ CASE(few_items_and_no_priorities)
 /* A sampler and a writer go on while a shard is dead, and take it back. */
 CASE(a_shard_dies_and_comes_back)
 {
-    rp_error err = {0};
     struct clock clock = clock_system();
     insert(f->client, "uniform", 0, 400, NULL);
     rp_sampler *sampler = new_sampler(f->client, "uniform", 64, 0);
@@ -391,7 +344,7 @@ CASE(a_shard_dies_and_comes_back)
     broker_process_stop(&f->shards.shards[1], SIGKILL);
     for (uint32_t i = 0; i < 300; i++) {
         int64_t start = clock_now(&clock);
-        ok(rp_sampler_next(sampler, &batch, WAIT, &err), &err);
+        ok(rp_sampler_next(sampler, &batch, WAIT, &err));
         longest = clock_now(&clock) - start > longest ? clock_now(&clock) - start : longest;
         rp_batch_release(&batch);
     }
@@ -400,28 +353,28 @@ CASE(a_shard_dies_and_comes_back)
     rp_writer *writer = new_writer(f->client);
     for (int32_t i = 0; i < 100; i++) {
         uint64_t key;
-        ok(insert_one(writer, "uniform", 1000 + i, 1, WAIT, &key, &err), &err);
+        ok(insert_one(writer, "uniform", 1000 + i, 1, WAIT, &key, &err));
         assert_int_not_equal(key >> 56, 1);
     }
-    ok(rp_writer_flush(writer, 0, WAIT, &err), &err);
+    ok(rp_writer_flush(writer, 0, WAIT, &err));
     broker_process_again(&f->shards.shards[1], NULL); /* empty */
     for (double end = seconds_now() + WAIT / 1000.0; seconds_now() < end && !seen[1];) {
         uint64_t key;
-        ok(insert_one(writer, "uniform", 2000, 1, WAIT, &key, &err), &err);
+        ok(insert_one(writer, "uniform", 2000, 1, WAIT, &key, &err));
         seen[key >> 56] = true;
-        ok(rp_writer_flush(writer, 0, WAIT, &err), &err);
+        ok(rp_writer_flush(writer, 0, WAIT, &err));
     }
     assert_true(seen[1]);
     bool back = false;
     for (double end = seconds_now() + WAIT / 1000.0; seconds_now() < end && !back;) {
-        ok(rp_sampler_next(sampler, &batch, WAIT, &err), &err);
+        ok(rp_sampler_next(sampler, &batch, WAIT, &err));
         rp_batch_arrays arrays = arrays_of(batch);
         for (uint32_t k = 0; k < arrays.n; k++)
             back = back || arrays.shard[k] == 1;
         rp_batch_release(&batch);
     }
     assert_true(back);
-    ok(rp_writer_destroy(&writer, WAIT, &err), &err);
+    ok(rp_writer_destroy(&writer, WAIT, &err));
     rp_sampler_destroy(&sampler);
 }
 
@@ -429,12 +382,11 @@ CASE(a_shard_dies_and_comes_back)
 static double longest_wait(rp_sampler *sampler, uint32_t batches)
 {
     struct clock clock = clock_system();
-    rp_error err = {0};
     int64_t longest = 0;
     for (uint32_t i = 0; i < batches; i++) {
         rp_batch *batch;
         int64_t before = clock_now(&clock);
-        ok(rp_sampler_next(sampler, &batch, WAIT, &err), &err);
+        ok(rp_sampler_next(sampler, &batch, WAIT, &err));
         longest = clock_now(&clock) - before > longest ? clock_now(&clock) - before : longest;
         rp_batch_release(&batch);
     }
@@ -445,7 +397,6 @@ static double longest_wait(rp_sampler *sampler, uint32_t batches)
 static uint32_t take(rp_sampler *sampler, uint32_t most, int64_t timeout_ms, uint32_t *seen)
 {
     uint32_t got = 0;
-    rp_error err = {0};
     for (rp_batch *batch; got < most && rp_sampler_next(sampler, &batch, timeout_ms, &err) == RP_OK;
          rp_batch_release(&batch))
         for (uint32_t i = 0; i < arrays_of(batch).n; i++, got++)
@@ -460,10 +411,8 @@ static void check_items_of_a_silent_shard(struct fixture *f, const char *table, 
 {
     enum { ITEMS = 600 };
     uint32_t seen[ITEMS] = {0};
-    rp_error err = {0};
     insert(f->client, table, 0, ITEMS, NULL);
-    rp_sampler *sampler = rp_sampler_new(f->client, table, &options, &err);
-    assert_non_null(sampler);
+    rp_sampler *sampler = must(rp_sampler_new(f->client, table, &options, &err));
     uint32_t got = take(sampler, 16, WAIT, seen);
     kill(f->shards.shards[3].pid, SIGSTOP);
     for (uint32_t i = 0; i < 14; i++) { /* the others still have items when it is found out that the shard is away */
@@ -508,13 +457,11 @@ CASE(a_stream_ends_after_its_last_row)
     for (uint32_t i = 0; i < 3; i++) {
         uint32_t flexible = i > 0, times = i / 2 + 1, seen[ITEMS] = {0}, got = 0;
         rp_sampler_options options = {.struct_size = sizeof options};
-        rp_error err = {0};
         options.batch_size = 40;
         options.fill = flexible ? RP_FILL_AT_ONCE : RP_FILL_WAIT;
         options.end_after_ms = TIMEOUT_MS;
         insert(f->client, names[i / 2], 0, ITEMS, NULL);
-        rp_sampler *sampler = rp_sampler_new(f->client, names[i / 2], &options, &err);
-        assert_non_null(sampler);
+        rp_sampler *sampler = must(rp_sampler_new(f->client, names[i / 2], &options, &err));
         double last = seconds_now(), longest = 0;
         for (rp_batch *batch; rp_sampler_next(sampler, &batch, -1, &err) == RP_OK; rp_batch_release(&batch)) {
             longest = seconds_now() - last > longest ? seconds_now() - last : longest;
@@ -538,20 +485,19 @@ CASE(a_stream_ends_after_its_last_row)
 /* A shard that is stopped and not dead: connected, and silent. */
 CASE(a_shard_that_is_silent)
 {
-    rp_error err = {0};
     struct clock clock = clock_system();
     insert(f->client, "ratio", 0, 200, NULL);
     insert(f->client, "uniform", 0, 100, NULL);
     rp_sampler *sampler = new_sampler(f->client, "ratio", 16, 0), *other = new_sampler(f->client, "uniform", 16, 1);
     rp_batch *batch;
     longest_wait(other, 1);
-    ok(rp_sampler_next(sampler, &batch, WAIT, &err), &err);
+    ok(rp_sampler_next(sampler, &batch, WAIT, &err));
     rp_batch_release(&batch);
     kill(f->shards.shards[3].pid, SIGSTOP);
     int64_t start = clock_now(&clock), longest = 0;
     for (uint32_t i = 0; i < 20; i++) {
         int64_t before = clock_now(&clock);
-        ok(rp_sampler_next(sampler, &batch, WAIT, &err), &err);
+        ok(rp_sampler_next(sampler, &batch, WAIT, &err));
         longest = clock_now(&clock) - before > longest ? clock_now(&clock) - before : longest;
         rp_batch_release(&batch);
     }
@@ -572,7 +518,6 @@ CASE(a_shard_that_is_silent)
 /* Takes items until the stream ends, and counts how often each came. */
 static uint32_t take_all(rp_sampler *sampler, uint32_t *seen)
 {
-    rp_error err = {0};
     uint32_t got = 0;
     rp_status status;
     for (rp_batch *batch; (status = rp_sampler_next(sampler, &batch, WAIT, &err)) == RP_OK; rp_batch_release(&batch))
@@ -587,12 +532,10 @@ static uint32_t take_all(rp_sampler *sampler, uint32_t *seen)
 static void check_all_came(struct fixture *f, const char *table, uint32_t times, uint32_t *seen, uint32_t n)
 {
     rp_sampler_options options = {.struct_size = sizeof options};
-    rp_error err = {0};
     options.batch_size = 16;
     options.fill = RP_FILL_AT_ONCE;
     options.end_after_ms = 300;
-    rp_sampler *rest = rp_sampler_new(f->client, table, &options, &err);
-    assert_non_null(rest);
+    rp_sampler *rest = must(rp_sampler_new(f->client, table, &options, &err));
     take_all(rest, seen);
     rp_sampler_destroy(&rest);
     for (uint32_t i = 0; i < n; i++)
@@ -609,17 +552,15 @@ TEST(a_sampler_that_is_stopped_loses_nothing, setup, teardown)
     for (uint32_t i = 0; i < 12; i++) {
         uint32_t seen[ITEMS] = {0};
         rp_sampler_options options = {.struct_size = sizeof options};
-        rp_error err = {0};
         const char *table = names[i % 3];
         options.batch_size = 16;
         options.fill = (i / 3 % 2) ? RP_FILL_AT_ONCE : RP_FILL_WAIT;
         options.on_demand = i / 6;
         options.distinct = i % 2;
         insert(f->client, table, 0, ITEMS, NULL);
-        rp_sampler *sampler = rp_sampler_new(f->client, table, &options, &err);
-        assert_non_null(sampler);
+        rp_sampler *sampler = must(rp_sampler_new(f->client, table, &options, &err));
         uint32_t got = take(sampler, 32, WAIT, seen);
-        ok(rp_sampler_stop(sampler, &err), &err);
+        ok(rp_sampler_stop(sampler, &err));
         got += take_all(sampler, seen);
         assert_true(got < ITEMS || i % 3); /* it has not emptied the table */
         rp_sampler_destroy(&sampler);
@@ -636,15 +577,13 @@ TEST(a_stream_waits_for_a_silent_shard, setup, teardown)
         const char *table = i % 2 ? "queue" : "once";
         uint32_t seen[ITEMS] = {0};
         rp_sampler_options options = {.struct_size = sizeof options};
-        rp_error err = {0};
         rp_batch *batch;
         options.batch_size = 16;
         options.fill = RP_FILL_AT_ONCE;
         options.end_after_ms = 500;
         options.max_samples = i >= 2 ? MOST : 0;
         insert(f->client, table, 0, ITEMS, NULL);
-        rp_sampler *sampler = rp_sampler_new(f->client, table, &options, &err);
-        assert_non_null(sampler);
+        rp_sampler *sampler = must(rp_sampler_new(f->client, table, &options, &err));
         uint32_t got = take(sampler, 16, WAIT, seen);
         kill(f->shards.shards[3].pid, SIGSTOP);
         rp_status status = RP_OK;
@@ -670,7 +609,6 @@ TEST(a_stream_waits_for_a_silent_shard, setup, teardown)
 CASE(distinct_and_flexible_batches)
 {
     rp_sampler_options options = {.struct_size = sizeof options};
-    rp_error err = {0};
     enum { ITEMS = 40, BATCH = 30 };
     insert(f->client, "uniform", 0, ITEMS, NULL);
     insert(f->client, "ratio", 0, 200, NULL);
@@ -682,7 +620,7 @@ CASE(distinct_and_flexible_batches)
         for (uint32_t b = 0; b < 50; b++) {
             rp_batch *batch;
             bool seen[ITEMS] = {false};
-            ok(rp_sampler_next(sampler, &batch, WAIT, &err), &err);
+            ok(rp_sampler_next(sampler, &batch, WAIT, &err));
             assert_int_equal(arrays_of(batch).n, BATCH);
             for (uint32_t i = 0; i < BATCH; i++) {
                 assert_false(seen[numbers(batch)[i]]);
@@ -698,13 +636,13 @@ CASE(distinct_and_flexible_batches)
     options.on_demand = 0;
     rp_sampler *ahead = rp_sampler_new(f->client, "uniform", &options, &err);
     rp_batch *all;
-    ok(rp_sampler_next(larger, &all, 50, &err), &err);
+    ok(rp_sampler_next(larger, &all, 50, &err));
     assert_int_equal(arrays_of(all).n, ITEMS);
     rp_batch_release(&all);
     assert_int_equal(rp_sampler_next(ahead, &all, 50, &err), RP_DEADLINE_EXCEEDED);
     insert(f->client, "uniform", ITEMS, 1, NULL);
     for (uint32_t i = 0; i < 2; i++) {
-        ok(rp_sampler_next(i ? ahead : larger, &all, WAIT, &err), &err);
+        ok(rp_sampler_next(i ? ahead : larger, &all, WAIT, &err));
         assert_int_equal(arrays_of(all).n, ITEMS + 1);
         rp_batch_release(&all);
     }
@@ -716,7 +654,7 @@ CASE(distinct_and_flexible_batches)
     rp_sampler *sampler = rp_sampler_new(f->client, "ratio", &options, &err);
     for (uint32_t b = 0; b < 20; b++) { /* there is room for 1,440 samples */
         rp_batch *batch;
-        ok(rp_sampler_next(sampler, &batch, WAIT, &err), &err);
+        ok(rp_sampler_next(sampler, &batch, WAIT, &err));
         assert_int_equal(arrays_of(batch).n, BATCH);
         rp_batch_release(&batch);
     }
@@ -728,7 +666,6 @@ CASE(samplers_end_at_any_time)
 {
     static const char *const names[] = {"uniform", "ratio", "queue", "prioritized"};
     rp_sampler_options options = {.struct_size = sizeof options};
-    rp_error err = {0};
     rp_batch *batch;
     for (uint32_t t = 0; t < 4; t++)
         insert(f->client, names[t], 0, 200, NULL);
@@ -738,8 +675,7 @@ CASE(samplers_end_at_any_time)
         options.on_demand = i / 4 % 2;
         options.fill = (i / 8 % 2) ? RP_FILL_AT_ONCE : RP_FILL_WAIT;
         options.distinct = i / 16 % 2;
-        rp_sampler *sampler = rp_sampler_new(f->client, names[i % 2 * 3], &options, &err);
-        assert_non_null(sampler);
+        rp_sampler *sampler = must(rp_sampler_new(f->client, names[i % 2 * 3], &options, &err));
         batch = NULL;
         rp_status status = i % 5 ? rp_sampler_next(sampler, &batch, i % 3, &err) : RP_DEADLINE_EXCEEDED;
         assert_true(status == RP_OK || status == RP_DEADLINE_EXCEEDED);
@@ -752,10 +688,9 @@ CASE(samplers_end_at_any_time)
         options.batch_size = 50;
         options.max_samples = 137;
         options.on_demand = t == 0;
-        rp_sampler *sampler = rp_sampler_new(f->client, names[t], &options, &err);
-        assert_non_null(sampler);
+        rp_sampler *sampler = must(rp_sampler_new(f->client, names[t], &options, &err));
         for (rp_status status; (status = rp_sampler_next(sampler, &batch, WAIT, &err)) != RP_END_OF_STREAM;) {
-            ok(status, &err);
+            ok(status);
             got += arrays_of(batch).n;
             rp_batch_release(&batch);
         }
@@ -773,7 +708,6 @@ static uint64_t charged(rp_client *client, const char *table)
 /* What a sampler has got ahead stays charged when it ends: 48 batches for each shard at most, and nothing without prefetch. */
 CASE(what_a_sampler_leaves_charged)
 {
-    rp_error err = {0};
     rp_batch *batch;
     uint64_t given = 0;
     enum { BATCH = 4 };
@@ -781,7 +715,7 @@ CASE(what_a_sampler_leaves_charged)
     for (uint32_t on_demand = 2; on_demand-- > 0;) {
         rp_sampler *sampler = new_sampler(f->client, "ratio", BATCH, on_demand);
         for (uint32_t i = 0; i < 20; i++, given += BATCH) {
-            ok(rp_sampler_next(sampler, &batch, WAIT, &err), &err);
+            ok(rp_sampler_next(sampler, &batch, WAIT, &err));
             rp_batch_release(&batch);
             if (on_demand)
                 assert_int_equal(charged(f->client, "ratio"), given + BATCH);
@@ -795,17 +729,15 @@ CASE(what_a_sampler_leaves_charged)
 /* Demonstrations beside replay: a fixed share of each batch's items. */
 CASE(sources_with_shares)
 {
-    rp_error err = {0};
     insert(f->client, "uniform", 0, 100, NULL);
     insert(f->client, "prioritized", 1000, 100, NULL);
     rp_source sources[] = {{f->client, "uniform", 0.25}, {f->client, "prioritized", -1}};
-    rp_sampler_options options = {.struct_size = sizeof options};
-    options.batch_size = 100;
-    rp_sampler *sampler = must(rp_sampler_new_mixed(sources, 2, &options, &err), &err);
+    rp_sampler_options options = {.struct_size = sizeof options, .batch_size = 100};
+    rp_sampler *sampler = must(rp_sampler_new_mixed(sources, 2, &options, &err));
     uint32_t first = 0, all = 0;
     for (uint32_t b = 0; b < 100; b++) {
         rp_batch *batch;
-        ok(rp_sampler_next(sampler, &batch, WAIT, &err), &err);
+        ok(rp_sampler_next(sampler, &batch, WAIT, &err));
         rp_batch_arrays arrays = arrays_of(batch);
         for (uint32_t i = 0; i < arrays.n; i++, all++) {
             assert_int_equal(arrays.source[i], numbers(batch)[i] >= 1000);
@@ -827,9 +759,7 @@ CASE(sources_with_shares)
 /* With more items in a batch than a shard's limiter lets the cursor move, samplers would wait for each other. */
 CASE(a_batch_above_the_buffer_is_refused)
 {
-    rp_sampler_options options = {.struct_size = sizeof options};
-    rp_error err = {0};
-    options.batch_size = 1000;
+    rp_sampler_options options = {.struct_size = sizeof options, .batch_size = 1000};
     assert_null(rp_sampler_new(f->client, "ratio", &options, &err));
     assert_int_equal(err.status, RP_INVALID_ARGUMENT);
 }
@@ -843,10 +773,9 @@ static rp_sampler_stats stats_of(rp_sampler *sampler)
 
 static void take_batches(rp_sampler *sampler, uint32_t n)
 {
-    rp_error err = {0};
     for (uint32_t i = 0; i < n; i++) {
         rp_batch *batch = NULL;
-        ok(rp_sampler_next(sampler, &batch, WAIT, &err), &err);
+        ok(rp_sampler_next(sampler, &batch, WAIT, &err));
         rp_batch_release(&batch);
     }
 }

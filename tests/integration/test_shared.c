@@ -1,27 +1,26 @@
-/* Batches that a sampler reads from the memory of a broker on the same host: the same as by the socket, whatever happens to broker and
- * sampler meanwhile. Every byte of a frame follows from its number, so that a torn one shows. */
-#include <signal.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
+/* Batches that a sampler reads from the memory of a broker on the same host, and chunks that a broker reads from the memory of a writer:
+ * the same as by the socket, whatever happens to either meanwhile. Every byte of a frame follows from its number, so that a torn one
+ * shows. A batch is larger than what a client may leave unread: batches wait for one another, and none fails. */
 #include <sys/mman.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
-#include "proto/base/rng.h"
+#include "replay/admin.h"
 #include "replay/client.h"
 #include "replay/collective.h"
 #include "replay/sampler.h"
 #include "replay/writer.h"
+#include "tests/support/naive.h"
 #include "tests/support/shardbed.h"
-#include "tests/support/test.h"
+#include "tests/support/tempdir.h"
 
 #define WORDS 1024u /* of a frame */
 #define STEPS 5u
-#define BATCH 64u /* a batch has 1.3 MB of rows */
+#define BATCH 64u /* a batch has 1.3 MB of rows, and the broker lets 1 MiB be unread */
 #define ITEMS 300u
 
 static const char tables[] = "  - {name: t, max_size: 300, sampler: {kind: uniform}}\n";
+static const char backlog[] = "peer_backlog_bytes: 1MiB\n";
+static const uint32_t lengths[] = {1, 10, 20, 40}; /* of chunks */
 
 /* The first word of a frame is its number. plain: the others are noise; otherwise they are alike, and compress. */
 static uint32_t word(uint32_t number, uint32_t i, bool plain)
@@ -40,36 +39,38 @@ struct stream {
 
 static void stream_open(struct stream *self, rp_client *client, uint32_t chunk_length, bool plain)
 {
-    rp_error err = {0};
     const rp_column column = {
         .name = "frame", .dtype = RP_DTYPE_UINT32, .codec = RP_CODEC_AUTO, .rank = 1, .shape = {WORDS}};
     rp_writer_options options = {
         .struct_size = sizeof options, .chunk_length = chunk_length, .keep_alive = chunk_length + STEPS};
     *self = (struct stream){.plain = plain};
-    self->writer = must(rp_writer_new(client, &column, 1, &options, WAIT, &err), &err);
+    self->writer = must(rp_writer_new(client, &column, 1, &options, WAIT, &err));
 }
 
-static void stream_add(struct stream *self, const char *table, uint32_t items)
+static void stream_write(struct stream *self, const char *table, uint32_t items)
 {
-    rp_error err = {0};
     for (uint32_t i = 0; i < items; self->next++) {
         uint32_t frame[WORDS];
         const void *values[] = {frame};
         for (uint32_t k = 0; k < WORDS; k++)
             frame[k] = word(self->next, k, self->plain);
-        ok(rp_writer_append(self->writer, values, WAIT, &err), &err);
+        ok(rp_writer_append(self->writer, values, WAIT, &err));
         if (self->next + 1 < STEPS)
             continue;
-        ok(rp_writer_item_last(self->writer, table, 1, STEPS, WAIT, NULL, &err), &err);
+        ok(rp_writer_item_last(self->writer, table, 1, STEPS, WAIT, NULL, &err));
         i++;
     }
-    ok(rp_writer_flush(self->writer, 0, WAIT, &err), &err);
+}
+
+static void stream_add(struct stream *self, const char *table, uint32_t items)
+{
+    stream_write(self, table, items);
+    ok(rp_writer_flush(self->writer, 0, WAIT, &err));
 }
 
 static void stream_close(struct stream *self)
 {
-    rp_error err = {0};
-    ok(rp_writer_destroy(&self->writer, WAIT, &err), &err);
+    ok(rp_writer_destroy(&self->writer, WAIT, &err));
 }
 
 /* True if every item of the batch has STEPS whole frames in a row. */
@@ -96,38 +97,38 @@ static rp_sampler_stats stats_of(rp_sampler *sampler)
 
 static void take(rp_sampler *sampler, bool plain)
 {
-    rp_error err = {0};
     rp_batch *batch = NULL;
-    ok(rp_sampler_next(sampler, &batch, WAIT, &err), &err);
+    ok(rp_sampler_next(sampler, &batch, WAIT, &err));
     assert_true(is_whole(batch, plain));
     rp_batch_release(&batch);
 }
 
 static rp_sampler *sampler_of(rp_client *client, uint32_t threads)
 {
-    rp_error err = {0};
     rp_sampler_options options = {
         .struct_size = sizeof options, .batch_size = BATCH, .in_flight = 8, .gather_threads = threads};
-    return must(rp_sampler_new(client, "t", &options, &err), &err);
+    return must(rp_sampler_new(client, "t", &options, &err));
 }
 
-/* Two samplers at once, one of which gathers with several threads. */
+/* Two samplers at once, one of which gathers with several threads, and two after them: what the first have asked for is still under
+ * way then. */
 static void check_samplers(const char *service, uint32_t chunk_length, bool plain, uint32_t shards)
 {
-    rp_error err = {0};
-    rp_client *client = must(rp_client_connect(service, NULL, WAIT, &err), &err);
+    rp_client *client = must(rp_client_connect(service, NULL, WAIT, &err));
     struct stream stream;
     stream_open(&stream, client, chunk_length, plain);
     stream_add(&stream, "t", ITEMS);
-    rp_sampler *samplers[] = {sampler_of(client, 1), sampler_of(client, 3)};
-    for (uint32_t i = 0; i < 20; i++)
-        take(samplers[i % 2], plain);
-    for (uint32_t i = 0; i < 2; i++) {
-        rp_sampler_stats stats = stats_of(samplers[i]);
-        assert_int_equal(stats.shared, shards);
-        assert_true(plain && shards ? stats.shared_bytes > 0 : shards || stats.shared_bytes == 0);
-        assert_int_equal(stats.overtaken, 0);
-        rp_sampler_destroy(&samplers[i]);
+    for (uint32_t again = 0; again < 2; again++) {
+        rp_sampler *samplers[] = {sampler_of(client, 1), sampler_of(client, 3)};
+        for (uint32_t i = 0; i < 12; i++)
+            take(samplers[i % 2], plain);
+        for (uint32_t i = 0; i < 2; i++) {
+            rp_sampler_stats stats = stats_of(samplers[i]);
+            assert_int_equal(stats.shared, shards);
+            assert_true(plain && shards ? stats.shared_bytes > 0 : shards || stats.shared_bytes == 0);
+            assert_int_equal(stats.overtaken, 0);
+            rp_sampler_destroy(&samplers[i]);
+        }
     }
     stream_close(&stream);
     rp_client_destroy(&client);
@@ -135,12 +136,12 @@ static void check_samplers(const char *service, uint32_t chunk_length, bool plai
 
 TEST(the_same_batches_as_by_the_socket)
 {
-    for (uint32_t i = 0; i < 8; i++) {
-        bool off = i / 4;
+    for (uint32_t i = 0; i < 16; i++) {
+        bool off = i / 8;
         struct broker_process broker;
-        broker_process_start(&broker, tables, NULL);
+        broker_process_start(&broker, tables, backlog);
         setenv("REPLAY_SHM", off ? "0" : "1", 1);
-        check_samplers(broker.service, i % 2 ? 10 : 1, i / 2 % 2, off ? 0 : 1);
+        check_samplers(broker.service, lengths[i % 4], i / 4 % 2, off ? 0 : 1);
         unsetenv("REPLAY_SHM");
         broker_process_fini(&broker);
     }
@@ -156,10 +157,10 @@ TEST(a_broker_that_shares_nothing)
 
 TEST(each_shard_shares_its_memory)
 {
-    for (uint32_t i = 0; i < 2; i++) {
+    for (uint32_t i = 0; i < 4; i++) {
         struct shardbed bed;
-        shardbed_start(&bed, 2, tables, NULL);
-        check_samplers(bed.services[0], 10, i, 2);
+        shardbed_start(&bed, 2, tables, backlog);
+        check_samplers(bed.services[0], lengths[i], i % 2, 2);
         shardbed_stop(&bed);
     }
 }
@@ -167,10 +168,9 @@ TEST(each_shard_shares_its_memory)
 /* The memory of a new broker takes the place of that of the old one. */
 TEST(a_broker_is_killed_and_started_again)
 {
-    rp_error err = {0};
     struct broker_process broker;
     broker_process_start(&broker, tables, NULL);
-    rp_client *client = must(rp_client_connect(broker.service, NULL, WAIT, &err), &err);
+    rp_client *client = must(rp_client_connect(broker.service, NULL, WAIT, &err));
     rp_sampler *sampler = sampler_of(client, 1);
     uint64_t before = 0;
     for (uint32_t round = 0; round < 3; round++) {
@@ -202,21 +202,20 @@ static int end_wait(void *ctx)
  * until that connection ends, when the reply's own is gone. */
 TEST(a_sampler_leaves_nothing_at_a_client_that_goes_first)
 {
-    rp_error err = {0};
     struct broker_process brokers[2];
     rp_client *clients[2];
     rp_batch *batch;
     for (uint32_t i = 0; i < 2; i++) {
         struct stream stream;
         broker_process_start(&brokers[i], tables, NULL);
-        clients[i] = must(rp_client_connect(brokers[i].service, NULL, WAIT, &err), &err);
+        clients[i] = must(rp_client_connect(brokers[i].service, NULL, WAIT, &err));
         stream_open(&stream, clients[i], 10, true);
         stream_add(&stream, "t", ITEMS);
         stream_close(&stream);
     }
     const rp_source sources[] = {{clients[0], "t", 0.5}, {clients[1], "t", 0.5}};
     rp_sampler_options options = {.struct_size = sizeof options, .batch_size = BATCH, .on_demand = 1};
-    rp_sampler *sampler = must(rp_sampler_new_mixed(sources, 2, &options, &err), &err);
+    rp_sampler *sampler = must(rp_sampler_new_mixed(sources, 2, &options, &err));
     take(sampler, true);
     for (uint32_t i = 0; i < 2; i++)
         kill(brokers[i].pid, SIGSTOP);
@@ -225,7 +224,7 @@ TEST(a_sampler_leaves_nothing_at_a_client_that_goes_first)
     rp_wait_set(NULL, NULL);
     kill(brokers[0].pid, SIGCONT);
     int64_t value;
-    ok(rp_counter_read(clients[0], "after", WAIT, &value, &err), &err); /* its answer comes after that of the sample */
+    ok(rp_counter_read(clients[0], "after", WAIT, &value, &err)); /* its answer comes after that of the sample */
     rp_sampler_destroy(&sampler);
     rp_client_destroy(&clients[0]);
     rp_client_destroy(&clients[1]);
@@ -245,7 +244,6 @@ struct reader {
 /* Never returns: the library has no thread here, so a client may be made. */
 static void read_for_ever(struct reader *self, const char *service)
 {
-    rp_error err = {0};
     rp_client *client = rp_client_connect(service, NULL, WAIT, &err);
     rp_sampler_options options = {.struct_size = sizeof options, .batch_size = BATCH / 2, .in_flight = 16};
     rp_sampler *sampler = client ? rp_sampler_new(client, "t", &options, &err) : NULL;
@@ -305,18 +303,16 @@ static void overwrite_all(struct stream *stream, rp_sampler *other)
 
 TEST(a_stopped_sampler_loses_its_lease_and_reads_nothing_torn)
 {
-    rp_error err = {0};
     struct broker_process broker;
     /* 1 MiB of samples is kept: fewer than one reader asks for. */
     broker_process_start(&broker, tables, "memory_limit: 16MiB\n");
     struct reader *reader = reader_start(broker.service); /* first: a client here has threads */
-    rp_client *client = must(rp_client_connect(broker.service, NULL, WAIT, &err), &err);
+    rp_client *client = must(rp_client_connect(broker.service, NULL, WAIT, &err));
     struct stream stream;
     stream_open(&stream, client, 4, true);
     stream_add(&stream, "t", ITEMS);
     rp_sampler *other = sampler_of(client, 1);
-    struct rng rng;
-    rng_seed(&rng, 7);
+    struct rng rng = rng_of(7);
     for (uint32_t round = 0; round < 100 && (round < 4 || !reader->overtaken); round++) {
         await_batches(reader, 2);
         usleep((useconds_t)rng_below(&rng, 3000)); /* anywhere in a read */
@@ -338,13 +334,12 @@ TEST(a_stopped_sampler_loses_its_lease_and_reads_nothing_torn)
 
 TEST(samplers_that_are_killed_harm_nobody)
 {
-    rp_error err = {0};
     struct broker_process broker;
     broker_process_start(&broker, tables, "memory_limit: 64MiB\n");
     struct reader *readers[4];
     for (uint32_t i = 0; i < 4; i++)
         readers[i] = reader_start(broker.service);
-    rp_client *client = must(rp_client_connect(broker.service, NULL, WAIT, &err), &err);
+    rp_client *client = must(rp_client_connect(broker.service, NULL, WAIT, &err));
     struct stream stream;
     stream_open(&stream, client, 10, true);
     stream_add(&stream, "t", ITEMS);
@@ -357,6 +352,136 @@ TEST(samplers_that_are_killed_harm_nobody)
     }
     rp_sampler_destroy(&other);
     stream_close(&stream);
+    rp_client_destroy(&client);
+    broker_process_fini(&broker);
+}
+
+/* ---- writers ---- */
+
+static uint64_t figure(rp_client *client, const char *path)
+{
+    rp_info *info = NULL;
+    ok(rp_admin_info(client, NULL, 0, WAIT, &info, &err));
+    uint64_t value = rp_info_u64(info, path);
+    rp_info_free(&info);
+    return value;
+}
+
+TEST(the_broker_says_who_writes_so)
+{
+    for (uint32_t i = 0; i < 4; i++) {
+        struct broker_process broker;
+        struct stream stream;
+        bool shares = i == 0 || i == 3;
+        broker_process_start(&broker, tables, i == 1 ? "shared_memory: false\n" : NULL);
+        if (i == 2)
+            setenv("REPLAY_SHM", "0", 1);
+        rp_client *client = must(rp_client_connect(broker.service, NULL, WAIT, &err));
+        stream_open(&stream, client, i == 3 ? 5 : 10, true); /* half as long: too small for frames of their own */
+        stream_add(&stream, "t", ITEMS);
+        assert_int_equal(figure(client, "server.shared_clients"), shares);
+        /* 1.2 MB of chunks: in frames, or beside them. */
+        assert_true(shares ? figure(client, "server.bytes_in") < 200000 : figure(client, "server.bytes_in") > 1000000);
+        stream_close(&stream);
+        assert_int_equal(figure(client, "server.shared_clients"), 0);
+        rp_client_destroy(&client);
+        unsetenv("REPLAY_SHM");
+        broker_process_fini(&broker);
+    }
+}
+
+/* Every item is in the table once, and whole: the writer's messages say again where its chunks lie. */
+TEST(a_broker_is_killed_while_it_reads_a_writer, tempdir_enter, tempdir_leave)
+{
+    static const char large[] = "  - {name: t, max_size: 100000, sampler: {kind: uniform}}\n";
+    enum { ROUNDS = 4 };
+    struct broker_process broker;
+    struct stream stream;
+    char more[256];
+    snprintf(more, sizeof more, "folder: %s\njournal: 1s\n", tempdir_at("state"));
+    broker_process_start(&broker, large, more);
+    rp_client *client = must(rp_client_connect(broker.service, NULL, WAIT, &err));
+    stream_open(&stream, client, 10, true);
+    for (uint32_t round = 0; round < ROUNDS; round++) {
+        stream_write(&stream, "t", ITEMS);
+        if (round % 2)
+            ok(rp_writer_flush(stream.writer, ITEMS / 2, WAIT, &err));
+        broker_process_stop(&broker, SIGKILL);
+        stream_write(&stream, "t", ITEMS);
+        broker_process_again(&broker, NULL);
+    }
+    ok(rp_writer_flush(stream.writer, 0, WAIT, &err));
+    rp_info *info = NULL;
+    ok(rp_admin_info(client, "t", 0, WAIT, &info, &err));
+    assert_int_equal(rp_info_u64(rp_info_find(info, "tables", "t"), "size"), 2 * ROUNDS * ITEMS);
+    assert_int_equal(rp_info_u64(info, "server.shared_clients"), 1);
+    rp_info_free(&info);
+    rp_sampler *sampler = sampler_of(client, 1);
+    for (uint32_t i = 0; i < 100; i++)
+        take(sampler, true);
+    rp_sampler_destroy(&sampler);
+    stream_close(&stream);
+    rp_client_destroy(&client);
+    broker_process_fini(&broker);
+}
+
+/* More bytes than may be in flight in shared memory were never sent: they hold nobody up. */
+TEST(a_broker_comes_back_without_a_table)
+{
+    enum { MANY = 10000 }; /* 40 MB */
+    struct broker_process broker;
+    struct stream stream;
+    broker_process_start(&broker, "  - {name: t, max_size: 300}\n  - {name: u, max_size: 300}\n", NULL);
+    rp_client *client = must(rp_client_connect(broker.service, NULL, WAIT, &err));
+    stream_open(&stream, client, 10, true);
+    stream_add(&stream, "u", ITEMS);
+    broker_process_stop(&broker, SIGTERM);
+    stream_write(&stream, "t", MANY);
+    broker_process_again(&broker, "  - {name: u, max_size: 300}\n");
+    assert_int_equal(rp_writer_flush(stream.writer, 0, WAIT, &err), RP_NOT_FOUND);
+    stream_add(&stream, "u", ITEMS);
+    stream_close(&stream);
+    rp_client_destroy(&client);
+    broker_process_fini(&broker);
+}
+
+static void write_for_ever(const char *service)
+{
+    rp_client *client = rp_client_connect(service, NULL, WAIT, &err);
+    struct stream stream;
+    stream_open(&stream, client, 10, true);
+    for (;;)
+        stream_write(&stream, "t", ITEMS);
+}
+
+static int has_no_writer(void *client)
+{
+    return figure(client, "server.shared_clients") == 1; /* the sampler */
+}
+
+TEST(writers_that_are_killed_leave_nothing_torn)
+{
+    struct broker_process broker;
+    broker_process_start(&broker, tables, "session: {expiry: 1s}\n");
+    pid_t writers[3];
+    for (uint32_t i = 0; i < 3; i++) { /* first: a client here has threads */
+        writers[i] = fork();
+        if (writers[i] == 0)
+            write_for_ever(broker.service);
+        assert_true(writers[i] > 0);
+    }
+    rp_client *client = must(rp_client_connect(broker.service, NULL, WAIT, &err));
+    rp_sampler *sampler = sampler_of(client, 1);
+    for (uint32_t i = 0; i < 3; i++) {
+        for (uint32_t k = 0; k < 20; k++)
+            take(sampler, true);
+        kill(writers[i], SIGKILL);
+        assert_int_equal(waitpid(writers[i], NULL, 0), writers[i]);
+    }
+    for (uint32_t k = 0; k < 20; k++)
+        take(sampler, true);
+    assert_true(process_await(has_no_writer, client));
+    rp_sampler_destroy(&sampler);
     rp_client_destroy(&client);
     broker_process_fini(&broker);
 }

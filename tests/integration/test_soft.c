@@ -1,10 +1,6 @@
 /* Soft capacity: the table grows past max_size, and the surplus is removed from time to time, all of it at once for
  * those who look and in slices for the loop. */
-#include <stdint.h>
 
-#include <string.h>
-
-#include "tests/support/test.h"
 #include "tests/support/testpeer.h"
 
 #define SOFT                                                                                                           \
@@ -21,60 +17,51 @@ static void fill(struct embed *embed, struct testpeer *peer, uint64_t first, uin
     }
 }
 
-TEST(the_surplus_stays_until_the_interval_is_over)
+EMBED_TEST(the_surplus_stays_until_the_interval_is_over, SOFT, NULL)
 {
-    struct embed embed;
-    embed_start(&embed, SOFT, NULL);
-    struct testpeer *peer = testpeer_opened(&embed, false);
-    struct table *table = embed_table(&embed, "t");
-    fill(&embed, peer, 1, 1200);
+    struct testpeer *peer = testpeer_opened(embed, false);
+    struct table *table = embed_table(embed, "t");
+    fill(embed, peer, 1, 1200);
     assert_int_equal(table->in.size, 1200);
     assert_int_equal(table->stats.evicted, 0);
-    embed_advance(&embed, 900);
+    embed_advance(embed, 900);
     assert_int_equal(table->in.size, 1200);
     testpeer_heartbeat(peer, 0, false);
-    embed_advance(&embed, 101);
+    embed_advance(embed, 101);
     assert_int_equal(table->in.size, 1000);
     assert_int_equal(table->stats.evicted, 200);
     assert_int_equal(table->limiter.deletes, 200);
     assert_int_equal(table_find(table, 200), UINT32_MAX);
     assert_true(table_find(table, 201) != UINT32_MAX);
-    fill(&embed, peer, 5000, 100);
-    embed_advance(&embed, 1001);
+    fill(embed, peer, 5000, 100);
+    embed_advance(embed, 1001);
     assert_int_equal(table->in.size, 1000);
-    embed_stop(&embed);
 }
 
 /* A writer faster than the interval: never more than a quarter above max_size. */
-TEST(growth_is_bounded)
+EMBED_TEST(growth_is_bounded, SOFT, NULL)
 {
-    struct embed embed;
-    embed_start(&embed, SOFT, NULL);
-    struct testpeer *peer = testpeer_opened(&embed, false);
-    struct table *table = embed_table(&embed, "t");
+    struct testpeer *peer = testpeer_opened(embed, false);
+    struct table *table = embed_table(embed, "t");
     for (uint64_t i = 0; i < 30; i++) {
-        fill(&embed, peer, 1 + i * 100, 100);
+        fill(embed, peer, 1 + i * 100, 100);
         assert_true(table->in.size <= 1251);
     }
     assert_true(table->in.size >= 1249);
-    assert_int_equal(embed.broker->store.chunks, table->in.size);
-    embed_stop(&embed);
+    assert_int_equal(embed->broker->store.chunks, table->in.size);
 }
 
-TEST(a_reset_during_the_removal_leaves_new_items_alone)
+EMBED_TEST(a_reset_during_the_removal_leaves_new_items_alone, SOFT, NULL)
 {
-    struct embed embed;
-    embed_start(&embed, SOFT, NULL);
-    struct testpeer *peer = testpeer_opened(&embed, false);
-    fill(&embed, peer, 1, 1240);
-    struct table *table = embed_table(&embed, "t");
+    struct testpeer *peer = testpeer_opened(embed, false);
+    fill(embed, peer, 1, 1240);
+    struct table *table = embed_table(embed, "t");
     table_remove_surplus(table);
     table_remove_surplus(table); /* under way: not twice */
-    assert_non_null(embed.broker->loop.chores.first);
+    assert_non_null(embed->broker->loop.chores.first);
     assert_int_equal(table_reset(table, NULL), RP_OK);
     testpeer_insert(peer, "t", 9000, 50, 1);
-    embed_settle(&embed);
+    embed_settle(embed);
     assert_int_equal(table->in.size, 50);
     assert_false(table->removing);
-    embed_stop(&embed);
 }

@@ -1,19 +1,12 @@
 /* A broker that holds many times its memory: a real process, with real files. */
-#include <stdint.h>
 
 #include <dirent.h>
 #include <fcntl.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
-#include "proto/base/rng.h"
 #include "tests/support/facts.h"
+#include "tests/support/naive.h"
 #include "tests/support/process.h"
-#include "tests/support/test.h"
 #include "tests/support/testpeer.h"
 #include "tests/support/twin.h"
 
@@ -59,8 +52,7 @@ static void end(struct world *self)
 
 static void fill(uint64_t key, uint8_t *out)
 {
-    struct rng rng;
-    rng_seed(&rng, key);
+    struct rng rng = rng_of(key);
     for (uint32_t i = 0; i < ITEM; i += 8) {
         uint64_t word = rng_next(&rng);
         memcpy(out + i, &word, 8);

@@ -1,29 +1,23 @@
 /* Brokers that must not start, and brokers that must go on: a path that is taken, too few descriptors. */
 #include <errno.h>
 #include <fcntl.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include "tests/support/process.h"
 #include "tests/support/tempdir.h"
-#include "tests/support/test.h"
 
 static const char tables[] = "  - {name: t, max_size: 10}\n";
 
 /* Starts a broker with the configuration of this one, which must end by itself. */
-static int run_another(const struct broker_process *self, char *err, size_t size)
+static int run_another(const struct broker_process *self, char *said, size_t size)
 {
     char config[128];
     snprintf(config, sizeof config, "%s/broker.yaml", self->dir);
     const char *argv[] = {"/usr/bin/timeout", "-s", "KILL", "20", process_env("RP_BROKER"), "-c", config, NULL};
-    return process_run(argv, NULL, 0, err, size);
+    return process_run(argv, NULL, 0, said, size);
 }
 
 static int serves(const char *service)
@@ -40,10 +34,10 @@ static int serves_now(void *ctx)
 TEST(a_path_that_is_taken_is_refused)
 {
     struct broker_process broker;
-    char err[1024] = "";
+    char said[1024] = "";
     broker_process_start(&broker, tables, NULL);
-    assert_int_equal(run_another(&broker, err, sizeof err), 1);
-    assert_non_null(strstr(err, broker.service));
+    assert_int_equal(run_another(&broker, said, sizeof said), 1);
+    assert_non_null(strstr(said, broker.service));
     assert_true(serves(broker.service));
     broker_process_fini(&broker);
 }
@@ -65,7 +59,7 @@ TEST(what_a_killed_broker_left_is_no_obstacle)
 TEST(a_file_at_the_path_is_kept)
 {
     struct broker_process broker;
-    char path[128], err[1024] = "";
+    char path[128], said[1024] = "";
     broker_process_start(&broker, tables, NULL);
     broker_process_stop(&broker, SIGKILL);
     snprintf(path, sizeof path, "%s/ingest", broker.dir);
@@ -73,7 +67,7 @@ TEST(a_file_at_the_path_is_kept)
     int file = open(path, O_WRONLY | O_CREAT | O_EXCL, 0600);
     assert_int_equal(write(file, "mine", 4), 4);
     close(file);
-    assert_int_equal(run_another(&broker, err, sizeof err), 1);
+    assert_int_equal(run_another(&broker, said, sizeof said), 1);
     struct stat now;
     assert_int_equal(stat(path, &now), 0);
     assert_int_equal(now.st_size, 4);
@@ -145,13 +139,13 @@ TEST(one_of_many_gets_the_path)
 
 /* ---- descriptors ---- */
 
-static int run_limited(const char *arguments, int files, char *err, size_t size)
+static int run_limited(const char *arguments, int files, char *said, size_t size)
 {
     char line[512];
     snprintf(line, sizeof line, "ulimit -n %d && exec timeout -s KILL 20 %s %s", files, process_env("RP_BROKER"),
              arguments);
     const char *argv[] = {"/bin/sh", "-c", line, NULL};
-    return process_run(argv, NULL, 0, err, size);
+    return process_run(argv, NULL, 0, said, size);
 }
 
 /* The number of descriptors that the sentence asks for. */
@@ -169,12 +163,12 @@ TEST(too_few_descriptors_are_told)
         "--set io_threads=4"};
     int need[2];
     for (int i = 0; i < 2; i++) {
-        char err[1024] = "";
-        assert_int_equal(run_limited(arguments[i], 24, err, sizeof err), 1);
-        assert_non_null(strstr(err, " 24 "));
-        need[i] = needed(err);
+        char said[1024] = "";
+        assert_int_equal(run_limited(arguments[i], 24, said, sizeof said), 1);
+        assert_non_null(strstr(said, " 24 "));
+        need[i] = needed(said);
         assert_true(need[i] > 24);
-        assert_int_equal(run_limited(arguments[i], need[i] - 1, err, sizeof err), 1);
+        assert_int_equal(run_limited(arguments[i], need[i] - 1, said, sizeof said), 1);
     }
     assert_int_equal(need[1] - need[0], 6);
 }
@@ -217,11 +211,11 @@ static void write_limited(const char *path, int files)
 /* With as few descriptors as it starts with, and with a disk, which takes most. */
 TEST(more_connections_than_descriptors)
 {
-    char err[1024] = "", more[300], folder[] = "/tmp/replay-test-XXXXXX", limited[64], line[64], program[512];
+    char said[1024] = "", more[300], folder[] = "/tmp/replay-test-XXXXXX", limited[64], line[64], program[512];
     assert_non_null(mkdtemp(folder));
-    run_limited("", 24, err, sizeof err);
+    run_limited("", 24, said, sizeof said);
     snprintf(limited, sizeof limited, "%s/limited", folder);
-    write_limited(limited, needed(err) + 6); /* those that a program has open when it begins */
+    write_limited(limited, needed(said) + 6); /* those that a program has open when it begins */
     snprintf(program, sizeof program, "%s", process_env("RP_BROKER"));
     snprintf(more, sizeof more, "folder: %s/data\nstorage: {memory: 32MiB}\ncheckpoint: {every: 1s}", folder);
     struct broker_process broker;
@@ -248,7 +242,7 @@ TEST(more_connections_than_descriptors)
 
 TEST(no_signal_reaches_a_broker_that_goes)
 {
-    char program[512], err[1024] = "";
+    char program[512], said[1024] = "";
     snprintf(program, sizeof program, "%s/tests/replay-broker-signals", process_env("RP_BUILD_DIR"));
     const char *argv[] = {program,
                           "--set",
@@ -260,6 +254,6 @@ TEST(no_signal_reaches_a_broker_that_goes)
                           "--endpoints-file",
                           "/nowhere/at/all",
                           NULL};
-    assert_int_equal(process_run(argv, NULL, 0, err, sizeof err), 1);
-    assert_non_null(strstr(err, "/nowhere/at/all"));
+    assert_int_equal(process_run(argv, NULL, 0, said, sizeof said), 1);
+    assert_non_null(strstr(said, "/nowhere/at/all"));
 }

@@ -2,15 +2,10 @@
  * loop is measured by the CPU time of this thread, with a million items in the table. A machine whose memory is slow, or shared
  * with others, gets more: the time of as many cache misses as take 2 ms elsewhere. Under a sanitizer everything is run small, and
  * nothing is measured. */
-#include <stdint.h>
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
-#include "proto/base/rng.h"
-#include "tests/support/test.h"
+#include "tests/support/naive.h"
 #include "tests/support/testpeer.h"
 
 #define MOST_NS (2 * NS_PER_MS)
@@ -35,8 +30,7 @@ static int64_t bar_ns(void)
 {
     static uint32_t *next; /* one cycle through all words, in random order */
     if (!next) {
-        struct rng rng;
-        rng_seed(&rng, 5);
+        struct rng rng = rng_of(5);
         next = malloc(MISS_WORDS * sizeof *next);
         assert_non_null(next);
         for (uint32_t i = 0; i < MISS_WORDS; i++)
@@ -190,8 +184,7 @@ static void change_many(struct embed *embed, struct testpeer *peer, const char *
 {
     static uint64_t keys[KEYS];
     static double priorities[KEYS];
-    struct rng rng;
-    rng_seed(&rng, 11);
+    struct rng rng = rng_of(11);
     for (uint32_t i = 0; i < KEYS; i++) {
         keys[i] = base + rng_below(&rng, n);
         priorities[i] = 1 + (double)i;

@@ -1,20 +1,13 @@
 /* A writer and a real broker: rows come back as they were written, and items survive what happens to connections,
  * sessions and brokers. */
-#include <stdint.h>
 
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include "proto/base/log.h"
 #include "proto/base/rng.h"
 #include "replay/replay.h"
 #include "tests/support/asked.h"
 #include "tests/support/facts.h"
-#include "tests/support/fixture.h"
 #include "tests/support/process.h"
 
 static const char tables[] = "  - name: replay\n"
@@ -41,7 +34,6 @@ struct fixture {
     struct broker_process broker;
     rp_client *client;
     rp_writer *writer;
-    rp_error err;
     int64_t step;
 };
 
@@ -51,7 +43,7 @@ static int set_up(void **state)
     rp_client_options options = {.struct_size = sizeof options, .backoff_max_ms = 200};
     log_set_level(LEVEL_OFF);
     broker_process_start(&f->broker, tables, sessions);
-    f->client = must(rp_client_connect(f->broker.service, &options, 5000, &f->err), &f->err);
+    f->client = must(rp_client_connect(f->broker.service, &options, 5000, &err));
     *state = f;
     return 0;
 }
@@ -69,7 +61,7 @@ static int tear_down(void **state)
 static void open_writer(struct fixture *f, uint32_t chunk_length, uint64_t keep_alive)
 {
     rp_writer_options options = {.struct_size = sizeof options, .chunk_length = chunk_length, .keep_alive = keep_alive};
-    f->writer = must(rp_writer_new(f->client, columns, 3, &options, 5000, &f->err), &f->err);
+    f->writer = must(rp_writer_new(f->client, columns, 3, &options, 5000, &err));
 }
 
 static void fill(int64_t n, float *x, uint8_t *image)
@@ -86,14 +78,14 @@ static void append(struct fixture *f)
     uint8_t image[400];
     const void *values[] = {x, image, &f->step};
     fill(f->step, x, image);
-    ok(rp_writer_append(f->writer, values, 10000, &f->err), &f->err);
+    ok(rp_writer_append(f->writer, values, 10000, &err));
     f->step++;
 }
 
 static uint64_t item(struct fixture *f, const char *table, uint32_t steps)
 {
     uint64_t key;
-    ok(rp_writer_item_last(f->writer, table, 1, steps, 10000, &key, &f->err), &f->err);
+    ok(rp_writer_item_last(f->writer, table, 1, steps, 10000, &key, &err));
     return key;
 }
 
@@ -136,18 +128,18 @@ CASE(rows_come_back_as_they_were_written)
              .count = (uint32_t)count[i],
              .stride = (uint32_t)stride[i]},
             {.field = "last", .column = 2, .start = -1, .count = 1, .squeeze = 1}};
-        ok(rp_writer_item(f->writer, "replay", 1, slices, 3, 5000, &keys[i], &f->err), &f->err);
+        ok(rp_writer_item(f->writer, "replay", 1, slices, 3, 5000, &keys[i], &err));
         if (rng_below(&rng, 20) == 0) {
-            ok(rp_writer_end_episode(f->writer, RP_END_GO, 5000, &f->err), &f->err);
+            ok(rp_writer_end_episode(f->writer, RP_END_GO, 5000, &err));
             episode_start = f->step;
         } else if (rng_below(&rng, 20) == 0) {
-            ok(rp_writer_flush(f->writer, 0, 5000, &f->err), &f->err);
+            ok(rp_writer_flush(f->writer, 0, 5000, &err));
         }
     }
-    ok(rp_writer_flush(f->writer, 0, 5000, &f->err), &f->err);
+    ok(rp_writer_flush(f->writer, 0, 5000, &err));
     for (int i = 0; i < ITEMS; i++) {
         rp_batch *batch = NULL;
-        ok(rp_admin_fetch(f->client, "replay", &keys[i], 1, 5000, &batch, &f->err), &f->err);
+        ok(rp_admin_fetch(f->client, "replay", &keys[i], 1, 5000, &batch, &err));
         const rp_field_view *xs = rp_batch_find(batch, "xs"), *images = rp_batch_find(batch, "images");
         assert_int_equal(xs->shape[1], count[i]);
         for (int64_t row = 0; row < count[i]; row++) {
@@ -171,29 +163,27 @@ static void write_flat(struct fixture *f, uint32_t n_columns, uint32_t chunk_len
         {.name = "n", .dtype = RP_DTYPE_INT64, .codec = RP_CODEC_AUTO},
     };
     rp_writer_options options = {.struct_size = sizeof options, .chunk_length = chunk_length, .keep_alive = 8};
-    f->writer = must(rp_writer_new(f->client, flat, n_columns, &options, 5000, &f->err), &f->err);
+    f->writer = must(rp_writer_new(f->client, flat, n_columns, &options, 5000, &err));
     rp_slice slice = {.column = 1, .start = -2, .count = 2};
     for (int64_t i = 0; i <= items; i++) {
         const void *values[] = {"", "", &i};
-        ok(rp_writer_append(f->writer, values, 5000, &f->err), &f->err);
+        ok(rp_writer_append(f->writer, values, 5000, &err));
         if (i == 0)
             continue;
-        ok(rp_writer_item_last(f->writer, "replay", 1, 2, 5000, NULL, &f->err), &f->err);
-        ok(rp_writer_item(f->writer, "ranked", 1, &slice, 1, 5000, NULL, &f->err), &f->err);
+        ok(rp_writer_item_last(f->writer, "replay", 1, 2, 5000, NULL, &err));
+        ok(rp_writer_item(f->writer, "ranked", 1, &slice, 1, 5000, NULL, &err));
     }
-    ok(rp_writer_destroy(&f->writer, 5000, &f->err), &f->err);
+    ok(rp_writer_destroy(&f->writer, 5000, &err));
 }
 
 static rp_batch *take(struct fixture *f, const char *table, uint32_t n)
 {
-    rp_sampler_options options = {.struct_size = sizeof options};
-    options.batch_size = n;
-    options.on_demand = 1;
-    rp_sampler *sampler = rp_sampler_new(f->client, table, &options, &f->err);
+    rp_sampler_options options = {.struct_size = sizeof options, .batch_size = n, .on_demand = 1};
+    rp_sampler *sampler = rp_sampler_new(f->client, table, &options, &err);
     rp_batch *batch = NULL;
     if (!sampler)
-        fail_msg("%s", f->err.text);
-    ok(rp_sampler_next(sampler, &batch, 5000, &f->err), &f->err);
+        fail_msg("%s", err.text);
+    ok(rp_sampler_next(sampler, &batch, 5000, &err));
     rp_sampler_destroy(&sampler);
     return batch;
 }
@@ -220,8 +210,8 @@ CASE(shapes_may_hold_a_zero)
             assert_int_equal(((const int64_t *)n->data)[1], 1);
         rp_batch_release(&batch);
         rp_batch_release(&more);
-        ok(rp_admin_reset(f->client, "replay", 5000, NULL, &f->err), &f->err);
-        ok(rp_admin_reset(f->client, "ranked", 5000, NULL, &f->err), &f->err);
+        ok(rp_admin_reset(f->client, "replay", 5000, NULL, &err));
+        ok(rp_admin_reset(f->client, "ranked", 5000, NULL, &err));
     }
 }
 
@@ -233,14 +223,14 @@ CASE(absent_values_stay_out_of_items)
     int64_t n = 77;
     float x[3] = {5, 6, 7};
     const void *final[] = {x, NULL, &n};
-    ok(rp_writer_append(f->writer, final, 1000, &f->err), &f->err);
+    ok(rp_writer_append(f->writer, final, 1000, &err));
     /* x of all three steps, images of the first two. */
     rp_slice slices[] = {{.column = 0, .start = -3, .count = 3}, {.column = 1, .start = -3, .count = 2}};
     uint64_t key;
-    ok(rp_writer_item(f->writer, "replay", 1, slices, 2, 1000, &key, &f->err), &f->err);
+    ok(rp_writer_item(f->writer, "replay", 1, slices, 2, 1000, &key, &err));
     slices[1].count = 3;
-    assert_int_equal(rp_writer_item(f->writer, "replay", 1, slices, 2, 1000, &key, &f->err), RP_INVALID_ARGUMENT);
-    ok(rp_writer_flush(f->writer, 0, 5000, &f->err), &f->err);
+    assert_int_equal(rp_writer_item(f->writer, "replay", 1, slices, 2, 1000, &key, &err), RP_INVALID_ARGUMENT);
+    ok(rp_writer_flush(f->writer, 0, 5000, &err));
     assert_int_equal(table_size(f, "replay"), 1);
 }
 
@@ -249,7 +239,7 @@ CASE(large_rows_travel_whole)
 {
     const rp_column wide = {.name = "w", .dtype = RP_DTYPE_UINT64, .codec = RP_CODEC_AUTO, .rank = 1, .shape = {30000}};
     rp_writer_options options = {.struct_size = sizeof options, .keep_alive = 8};
-    f->writer = rp_writer_new(f->client, &wide, 1, &options, 5000, &f->err);
+    f->writer = rp_writer_new(f->client, &wide, 1, &options, 5000, &err);
     uint64_t *row = malloc(30000 * sizeof *row), key = 0;
     const void *values[] = {row};
     struct rng rng;
@@ -257,13 +247,13 @@ CASE(large_rows_travel_whole)
         rng_seed(&rng, step);
         for (int i = 0; i < 30000; i++)
             row[i] = rng_next(&rng);
-        ok(rp_writer_append(f->writer, values, 5000, &f->err), &f->err);
+        ok(rp_writer_append(f->writer, values, 5000, &err));
         if (step >= 7)
             key = item(f, "replay", 8);
     }
-    ok(rp_writer_flush(f->writer, 0, 10000, &f->err), &f->err);
+    ok(rp_writer_flush(f->writer, 0, 10000, &err));
     rp_batch *batch = NULL;
-    ok(rp_admin_fetch(f->client, "replay", &key, 1, 5000, &batch, &f->err), &f->err);
+    ok(rp_admin_fetch(f->client, "replay", &key, 1, 5000, &batch, &err));
     const uint64_t *data = rp_batch_find(batch, "w")->data;
     for (uint64_t step = 32; step < 40; step++) {
         rng_seed(&rng, step);
@@ -282,22 +272,22 @@ CASE(mistakes_are_refused_at_the_call)
     for (int i = 0; i < 6; i++)
         append(f);
     rp_slice slice = {.column = 0, .start = -2, .count = 2};
-    ok(rp_writer_item(f->writer, "strict", 1, &slice, 1, 1000, NULL, &f->err), &f->err);
+    ok(rp_writer_item(f->writer, "strict", 1, &slice, 1, 1000, NULL, &err));
     slice.start = -3;
     slice.count = 3;
-    assert_int_equal(rp_writer_item(f->writer, "strict", 1, &slice, 1, 1000, NULL, &f->err), RP_INVALID_ARGUMENT);
+    assert_int_equal(rp_writer_item(f->writer, "strict", 1, &slice, 1, 1000, NULL, &err), RP_INVALID_ARGUMENT);
     slice = (rp_slice){.field = "x", .column = 2, .start = -2, .count = 2};
-    assert_int_equal(rp_writer_item(f->writer, "strict", 1, &slice, 1, 1000, NULL, &f->err), RP_INVALID_ARGUMENT);
-    assert_int_equal(rp_writer_item_last(f->writer, "nowhere", 1, 1, 1000, NULL, &f->err), RP_NOT_FOUND);
-    assert_int_equal(rp_writer_item_last(f->writer, "ranked", -1, 1, 1000, NULL, &f->err), RP_INVALID_ARGUMENT);
-    assert_int_equal(rp_writer_item_last(f->writer, "replay", 1, 5, 1000, NULL, &f->err), RP_INVALID_ARGUMENT);
-    ok(rp_writer_end_episode(f->writer, RP_END_WAIT, 5000, &f->err), &f->err);
+    assert_int_equal(rp_writer_item(f->writer, "strict", 1, &slice, 1, 1000, NULL, &err), RP_INVALID_ARGUMENT);
+    assert_int_equal(rp_writer_item_last(f->writer, "nowhere", 1, 1, 1000, NULL, &err), RP_NOT_FOUND);
+    assert_int_equal(rp_writer_item_last(f->writer, "ranked", -1, 1, 1000, NULL, &err), RP_INVALID_ARGUMENT);
+    assert_int_equal(rp_writer_item_last(f->writer, "replay", 1, 5, 1000, NULL, &err), RP_INVALID_ARGUMENT);
+    ok(rp_writer_end_episode(f->writer, RP_END_WAIT, 5000, &err));
     /* A new episode starts empty. */
-    assert_int_equal(rp_writer_item_last(f->writer, "replay", 1, 1, 1000, NULL, &f->err), RP_INVALID_ARGUMENT);
+    assert_int_equal(rp_writer_item_last(f->writer, "replay", 1, 1, 1000, NULL, &err), RP_INVALID_ARGUMENT);
     append(f);
-    assert_int_equal(rp_writer_item_last(f->writer, "replay", 1, 2, 1000, NULL, &f->err), RP_INVALID_ARGUMENT);
+    assert_int_equal(rp_writer_item_last(f->writer, "replay", 1, 2, 1000, NULL, &err), RP_INVALID_ARGUMENT);
     item(f, "replay", 1);
-    ok(rp_writer_flush(f->writer, 0, 5000, &f->err), &f->err);
+    ok(rp_writer_flush(f->writer, 0, 5000, &err));
     assert_int_equal(table_size(f, "strict"), 1);
     assert_int_equal(table_size(f, "replay"), 1);
 }
@@ -313,17 +303,16 @@ CASE(a_held_back_table_is_explained_and_holds_back_nobody_else)
             item(f, "queue", 1);
         item(f, "replay", 1);
     }
-    assert_int_equal(rp_writer_flush(f->writer, 0, 300, &f->err), RP_DEADLINE_EXCEEDED);
-    assert_non_null(strstr(f->err.text, "5 items are unconfirmed"));
-    assert_true(facts_within(f->err.text, "table 'queue' holds back 5 items"));
+    assert_int_equal(rp_writer_flush(f->writer, 0, 300, &err), RP_DEADLINE_EXCEEDED);
+    assert_non_null(strstr(err.text, "5 items are unconfirmed"));
+    assert_true(facts_within(err.text, "table 'queue' holds back 5 items"));
     assert_int_equal(table_size(f, "replay"), 200);
-    ok(rp_writer_flush(f->writer, 5, 1000, &f->err), &f->err);
-    rp_sampler_options options = {.struct_size = sizeof options};
-    options.batch_size = 1;
+    ok(rp_writer_flush(f->writer, 5, 1000, &err));
+    rp_sampler_options options = {.struct_size = sizeof options, .batch_size = 1};
     options.max_samples = options.in_flight = 5;
-    rp_sampler *sampler = rp_sampler_new(f->client, "queue", &options, &f->err);
+    rp_sampler *sampler = rp_sampler_new(f->client, "queue", &options, &err);
     assert_non_null(sampler);
-    ok(rp_writer_flush(f->writer, 0, 5000, &f->err), &f->err);
+    ok(rp_writer_flush(f->writer, 0, 5000, &err));
     rp_sampler_destroy(&sampler);
 }
 
@@ -335,9 +324,9 @@ CASE(what_waits_at_shutdown_is_not_confirmed)
         append(f);
         item(f, "queue", 1);
     }
-    ok(rp_writer_flush(f->writer, 5, 5000, &f->err), &f->err);
+    ok(rp_writer_flush(f->writer, 5, 5000, &err));
     broker_process_stop(&f->broker, SIGTERM);
-    assert_int_equal(rp_writer_flush(f->writer, 0, 300, &f->err), RP_DEADLINE_EXCEEDED);
+    assert_int_equal(rp_writer_flush(f->writer, 0, 300, &err), RP_DEADLINE_EXCEEDED);
     rp_writer_info info = {.struct_size = sizeof info};
     rp_writer_get_info(f->writer, &info, NULL);
     assert_int_equal(info.accepted, 10);
@@ -355,7 +344,7 @@ CASE(a_restarted_broker_puts_items_in_doubt_and_is_used_again)
     }
     rp_writer_info info = {.struct_size = sizeof info};
     do {
-        ok(rp_writer_flush(f->writer, 5, 5000, &f->err), &f->err);
+        ok(rp_writer_flush(f->writer, 5, 5000, &err));
         rp_writer_get_info(f->writer, &info, NULL);
     } while (info.sent < 15);
     broker_process_stop(&f->broker, SIGKILL);
@@ -364,9 +353,9 @@ CASE(a_restarted_broker_puts_items_in_doubt_and_is_used_again)
     append(f);
     item(f, "replay", 4); /* never sent to the old one */
     broker_process_again(&f->broker, NULL);
-    assert_int_equal(rp_writer_flush(f->writer, 0, 10000, &f->err), RP_IN_DOUBT);
-    if (!facts_within(f->err.text, "5 items were not accepted"))
-        fail_msg("%s", f->err.text);
+    assert_int_equal(rp_writer_flush(f->writer, 0, 10000, &err), RP_IN_DOUBT);
+    if (!facts_within(err.text, "5 items were not accepted"))
+        fail_msg("%s", err.text);
     rp_writer_get_info(f->writer, &info, NULL);
     assert_int_equal(info.in_doubt, 5);
     assert_int_equal(info.sessions, 2);
@@ -375,7 +364,7 @@ CASE(a_restarted_broker_puts_items_in_doubt_and_is_used_again)
         append(f);
         item(f, "replay", 4);
     }
-    ok(rp_writer_flush(f->writer, 0, 10000, &f->err), &f->err);
+    ok(rp_writer_flush(f->writer, 0, 10000, &err));
     assert_int_equal(table_size(f, "replay"), 101);
 }
 
@@ -383,7 +372,6 @@ CASE(a_restarted_broker_puts_items_in_doubt_and_is_used_again)
  * standard output and waits for a word on standard input. */
 static int write_in_another_process(const char *service)
 {
-    rp_error err = {0};
     char byte = 'w';
     log_set_level(LEVEL_OFF);
     rp_client *client = rp_client_connect(service, NULL, 5000, &err);
@@ -431,7 +419,7 @@ CASE(a_stopped_process_takes_its_session_up_again)
     int expired = 0;
     for (int i = 0; i < 400 && !expired; i++) {
         rp_info *info = NULL;
-        ok(rp_admin_info(f->client, NULL, 1, 5000, &info, &f->err), &f->err);
+        ok(rp_admin_info(f->client, NULL, 1, 5000, &info, &err));
         for (uint32_t s = 0; s < rp_info_count(info, "sessions"); s++)
             expired |= rp_info_u64(rp_info_at(info, "sessions", s), "expired") != 0;
         rp_info_free(&info);
@@ -441,16 +429,14 @@ CASE(a_stopped_process_takes_its_session_up_again)
     kill(child, SIGCONT);
     assert_int_equal(write(go[1], "g", 1), 1);
     /* Make room in the queue for all 15. */
-    rp_sampler_options options = {.struct_size = sizeof options};
-    options.batch_size = 1;
-    options.max_samples = 15;
-    rp_sampler *sampler = rp_sampler_new(f->client, "queue", &options, &f->err);
+    rp_sampler_options options = {.struct_size = sizeof options, .batch_size = 1, .max_samples = 15};
+    rp_sampler *sampler = rp_sampler_new(f->client, "queue", &options, &err);
     assert_non_null(sampler);
     uint64_t steps[15];
     for (int i = 0; i < 15; i++) {
         rp_batch *batch = NULL;
         rp_batch_arrays arrays = {.struct_size = sizeof arrays};
-        ok(rp_sampler_next(sampler, &batch, 15000, &f->err), &f->err);
+        ok(rp_sampler_next(sampler, &batch, 15000, &err));
         rp_batch_get_arrays(batch, &arrays);
         steps[i] = arrays.step[0];
         rp_batch_release(&batch);
@@ -479,7 +465,7 @@ CASE(a_broker_that_stood_still_goes_on)
         if (i == 400)
             kill(f->broker.pid, SIGCONT);
     }
-    ok(rp_writer_flush(f->writer, 0, 15000, &f->err), &f->err);
+    ok(rp_writer_flush(f->writer, 0, 15000, &err));
     assert_int_equal(table_size(f, "replay"), 500);
     rp_writer_info info = {.struct_size = sizeof info};
     rp_writer_get_info(f->writer, &info, NULL);
@@ -493,17 +479,17 @@ CASE(several_writers_share_a_client)
     float x[3];
     uint8_t image[400];
     for (int w = 0; w < 8; w++) {
-        writers[w] = rp_writer_new(f->client, columns, 3, NULL, 5000, &f->err);
+        writers[w] = rp_writer_new(f->client, columns, 3, NULL, 5000, &err);
         assert_non_null(writers[w]);
     }
     for (int64_t n = 0; n < 1000; n++) {
         const void *values[] = {x, image, &n};
         fill(n, x, image);
-        ok(rp_writer_append(writers[n % 8], values, 5000, &f->err), &f->err);
-        ok(rp_writer_item_last(writers[n % 8], "replay", 1, 1, 5000, NULL, &f->err), &f->err);
+        ok(rp_writer_append(writers[n % 8], values, 5000, &err));
+        ok(rp_writer_item_last(writers[n % 8], "replay", 1, 1, 5000, NULL, &err));
     }
     for (int w = 0; w < 8; w++)
-        ok(rp_writer_destroy(&writers[w], 5000, &f->err), &f->err);
+        ok(rp_writer_destroy(&writers[w], 5000, &err));
     assert_int_equal(table_size(f, "replay"), 1000);
 }
 

@@ -103,16 +103,21 @@ static void step_crash(void *self, const void *action, void *observation, rp_env
         abort();
 }
 
-static const rp_env_ops crash = {"Crash", "", create_loose, destroy, seed, reset, step_crash, NULL};
-static const rp_env_ops bad_reward = {"BadReward", "", create_loose, destroy, seed, reset, step_bad_reward, NULL};
-static const rp_env_ops too_long = {"TooLong", "", create_long, destroy, seed, reset, step, NULL};
-static const rp_env_ops not_finite = {"NotFinite", "", create_loose, destroy, seed, reset, step_nan, NULL};
-static const rp_env_ops loose = {"Loose", "", create_loose, destroy, seed, reset, step, NULL};
-static const rp_env_ops no_actions = {"NoActions", "", create_no_actions, destroy, seed, reset, step, NULL};
-static const rp_env_ops bad_bounds = {"BadBounds", "", create_bad_bounds, destroy, seed, reset, step, NULL};
-static const rp_env_ops silent = {"Silent", "", create_silent, destroy, seed, reset, step, NULL};
-static const rp_env_ops no_step = {"NoStep", "", create_loose, destroy, seed, reset, NULL, NULL};
-static const rp_env_ops taken = {"CartPole-v1", "", create_loose, destroy, seed, reset, step, NULL};
+#define OPS(title, maker, stepper)                                                                                     \
+    {                                                                                                                  \
+        .name = title, .help = "", .create = maker, .destroy = destroy, .seed = seed, .reset = reset, .step = stepper  \
+    }
+
+static const rp_env_ops crash = OPS("Crash", create_loose, step_crash);
+static const rp_env_ops bad_reward = OPS("BadReward", create_loose, step_bad_reward);
+static const rp_env_ops too_long = OPS("TooLong", create_long, step);
+static const rp_env_ops not_finite = OPS("NotFinite", create_loose, step_nan);
+static const rp_env_ops loose = OPS("Loose", create_loose, step);
+static const rp_env_ops no_actions = OPS("NoActions", create_no_actions, step);
+static const rp_env_ops bad_bounds = OPS("BadBounds", create_bad_bounds, step);
+static const rp_env_ops silent = OPS("Silent", create_silent, step);
+static const rp_env_ops no_step = OPS("NoStep", create_loose, NULL);
+static const rp_env_ops taken = OPS("CartPole-v1", create_loose, step);
 
 static const rp_env_ops *const environments[] = {&loose,    &no_actions, &bad_bounds, &silent, &no_step, &taken,
                                                  &too_long, &not_finite, &bad_reward, &crash,  NULL};

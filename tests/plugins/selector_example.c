@@ -96,10 +96,11 @@ static void softmax_insert(void *state, uint32_t slot, double priority)
     self->slots[self->count++] = slot;
 }
 
-static void softmax_update(void *state, uint32_t slot, double priority)
+static void softmax_update(void *state, uint32_t n, const uint32_t *slots, const double *priorities)
 {
     struct softmax *self = state;
-    self->priority[slot] = priority;
+    for (uint32_t i = 0; i < n; i++)
+        self->priority[slots[i]] = priorities[i];
 }
 
 /* The last one takes the place of the one that goes. */

@@ -21,11 +21,6 @@ static void last_insert(void *state, uint32_t slot, double priority)
     self->count++;
 }
 
-static void last_update(void *state, uint32_t slot, double priority)
-{
-    (void)state, (void)slot, (void)priority;
-}
-
 static void last_remove(void *state, uint32_t slot)
 {
     struct last *self = state;
@@ -48,7 +43,6 @@ static const rp_selector_ops last = {
     .create = last_create,
     .destroy = free,
     .insert = last_insert,
-    .update = last_update,
     .remove = last_remove,
     .pick = last_pick,
 };

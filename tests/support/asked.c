@@ -1,14 +1,10 @@
 #include "tests/support/asked.h"
 
-#include <stdio.h>
-#include <string.h>
-
 #include "tests/support/test.h"
 
 rp_info *asked_info(rp_client *client, const char *table)
 {
     rp_info *info = NULL;
-    rp_error err = {0};
     if (rp_admin_info(client, table, 0, WAIT, &info, &err) != RP_OK)
         fail_msg("info: %s", err.text);
     return info;
@@ -26,7 +22,6 @@ uint64_t asked_table(rp_client *client, const char *table, const char *path)
 uint32_t asked_waits(rp_client *client, const char *kind, char *text, size_t size)
 {
     rp_info *waits = NULL;
-    rp_error err = {0};
     uint32_t n = 0;
     if (rp_admin_why(client, WAIT, &waits, &err) != RP_OK)
         fail_msg("why: %s", err.text);

@@ -2,9 +2,8 @@
 #ifndef TESTS_SUPPORT_ASKED_H
 #define TESTS_SUPPORT_ASKED_H
 
-#include <stddef.h>
-
 #include "replay/admin.h"
+#include "tests/support/test.h"
 
 /* Gives the broker's state: rp_info_free. table NULL: all tables. */
 rp_info *asked_info(rp_client *client, const char *table);

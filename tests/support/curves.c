@@ -26,7 +26,6 @@ struct plan_input curves_input(struct plan_unit actor, struct plan_unit learner,
 struct plan curves_solve(const struct plan_input *input)
 {
     struct plan plan;
-    rp_error err = {0};
     if (plan_solve(input, &plan, &err) != RP_OK)
         fail_msg("no plan: %s", err.text);
     return plan;

@@ -3,6 +3,7 @@
 #define TESTS_SUPPORT_CURVES_H
 
 #include "agent/launch/plan/plan.h"
+#include "tests/support/test.h"
 
 #define MIB (1024.0 * 1024.0)
 #define GIB (1024.0 * MIB)

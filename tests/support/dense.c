@@ -1,10 +1,6 @@
 #include "tests/support/dense.h"
 #include "tests/support/test.h"
 
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 #define MAX_WIDTH 512
 
 static bool belongs(const struct tensor *tensor, const char *prefix)

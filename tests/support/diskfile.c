@@ -1,10 +1,6 @@
 #include "tests/support/diskfile.h"
 
 #include <dirent.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 #include "replay.pb-c.h"
 
@@ -38,7 +34,6 @@ void diskfile_remove(char **path)
 
 void diskfile_begin(struct diskfile *self, const struct folder *folder, enum disk_kind kind, uint64_t number)
 {
-    rp_error err = {0};
     *self = (struct diskfile){.kind = kind, .number = number, .offset = FILE_HEAD_BYTES};
     self->descriptor = folder_create(folder, kind, number, &err);
     if (self->descriptor < 0)

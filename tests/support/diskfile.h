@@ -3,6 +3,7 @@
 #define TESTS_SUPPORT_DISKFILE_H
 
 #include "broker/disk/folder.h"
+#include "tests/support/test.h"
 
 struct diskfile {
     enum disk_kind kind;

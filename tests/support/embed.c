@@ -1,10 +1,5 @@
 #include "tests/support/embed.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
 #include "broker/journal/stream.h"
 #include "broker/sample/kept_samples.h"
 #include "broker/spill/spill.h"
@@ -35,8 +30,7 @@ static void start(struct embed *self, const char *tables, const char *more)
     self->manual.now_ns = 1000 * NS_PER_S;
     self->context = zmq_ctx_new();
     zmq_ctx_set(self->context, ZMQ_MAX_SOCKETS, 20000);
-    rp_error err = {0};
-    ok(config_become_shard(&self->config, &err), &err);
+    ok(config_become_shard(&self->config, &err));
     self->broker =
         broker_new(&self->config, self->real_time ? clock_system() : clock_manual(&self->manual), self->context, &err);
     if (!self->broker)
@@ -50,7 +44,6 @@ void embed_rebind(struct embed *self)
     char bound[3][ENDPOINT_BYTES];
     int linger = 0;
     const struct broker_config before = self->config;
-    rp_error err = {0};
     for (uint32_t i = 0; i < 3; i++)
         zmq_setsockopt(sockets[i], ZMQ_LINGER, &linger, sizeof linger);
     memcpy(bound[0], peers->service_endpoint, sizeof bound[0]);

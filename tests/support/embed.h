@@ -5,6 +5,7 @@
 
 #include "broker/broker.h"
 #include "broker/session/session.h"
+#include "tests/support/test.h"
 
 struct testpeer;
 
@@ -29,13 +30,14 @@ void embed_start_real(struct embed *self, const char *tables, const char *more);
 /* Closes the peers, destroys the broker, and checks that every chunk and layout was released. */
 void embed_stop(struct embed *self);
 
-/* A test with a broker of its own: *state is a started struct embed, which is stopped after the test. */
+/* A test with a broker of its own: its body has `embed`, started, which is stopped after the test. */
 struct embed_options {
     const char *tables, *more;
 };
 int embed_setup(void **state);
 int embed_teardown(void **state);
-#define EMBED_TEST(name, tables, more) TEST(name, embed_setup, embed_teardown, &(struct embed_options){tables, more})
+#define EMBED_TEST(name, tables, more)                                                                                 \
+    TEST_WITH(struct embed, embed, name, embed_setup, embed_teardown, &(struct embed_options){tables, more})
 
 /* Closes the broker's sockets with all that is in their pipes, and binds the same endpoints again. */
 void embed_rebind(struct embed *self);

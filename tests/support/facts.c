@@ -2,7 +2,6 @@
 #include "tests/support/test.h"
 
 #include <ctype.h>
-#include <string.h>
 
 #define MAX_TEXT 16384
 

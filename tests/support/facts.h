@@ -3,8 +3,7 @@
 #ifndef TESTS_SUPPORT_FACTS_H
 #define TESTS_SUPPORT_FACTS_H
 
-#include <stdbool.h>
-#include <stddef.h>
+#include "tests/support/test.h"
 
 /* The words with a digit, a quote, or a sign inside that prose does not have ("broker.tables[0]:", "run.yaml:3:7:",
  * "max_size", "60s"), without punctuation around them, a blank after each; the ends of lines stay, with a blank. */

@@ -1,8 +1,6 @@
 #include "tests/support/fakepeer.h"
 #include "tests/support/test.h"
 
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 #include <zmq.h>
 

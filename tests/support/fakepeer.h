@@ -4,10 +4,9 @@
 #define TESTS_SUPPORT_FAKEPEER_H
 
 #include <pthread.h>
-#include <stdbool.h>
-#include <stdint.h>
 
 #include "replay/types.h"
+#include "tests/support/test.h"
 
 #define FAKEPEER_TABLES 2u
 #define FAKEPEER_KEYS 65536u

@@ -2,12 +2,8 @@
 #include "tests/support/test.h"
 
 #include <dirent.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <time.h>
-#include <unistd.h>
 
 int64_t hostbed_now(void)
 {
@@ -65,8 +61,7 @@ void hostbed_start(struct hostbed *f, struct process *process, const char *name,
     snprintf(log, sizeof log, "%s/%s.log", f->dir, name);
     const struct process_options options = {
         .name = name, .argv = argv, .log = log, .guard = &f->guard, .place = host_place(f->host)};
-    rp_error err = {0};
-    ok(process_start(process, &options, hostbed_now(), &err), &err);
+    ok(process_start(process, &options, hostbed_now(), &err));
 }
 
 void hostbed_shell(struct hostbed *f, struct process *process, const char *name, const char *script)
@@ -94,7 +89,6 @@ const char *hostbed_log(const struct hostbed *f, const char *name)
 int hostbed_set_up(void **state)
 {
     struct hostbed *f = calloc(1, sizeof *f);
-    rp_error err = {0};
     snprintf(f->dir, sizeof f->dir, "/tmp/test-host-XXXXXX");
     assert_non_null(mkdtemp(f->dir));
     snprintf(f->folder, sizeof f->folder, "%s/run", f->dir);

@@ -3,8 +3,6 @@
 #ifndef TESTS_SUPPORT_HOSTBED_H
 #define TESTS_SUPPORT_HOSTBED_H
 
-#include <stdbool.h>
-#include <stdint.h>
 #include <sys/types.h>
 
 #include "agent/launch/host/host.h"

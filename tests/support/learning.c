@@ -1,12 +1,8 @@
 #include "tests/support/learning.h"
 #include "tests/support/test.h"
 
-#include <math.h>
-#include <string.h>
-
 struct agent *learning_agent(const struct agent_config *config, const rp_env_spec *spec, uint64_t seed)
 {
-    rp_error err = {0};
     struct agent *agent = agent_new(config, "Test", spec, seed, &err);
     if (!agent)
         fail_msg("%s: %s", config->algorithm, err.text);

@@ -4,6 +4,7 @@
 
 #include "agent/learn/agent.h"
 #include "tests/support/dense.h"
+#include "tests/support/test.h"
 
 /* Fails the test with the sentence if the agent is refused. */
 struct agent *learning_agent(const struct agent_config *config, const rp_env_spec *spec, uint64_t seed);

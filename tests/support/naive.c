@@ -20,6 +20,18 @@ uint64_t naive_seed(const char *test)
     return seed;
 }
 
+struct rng rng_of(uint64_t seed)
+{
+    struct rng rng;
+    rng_seed(&rng, seed);
+    return rng;
+}
+
+struct rng naive_rng(const char *test)
+{
+    return rng_of(naive_seed(test));
+}
+
 bool naive_may_insert(const struct naive_limiter *self)
 {
     uint64_t inserts = self->inserts + 1;

@@ -2,11 +2,15 @@
 #ifndef TESTS_SUPPORT_NAIVE_H
 #define TESTS_SUPPORT_NAIVE_H
 
-#include <stdbool.h>
-#include <stdint.h>
+#include "proto/base/rng.h"
+#include "tests/support/test.h"
 
 /* RP_TEST_SEED, or a new seed. Printed with the name of the test, so that a failure can be repeated. */
 uint64_t naive_seed(const char *test);
+/* Random numbers of such a seed. */
+struct rng naive_rng(const char *test);
+/* Random numbers of this seed. */
+struct rng rng_of(uint64_t seed);
 
 /* The limiter's two rules, one operation at a time. */
 struct naive_limiter {

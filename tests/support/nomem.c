@@ -19,7 +19,8 @@ void *__real_aligned_alloc(size_t alignment, size_t size);
 void __real_free(void *block);
 int __real_vasprintf(char **out, const char *format, va_list args);
 void *__real_mmap(void *at, size_t size, int protection, int flags, int file, off_t offset);
-void *__real_reserve_map(size_t bytes) __attribute__((weak)); /* of the broker alone */
+void *__real_reserve_map(size_t bytes) __attribute__((weak)); /* this and the next: of the broker alone */
+void *__real_reserve_map_dense(size_t bytes) __attribute__((weak));
 int __real_zmq_msg_init_size(zmq_msg_t *message, size_t size);
 int __real_zmq_msg_init_data(zmq_msg_t *message, void *data, size_t size, zmq_free_fn *done, void *hint);
 
@@ -34,6 +35,7 @@ int __wrap_vasprintf(char **out, const char *format, va_list args);
 int __wrap_asprintf(char **out, const char *format, ...);
 void *__wrap_mmap(void *at, size_t size, int protection, int flags, int file, off_t offset);
 void *__wrap_reserve_map(size_t bytes);
+void *__wrap_reserve_map_dense(size_t bytes);
 void *__wrap_need_alloc(size_t size);
 void *__wrap_need_resize(void *array, size_t n, size_t size);
 char *__wrap_need_text(const char *text);
@@ -332,13 +334,23 @@ char *__wrap_need_print(const char *format, ...)
     return size < 0 ? NULL : keep(text, SITE);
 }
 
-/* It ends the process, too. */
-void *__wrap_reserve_map(size_t bytes)
+/* These end the process, too. */
+static void *map_exempt(void *(*map)(size_t bytes), size_t bytes)
 {
     exempt = true;
-    void *memory = __real_reserve_map(bytes);
+    void *memory = map(bytes);
     exempt = false;
     return memory;
+}
+
+void *__wrap_reserve_map(size_t bytes)
+{
+    return map_exempt(__real_reserve_map, bytes);
+}
+
+void *__wrap_reserve_map_dense(size_t bytes)
+{
+    return map_exempt(__real_reserve_map_dense, bytes);
 }
 
 void *__wrap_mmap(void *at, size_t size, int protection, int flags, int file, off_t offset)

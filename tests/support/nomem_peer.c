@@ -5,8 +5,10 @@
 
 void __real_broker_turn(struct broker *self, int wait_ms);
 void __wrap_broker_turn(struct broker *self, int wait_ms);
-struct broker *__real_broker_new(const struct broker_config *config, struct clock clock, void *context, rp_error *err);
-struct broker *__wrap_broker_new(const struct broker_config *config, struct clock clock, void *context, rp_error *err);
+struct broker *__real_broker_new(const struct broker_config *config, struct clock clock, void *context,
+                                 rp_error *error);
+struct broker *__wrap_broker_new(const struct broker_config *config, struct clock clock, void *context,
+                                 rp_error *error);
 
 void __wrap_broker_turn(struct broker *self, int wait_ms)
 {
@@ -15,10 +17,10 @@ void __wrap_broker_turn(struct broker *self, int wait_ms)
     nomem_leave();
 }
 
-struct broker *__wrap_broker_new(const struct broker_config *config, struct clock clock, void *context, rp_error *err)
+struct broker *__wrap_broker_new(const struct broker_config *config, struct clock clock, void *context, rp_error *error)
 {
     nomem_enter();
-    struct broker *broker = __real_broker_new(config, clock, context, err);
+    struct broker *broker = __real_broker_new(config, clock, context, error);
     nomem_leave();
     return broker;
 }

@@ -1,10 +1,6 @@
 #include "tests/support/nomem_scene.h"
 #include "tests/support/test.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <unistd.h>
-
 #define SCENES_MOST 32u
 
 static const struct nomem_group *group;

@@ -4,14 +4,8 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
-#include <stdbool.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "agent/launch/process/spawn.h"
 #include "tests/support/test.h"
@@ -81,11 +75,11 @@ static void print_file(const char *dir, const char *name)
         fclose(file);
 }
 
-pid_t process_spawn(const char *const *argv, int out, int err)
+pid_t process_spawn(const char *const *argv, int out, int errors)
 {
     /* Nobody is left of a test that dies. The kernel watches the thread that starts a process, so only the main one will do. */
     bool main_thread = gettid() == getpid();
-    const struct spawn spawn = {.argv = argv, .in = SPAWN_KEEP, .out = out, .err = err, .dies_with_us = main_thread};
+    const struct spawn spawn = {.argv = argv, .in = SPAWN_KEEP, .out = out, .err = errors, .dies_with_us = main_thread};
     int error;
     pid_t pid = spawn_start(&spawn, &error);
     if (pid < 0)
@@ -158,10 +152,9 @@ void broker_process_fini(struct broker_process *self)
 void *served_new(size_t size, const char *tables, const char *more)
 {
     struct served *self = calloc(1, size);
-    rp_error err = {0};
     assert_non_null(self);
     broker_process_start(&self->broker, tables, more);
-    self->client = must(rp_client_connect(self->broker.service, NULL, WAIT, &err), &err);
+    self->client = must(rp_client_connect(self->broker.service, NULL, WAIT, &err));
     return self;
 }
 
@@ -193,7 +186,7 @@ static int capture_read(struct capture *self)
     return 1;
 }
 
-int process_run(const char *const *argv, char *out, size_t out_size, char *err, size_t err_size)
+int process_run(const char *const *argv, char *out, size_t out_size, char *error, size_t error_size)
 {
     int pipes[2][2];
     assert_int_equal(pipe(pipes[0]), 0);
@@ -201,7 +194,7 @@ int process_run(const char *const *argv, char *out, size_t out_size, char *err, 
     pid_t pid = process_spawn(argv, pipes[0][1], pipes[1][1]);
     close(pipes[0][1]);
     close(pipes[1][1]);
-    struct capture captures[2] = {{pipes[0][0], out, out_size, 0}, {pipes[1][0], err, err_size, 0}};
+    struct capture captures[2] = {{pipes[0][0], out, out_size, 0}, {pipes[1][0], error, error_size, 0}};
     for (int open = 2; open > 0;) {
         struct pollfd fds[2] = {{captures[0].fd, POLLIN, 0}, {captures[1].fd, POLLIN, 0}};
         poll(fds, 2, -1);

@@ -2,10 +2,11 @@
 #ifndef TESTS_SUPPORT_PROCESS_H
 #define TESTS_SUPPORT_PROCESS_H
 
-#include <stddef.h>
+#include <signal.h>
 #include <sys/types.h>
 
 #include "replay/client.h"
+#include "tests/support/test.h"
 
 struct broker_process {
     pid_t pid; /* 0: not running */

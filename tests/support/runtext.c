@@ -1,7 +1,5 @@
 #include "tests/support/runtext.h"
 
-#include <stddef.h>
-
 #include "agent/config/config.h"
 #include "tests/support/facts.h"
 #include "tests/support/test.h"

@@ -2,11 +2,6 @@
 #include "tests/support/shardbed.h"
 #include "tests/support/test.h"
 
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <unistd.h>
-
 void shardbed_prepare(struct shardbed *self, uint32_t n)
 {
     *self = (struct shardbed){.n = n};
@@ -59,8 +54,7 @@ static int all_are_connected(void *client)
 
 rp_client *shardbed_connect(const struct shardbed *self, uint32_t shard, const rp_client_options *options)
 {
-    rp_error err = {0};
-    rp_client *client = must(rp_client_connect(self->services[shard], options, WAIT, &err), &err);
+    rp_client *client = must(rp_client_connect(self->services[shard], options, WAIT, &err));
     assert_true(process_await(all_are_connected, client));
     return client;
 }

@@ -2,8 +2,6 @@
 #ifndef TESTS_SUPPORT_SHARDBED_H
 #define TESTS_SUPPORT_SHARDBED_H
 
-#include <stdint.h>
-
 #include "tests/support/process.h"
 
 #define SHARDBED_MOST 16u

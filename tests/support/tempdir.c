@@ -2,11 +2,7 @@
 #include "tests/support/test.h"
 
 #include <fcntl.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #define VALID 8u /* texts at a time */
 

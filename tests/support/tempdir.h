@@ -3,10 +3,9 @@
 #ifndef TESTS_SUPPORT_TEMPDIR_H
 #define TESTS_SUPPORT_TEMPDIR_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <sys/types.h>
+
+#include "tests/support/test.h"
 
 /* Path of the folder; "" before tempdir_enter. */
 extern char tempdir[64];

@@ -1,9 +1,6 @@
 #include "tests/support/test.h"
 
-#include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+_Thread_local rp_error err;
 
 static struct test *first;
 static size_t n_tests;
@@ -57,15 +54,15 @@ void assert_has_not(const char *text, const char *what)
         fail_msg("'%s' is in:\n%.3000s", what, text);
 }
 
-void ok(rp_status status, const rp_error *err)
+void ok(rp_status status)
 {
     if (status != RP_OK)
-        fail_msg("%s: %s", rp_status_name(status), err->text);
+        fail_msg("%s: %s", rp_status_name(status), err.text);
 }
 
-void *must(void *object, const rp_error *err)
+void *must(void *object)
 {
     if (!object)
-        fail_msg("%s", err->text);
+        fail_msg("%s", err.text);
     return object;
 }

@@ -1,13 +1,19 @@
-/* Tests that register themselves: a file of TEST(name) { ... } needs nothing else. cmocka.h comes with it. The files of a folder are
- * one program, which runs the tests of the file that its argument names, or all. A file with a main or other functions that are not
+/* Tests that register themselves: a file of TEST(name) { ... } needs nothing else. cmocka.h and the headers of the C library that most tests use
+ * come with it. The files of a folder are one program, which runs the tests of the file that its argument names, or all. A file with a main or other functions that are not
  * static is a program by itself; its main ends with `return test_run(...)`. */
 #ifndef TESTS_SUPPORT_TEST_H
 #define TESTS_SUPPORT_TEST_H
 
+#include <math.h>
 #include <setjmp.h> // IWYU pragma: keep
 #include <stdarg.h> // IWYU pragma: keep
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -32,10 +38,12 @@ int test_run_file(const char *file, CMFixtureFunction set_up, CMFixtureFunction 
 /* Fails with the text if it does not contain what it should, or contains what it should not. */
 void assert_has(const char *text, const char *what);
 void assert_has_not(const char *text, const char *what);
-/* Fails with the error unless the call has succeeded. */
-void ok(rp_status status, const rp_error *err);
-/* Fails with the error if there is no object; otherwise returns it. */
-void *must(void *object, const rp_error *err);
+/* The error of the last call that this thread gave it to. It is zero at the start of each test. */
+extern _Thread_local rp_error err;
+/* Fails with err unless the call has succeeded. */
+void ok(rp_status status);
+/* Fails with err if there is no object; otherwise returns it. */
+void *must(void *object);
 
 /* Runs the tests of this file, which is a program by itself. */
 #define test_run(set_up, tear_down) test_run_file(NULL, set_up, tear_down)
@@ -43,12 +51,27 @@ void *must(void *object, const rp_error *err);
 /* TEST(title, set_up, tear_down, initial state): what is left out is NULL. The body has `state`. */
 #define TEST(title, ...)                                                                                               \
     static void test_##title(void **state);                                                                            \
+    static void test_begin_##title(void **state)                                                                       \
+    {                                                                                                                  \
+        err = (rp_error){0};                                                                                           \
+        test_##title(state);                                                                                           \
+    }                                                                                                                  \
     static struct test test_entry_##title = {                                                                          \
-        {.name = #title, .test_func = test_##title, __VA_ARGS__}, __FILE__, __LINE__, NULL};                           \
+        {.name = #title, .test_func = test_begin_##title, __VA_ARGS__}, __FILE__, __LINE__, NULL};                     \
     __attribute__((constructor)) static void test_add_##title(void)                                                    \
     {                                                                                                                  \
         test_add(&test_entry_##title);                                                                                 \
     }                                                                                                                  \
     static void test_##title(void **state __attribute__((unused)))
+
+/* TEST whose body has a pointer of this type and name to what set_up has made. */
+#define TEST_WITH(type, name, title, ...)                                                                              \
+    static void test_with_##title(type *name);                                                                         \
+    TEST(title, __VA_ARGS__)                                                                                           \
+    {                                                                                                                  \
+        test_with_##title(*state);                                                                                     \
+    }                                                                                                                  \
+    static void test_with_##title(type *name __attribute__((unused)))
+#define FIXTURE_TEST(type, title, ...) TEST_WITH(type, f, title, __VA_ARGS__)
 
 #endif

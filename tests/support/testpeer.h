@@ -3,9 +3,6 @@
 #ifndef TESTS_SUPPORT_TESTPEER_H
 #define TESTS_SUPPORT_TESTPEER_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <zmq.h>
 
 #include "proto/wire/wire.h"
@@ -18,7 +15,8 @@
 #define TESTPEER_COLUMNS 8u
 #define NO_TIMEOUT (-1)
 
-enum testpeer_flags { DISTINCT = 1, FLEXIBLE = 2, WHOLE = 4, PAID = 8, SHARED = 16 };
+/* PACKED: small chunks, too, are read from shared memory. */
+enum testpeer_flags { DISTINCT = 1, FLEXIBLE = 2, WHOLE = 4, PAID = 8, SHARED = 16, PACKED = 32 };
 
 struct testpeer_column {
     const char *name, *dtype;
@@ -62,16 +60,20 @@ struct testpeer_draft {
     struct text pack, layouts;
     zmq_msg_t own[256];
     uint32_t n_own;
+    uint64_t place[256]; /* of the chunks that are not packed */
+    bool placed;         /* the header has it */
 };
 
 struct testpeer {
     struct testpeer *next;
     struct embed *embed; /* NULL: a broker in another process */
     void *context, *service, *ingest;
-    int type;       /* ZMQ_DEALER or ZMQ_REQ */
-    bool delimiter; /* a DEALER that sends a delimiter */
-    bool keep;      /* keep pushed messages for a resend */
-    bool lose;      /* keep messages and do not send them */
+    int type;              /* ZMQ_DEALER or ZMQ_REQ */
+    bool delimiter;        /* a DEALER that sends a delimiter */
+    bool keep;             /* keep pushed messages for a resend */
+    bool lose;             /* keep messages and do not send them */
+    bool frames;           /* send frames also of chunks that have a place */
+    Replay__Arena *memory; /* for HELLO, or NULL */
     /* If set, testpeer_call tells it of a request that was not answered (answer NULL) or refused, and asks again, once, with
      * the same id. */
     void (*refused)(struct testpeer *self, const struct testpeer_answer *answer);
@@ -177,6 +179,8 @@ uint32_t testpeer_layout(struct testpeer *self, const char *table, uint32_t n, c
 uint32_t testpeer_plain(struct testpeer *self, const char *table);
 /* Adds a chunk of raw blocks; NULL for a column without data. own: as a frame of its own (all further chunks too). */
 uint64_t testpeer_chunk(struct testpeer *self, uint32_t rows, const void *const *blocks, bool own);
+/* The chunk that was added last lies here in `memory`; all chunks of a message that have a frame of their own must have a place. */
+void testpeer_place(struct testpeer *self, uint64_t place);
 void testpeer_item(struct testpeer *self, uint32_t layout, uint64_t key, double priority, uint64_t chunk,
                    uint32_t offset, uint32_t length);
 /* Sends the draft and returns its number. */

@@ -2,8 +2,6 @@
 #include "tests/support/test.h"
 #include "tests/support/testpeer.h"
 
-#include <string.h>
-
 uint64_t testpeer_sample(struct testpeer *self, const char *table, uint32_t count, int64_t timeout_ms, int flags)
 {
     Replay__Sample sample = REPLAY__SAMPLE__INIT;
@@ -13,7 +11,7 @@ uint64_t testpeer_sample(struct testpeer *self, const char *table, uint32_t coun
     sample.flexible = (flags & FLEXIBLE) != 0;
     sample.whole = (flags & WHOLE) != 0;
     sample.paid = (flags & PAID) != 0;
-    sample.shared = (flags & SHARED) != 0;
+    sample.shared = flags & PACKED ? 2 : (flags & SHARED) != 0;
     if (timeout_ms >= 0) {
         sample.has_timeout_ms_case = REPLAY__SAMPLE__HAS_TIMEOUT_MS_TIMEOUT_MS;
         sample.timeout_ms = (uint64_t)timeout_ms;

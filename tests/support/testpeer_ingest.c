@@ -2,10 +2,6 @@
 #include "tests/support/test.h"
 #include "tests/support/testpeer.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 static uint64_t *table_items(struct testpeer *self, const char *table)
 {
     for (uint32_t i = 0; i < self->n_tables; i++)
@@ -84,6 +80,12 @@ uint64_t testpeer_chunk(struct testpeer *self, uint32_t rows, const void *const 
     return self->chunk;
 }
 
+void testpeer_place(struct testpeer *self, uint64_t place)
+{
+    self->draft->place[self->draft->n_own - 1] = place;
+    self->draft->placed = true;
+}
+
 void testpeer_item(struct testpeer *self, uint32_t layout, uint64_t key, double priority, uint64_t chunk,
                    uint32_t offset, uint32_t length)
 {
@@ -146,6 +148,7 @@ static void write_header(struct testpeer *self, struct text *header)
         .chunk_episode = draft->chunk_episode,
         .block_size = draft->block_size,
         .block_codec = draft->block_codec,
+        .place = draft->placed ? draft->place : NULL,
         .n_runs = draft->n_runs,
         .run_layout = draft->run_layout,
         .run_items = draft->run_items,
@@ -180,6 +183,9 @@ uint64_t testpeer_push(struct testpeer *self)
     }
     for (uint32_t i = 0; i < sent->n; i++)
         sent->bytes += zmq_msg_size(&sent->frames[i]);
+    for (uint32_t i = 0; draft->placed && !self->frames && i < draft->n_own; i++)
+        zmq_msg_close(&sent->frames[--sent->n]);
+    draft->placed = false;
     self->sent_bytes += sent->bytes;
     draft->pack.size = draft->layouts.size = 0;
     draft->n_chunks = draft->packed = draft->n_items = draft->n_runs = draft->n_own = 0;

@@ -3,11 +3,7 @@
 #include "tests/support/testpeer.h"
 
 #include <fcntl.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 uint32_t sampled_u32(const uint32_t *values, size_t n, uint32_t i)
 {
@@ -50,12 +46,13 @@ void testpeer_unmap(void)
 static const uint8_t *find_shared(const Replay__SampleReply *reply, uint32_t chunk, uint32_t n_chunks)
 {
     uint32_t first = n_chunks - (uint32_t)reply->n_place;
+    bool packed = chunk < reply->packed && reply->n_packed_at;
     assert_int_equal(reply->n_place, reply->n_stamp);
-    if (chunk < first)
+    if (chunk < first && !packed)
         return NULL;
-    uint64_t place = reply->place[chunk - first];
+    uint64_t place = packed ? reply->packed_at[0] : reply->place[chunk - first];
     assert_true(shared.memory && place % 64 == 0 && place >= 64 && place < shared.size);
-    assert_memory_equal(shared.memory + place - 64, &reply->stamp[chunk - first], 8);
+    assert_memory_equal(shared.memory + place - 64, packed ? &reply->packed_at[1] : &reply->stamp[chunk - first], 8);
     return shared.memory + place;
 }
 
@@ -83,7 +80,7 @@ static const uint8_t *find_block(const struct testpeer_answer *answer, uint32_t 
                 *size = bytes;
                 if (data)
                     return data + at;
-                uint32_t frame = i < reply->packed ? 0 : i - reply->packed + (reply->packed ? 1 : 0);
+                uint32_t frame = i < reply->packed ? 0 : i - reply->packed + (reply->packed && !reply->n_packed_at);
                 assert_true(frame < answer->n_payload);
                 zmq_msg_t *message = &answer->payload[frame];
                 assert_true(at + bytes <= zmq_msg_size(message));

@@ -1,9 +1,6 @@
 #include "tests/support/twin.h"
 
 #include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "broker/checkpoint/checkpoint.h"
 #include "broker/journal/stream.h"
@@ -66,9 +63,8 @@ void twin_kill(struct embed *embed)
 void twin_checkpoint(struct embed *embed)
 {
     struct checkpoints *checkpoints = embed->broker->checkpoints;
-    rp_error err = {0};
     uint64_t number;
-    ok(checkpoint_start(checkpoints, CHECKPOINT_ASKED, &number, &err), &err);
+    ok(checkpoint_start(checkpoints, CHECKPOINT_ASKED, &number, &err));
     for (uint32_t ms = 0; ms < 10000 && checkpoints->last.number != number; ms++)
         broker_turn(embed->broker, 1);
     assert_int_equal(checkpoints->last.number, number);
@@ -79,7 +75,6 @@ void twin_checkpoint(struct embed *embed)
 
 void twin_load(struct twin_files *self, const struct embed *embed, const struct twin_folder *from, uint64_t number)
 {
-    rp_error err = {0};
     *self = (struct twin_files){.config = embed->config, .context = zmq_ctx_new()};
     self->config.folder = NULL;
     self->broker = broker_new(&self->config, embed->broker->loop.clock, self->context, &err);
@@ -97,7 +92,7 @@ void twin_load(struct twin_files *self, const struct embed *embed, const struct 
                                          .sessions = &broker->sessions,
                                          .params = &broker->params};
     loading_init(&self->loading, &self->state, &broker->peers.kept_replies);
-    ok(load_files(&self->loading.files, &self->folder, number, number != 0, false, &err), &err);
+    ok(load_files(&self->loading.files, &self->folder, number, number != 0, false, &err));
     for (uint32_t i = 0; i < self->loading.files.n_notes; i++)
         if (self->loading.files.notes[i].damage)
             fail_msg("%s", self->loading.files.notes[i].text);
@@ -134,10 +129,10 @@ static void check_numbers(const struct item *a, const struct item *b)
 }
 
 /* A chunk that was moved is in two places: compare the data. */
-static rp_status check_data(void *ctx, uint64_t at, const struct chunk_view *view, rp_error *err)
+static rp_status check_data(void *ctx, uint64_t at, const struct chunk_view *view, rp_error *error)
 {
     (void)at;
-    (void)err;
+    (void)error;
     struct chunk *chunk = ctx;
     assert_int_equal(chunk->step, view->head->step);
     assert_int_equal(chunk->length, view->head->length);
@@ -150,10 +145,9 @@ static void check_places(const struct folder *folder, const struct item *a, cons
 {
     struct chunk *const *chunks = span_chunks(&a->span);
     for (uint32_t i = 0; i < b->span.n; i++) {
-        rp_error err = {0};
         const uint64_t *at = &offline_places(b)[i];
         if (chunks[i]->at != *at)
-            ok(chunks_read(folder, at, 1, check_data, chunks[i], &err), &err);
+            ok(chunks_read(folder, at, 1, check_data, chunks[i], &err));
     }
 }
 

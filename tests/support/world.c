@@ -1,7 +1,5 @@
 #include "tests/support/world.h"
 
-#include <string.h>
-
 #include "broker/checkpoint/checkpoint.h"
 #include "broker/journal/stream.h"
 #include "tests/support/test.h"
@@ -185,7 +183,6 @@ static void do_heartbeat(struct world *self)
 /* Starts a checkpoint; later operations run while it is being written. */
 static void do_checkpoint(struct world *self)
 {
-    rp_error err = {0};
     assert_int_equal(checkpoint_start(self->embed.broker->checkpoints, CHECKPOINT_ASKED, NULL, &err), RP_OK);
 }
 

@@ -1,8 +1,5 @@
 #include "tests/support/writer_fixture.h"
 
-#include <stddef.h>
-#include <stdlib.h>
-
 #include "proto/base/log.h"
 #include "tests/support/test.h"
 
@@ -12,7 +9,7 @@ int writer_fixture_set_up(void **state)
     assert_non_null(self);
     log_set_level(LEVEL_OFF);
     fakepeer_start(&self->peer);
-    self->client = rp_client_connect(self->peer.endpoint, NULL, 5000, &self->err);
+    self->client = rp_client_connect(self->peer.endpoint, NULL, 5000, &err);
     assert_non_null(self->client);
     *state = self;
     return 0;
@@ -32,5 +29,5 @@ void writer_fixture_open(struct writer_fixture *self, const rp_column *columns, 
                          const rp_writer_options *options)
 {
     rp_writer_destroy(&self->writer, 5000, NULL);
-    self->writer = must(rp_writer_new(self->client, columns, n, options, 5000, &self->err), &self->err);
+    self->writer = must(rp_writer_new(self->client, columns, n, options, 5000, &err));
 }

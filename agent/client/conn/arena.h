@@ -16,9 +16,11 @@ struct conn_arena {
     uint64_t nonce;
 };
 
+/* True if this process uses shared memory with a broker on this host: REPLAY_SHM=0 in the environment forbids it. inside: the broker
+ * is in this process, where frames cost little; then only REPLAY_SHM=1 allows it. */
+bool conn_shares_memory(bool inside);
 /* Maps what a broker offers, or takes a reference to `before` if it is that. before and offer may be NULL. Returns NULL if nothing is
- * offered or it cannot be had: another host, another user, REPLAY_SHM=0 in the environment. Then all data comes by the socket.
- * inside: the broker is in this process, where frames cost little; its memory is mapped only with REPLAY_SHM=1. */
+ * offered, wanted or to be had: another host, another user. Then all data comes by the socket. */
 struct conn_arena *conn_arena_map(struct conn_arena *before, const Replay__Arena *offer, bool inside);
 /* Allows NULL, and returns self. */
 struct conn_arena *conn_arena_ref(struct conn_arena *self);

@@ -46,7 +46,7 @@ struct client_plan {
 /* True if the broker runs on the caller's thread. */
 static bool is_hosted(const struct client_plan *plan)
 {
-    return plan->host && plan->host->ducts;
+    return plan->host && plan->host->channels;
 }
 
 /* A context for connections that share one: with a thread for each shard, as far as there are processors, and as many sockets for each

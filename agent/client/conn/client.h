@@ -6,7 +6,7 @@
 #include "agent/client/conn/conn.h"
 #include "replay/client.h"
 
-/* rp_client_connect with a host. If it has ducts, the client has no thread, the broker in this process runs on the caller's thread,
+/* rp_client_connect with a host. If it has channels, the client has no thread, the broker in this process runs on the caller's thread,
  * and one thread makes all calls of such a client. */
 rp_client *client_connect(const char *endpoints, const rp_client_options *options, const struct conn_host *host,
                           int64_t timeout_ms, rp_error *err);

@@ -160,9 +160,9 @@ bool conn_is_inside(const struct conn *self)
     return conn_is_hosted(self) || strncmp(conn_endpoint(self), "inproc://", 9) == 0;
 }
 
-struct duct *conn_data_duct(struct conn *self)
+struct channel *conn_data_channel(struct conn *self)
 {
-    return conn_is_hosted(self) ? &self->broker.ducts->data : NULL;
+    return conn_is_hosted(self) ? &self->broker.channels->data : NULL;
 }
 
 uint64_t conn_client_id(const struct conn *self)
@@ -310,11 +310,11 @@ static uint64_t settled(const struct conn *self)
 
 static void transmit(struct conn *self, struct conn_request *request)
 {
-    struct way to = {self->dealer, self->broker.ducts ? &self->broker.ducts->requests : NULL};
+    struct port to = {self->dealer, self->broker.channels ? &self->broker.channels->requests : NULL};
     request->traced_ns = trace_now(&self->trace);
     self->dealer_used = true; /* sending processes the socket's commands, and a reply may be among them */
     /* A request that the socket does not take is sent again after the reconnect, which is due. */
-    if (!request_transmit(request, to, request->sent ? 0 : settled(self)) && to.duct)
+    if (!request_transmit(request, to, request->sent ? 0 : settled(self)) && to.channel)
         conn_reset(self, "no memory");
 }
 
@@ -1011,8 +1011,8 @@ static void take_replies(struct conn *self)
     struct conn_reply *reply;
     uint64_t lost;
     for (int i = 0; i < DRAIN_REPLIES; i++) {
-        struct way from = {self->dealer, self->broker.ducts ? &self->broker.ducts->replies : NULL};
-        bool open = from.duct || (from.socket && self->dealer_used);
+        struct port from = {self->dealer, self->broker.channels ? &self->broker.channels->replies : NULL};
+        bool open = from.channel || (from.socket && self->dealer_used);
         if (!open || !requests_receive(&self->pending, from, &reply, &lost)) {
             self->dealer_used = false;
             return;
@@ -1401,7 +1401,7 @@ static void init(struct conn *self, const struct conn_plan *plan)
     self->forks = forks_count();
     self->pid = getpid();
     self->wake_read = self->wake_write = -1;
-    if (plan->host && plan->host->ducts)
+    if (plan->host && plan->host->channels)
         self->broker = *plan->host;
     self->shards = plan->shards;
     self->shard = self->io_shard = plan->shard;
@@ -1479,7 +1479,7 @@ rp_status conn_open(const struct conn_plan *plan, struct conn **out, rp_error *e
 {
     void *context = plan->options->zmq_context;
     int threads = context ? zmq_ctx_get(context, ZMQ_IO_THREADS) : 1;
-    if (!plan->host || !plan->host->ducts) /* before libzmq takes any: it would abort the process */
+    if (!plan->host || !plan->host->channels) /* before libzmq takes any: it would abort the process */
         RP_TRY(open_files_check((uint32_t)(CONN_DESCRIPTORS + CONN_PER_IO_THREAD * (threads > 0 ? threads : 0)),
                                 "a client", "two more for each writer or sampler", err));
     struct conn *self = calloc(1, sizeof *self);

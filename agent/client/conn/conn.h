@@ -7,7 +7,7 @@
  * say of themselves), handshake.c (keys), conn.c (one connection), client.c (rp_client: the connections to all shards), params.c
  * (parameters), collective.c (counters, sums).
  *
- * A connection through the ducts of a host has no thread: a caller that waits does the thread's work, in turn with the host. "The
+ * A connection through the channels of a host has no thread: a caller that waits does the thread's work, in turn with the host. "The
  * I/O thread" is then the caller's thread, and all calls come from one thread.
  *
  * Any thread may send requests. They are sent in the order of the calls, again with the same id after a reconnect, and each
@@ -78,7 +78,7 @@ struct key;
 /* A broker in this process: it runs on the thread that waits for it, or the connection uses its sockets with a key that is in no
  * file. */
 struct conn_host {
-    struct ducts *ducts; /* borrowed: the broker's; NULL: it has sockets, and a thread of its own */
+    struct channels *channels; /* borrowed: the broker's; NULL: it has sockets, and a thread of its own */
     /* Lets the broker handle messages and timers. Sleeps for at most wait_ms if there is nothing to do. */
     void (*turn)(void *ctx, int wait_ms);
     void *ctx;
@@ -89,7 +89,7 @@ struct conn_host {
 struct conn_plan {
     const char *endpoint;
     const rp_client_options *options;
-    const struct conn_host *host; /* NULL, or without ducts: the connection has a thread */
+    const struct conn_host *host; /* NULL, or without channels: the connection has a thread */
     struct conn_shards *shards;   /* of the client; outlives the connection */
     uint32_t shard;               /* that is expected there; CONN_SHARD_UNKNOWN: any */
     uint64_t client_id;
@@ -124,8 +124,8 @@ bool conn_connect(const struct conn *self, void *socket, const char *endpoint);
 bool conn_is_hosted(const struct conn *self);
 /* True if the broker is in this process. Its replies are its own memory, and it takes them for unread until they are destroyed. */
 bool conn_is_inside(const struct conn *self);
-/* Returns the duct for a hosted connection's ingest; NULL: ingest goes to a socket. */
-struct duct *conn_data_duct(struct conn *self);
+/* Returns the channel for a hosted connection's ingest; NULL: ingest goes to a socket. */
+struct channel *conn_data_channel(struct conn *self);
 uint64_t conn_client_id(const struct conn *self);
 /* True if the connection is made with a key. */
 bool conn_has_key(const struct conn *self);

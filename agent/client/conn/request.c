@@ -193,18 +193,18 @@ void request_name(struct conn_request *self, uint64_t id)
     header_put(self, ID_AT, id);
 }
 
-bool request_transmit(struct conn_request *self, struct way to, uint64_t settled)
+bool request_transmit(struct conn_request *self, struct port to, uint64_t settled)
 {
     zmq_msg_t copy;
     if (!self->sent) /* later the header is shared with copies in flight */
         header_put(self, SETTLED_AT, settled);
     self->sent = true;
-    if (to.duct && !way_send_bytes(to, "c", 1, true)) /* the envelope that a socket would make */
+    if (to.channel && !port_send_bytes(to, "c", 1, true)) /* the envelope that a socket would make */
         return false;
     for (uint32_t i = 0; i <= self->n_payload; i++) {
         zmq_msg_init(&copy);
         zmq_msg_copy(&copy, i == 0 ? &self->header : &self->payload[i - 1]);
-        if (!way_send(to, &copy, i < self->n_payload)) {
+        if (!port_send(to, &copy, i < self->n_payload)) {
             zmq_msg_close(&copy);
             return false;
         }
@@ -283,7 +283,7 @@ void requests_drop_reply(struct requests *self, struct conn_reply *reply)
     request->reply = reply;
 }
 
-bool requests_receive(struct requests *self, struct way from, struct conn_reply **out, uint64_t *lost)
+bool requests_receive(struct requests *self, struct port from, struct conn_reply **out, uint64_t *lost)
 {
     zmq_msg_t frame;
     struct wire_reply view;
@@ -291,9 +291,9 @@ bool requests_receive(struct requests *self, struct way from, struct conn_reply 
     *out = NULL;
     *lost = 0;
     zmq_msg_init(&frame);
-    bool got = way_receive(from, &frame, &more);
-    if (got && from.duct) /* a socket removes the envelope itself */
-        got = more && way_receive(from, &frame, &more);
+    bool got = port_receive(from, &frame, &more);
+    if (got && from.channel) /* a socket removes the envelope itself */
+        got = more && port_receive(from, &frame, &more);
     if (!got) {
         zmq_msg_close(&frame);
         return false;
@@ -306,7 +306,7 @@ bool requests_receive(struct requests *self, struct way from, struct conn_reply 
     bool ok = reply != NULL;
     if (ok)
         zmq_msg_move(&reply->header, &frame);
-    while (more && way_receive(from, &frame, &more))
+    while (more && port_receive(from, &frame, &more))
         ok = ok && reply_add_frame(reply, &frame);
     zmq_msg_close(&frame);
     if (ok) {

@@ -11,7 +11,7 @@
 #include <zmq.h>
 
 #include "proto/base/error.h"
-#include "proto/wire/duct.h"
+#include "proto/wire/channel.h"
 #include "proto/wire/wire.h"
 #include "replay.pb-c.h"
 #include "replay/error.h"
@@ -93,7 +93,7 @@ struct conn_request *request_new(uint64_t client, const struct conn_message *mes
 void request_free(struct conn_request *self);
 void request_name(struct conn_request *self, uint64_t id);
 /* Sends the request. settled: the id up to which all samples were read or cancelled. False: the way does not take it. */
-bool request_transmit(struct conn_request *self, struct way to, uint64_t settled);
+bool request_transmit(struct conn_request *self, struct port to, uint64_t settled);
 /* End a request that was taken out: with this reply, which is taken, or with a status of the library. */
 void request_answer(struct conn_request *self, struct conn_reply *reply);
 void request_end(struct conn_request *self, rp_status status, const char *format, ...) RP_PRINTF(3, 4);
@@ -119,7 +119,7 @@ struct conn_request *requests_take(struct requests *self, uint64_t id);
 
 /* Receives one message; false: there is none. Gives *reply to the caller. *reply NULL: the message is damaged, or there is no
  * memory for it, and *lost is the id of the request that it answers. */
-bool requests_receive(struct requests *self, struct way from, struct conn_reply **reply, uint64_t *lost);
+bool requests_receive(struct requests *self, struct port from, struct conn_reply **reply, uint64_t *lost);
 /* Drops a reply. A request that still waits gets the memory back for its next one. */
 void requests_drop_reply(struct requests *self, struct conn_reply *reply);
 

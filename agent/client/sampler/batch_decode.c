@@ -7,7 +7,7 @@
  *
  * A large batch is filled by several threads: the blocks that it needs are opened first, then each thread copies the rows of some items.
  *
- * Chunks may lie in the broker's memory, where they can change while they are read. Nothing but the rows comes from there: all sizes are in
+ * Chunks, and those that are packed, may lie in the broker's memory, where they can change while they are read. Nothing but the rows comes from there: all sizes are in
  * the reply. When all is copied, stamps tell whether it was still the data of the reply. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -305,6 +305,25 @@ static void field_describe(const struct batch_field *self, char *out, size_t siz
 
 /* ---- the pieces of a reply ---- */
 
+/* True if the packed chunks are in the broker's memory, and in no frame. */
+static bool is_packed_there(const struct wire_sampled *view)
+{
+    return view->packed_at.n > 0;
+}
+
+/* Returns the number of frames before those that are a chunk each. */
+static uint32_t packed_frames(const struct wire_sampled *view)
+{
+    return view->packed > 0 && !is_packed_there(view);
+}
+
+/* Returns the packed chunks. There must be some. */
+static struct batch_frame packed_frame(const struct batch_reply *reply)
+{
+    const struct pb_array *at = &reply->view->packed_at;
+    return at->n ? (struct batch_frame){reply->arena + pb_u64(at, 0), (size_t)pb_u64(at, 2)} : reply->frames[0];
+}
+
 /* Checks what the payload frames say against the header: all else was checked when the header was read. */
 static rp_status check_frames(const struct wire_sampled *view, const struct batch_frame *frames, uint32_t n_frames,
                               rp_error *err)
@@ -314,9 +333,9 @@ static rp_status check_frames(const struct wire_sampled *view, const struct batc
     uint64_t bytes = 0;
     for (uint32_t i = 0; i < n_frames; i++)
         bytes += frames[i].size;
-    if (n_frames != (view->packed > 0) + (uint64_t)(view->n_chunks - view->packed - view->place.n))
+    if (n_frames != packed_frames(view) + (uint64_t)(view->n_chunks - view->packed - view->place.n))
         return damaged(err, "the number of frames does not match its chunks");
-    bytes += (uint64_t)view->place.n * RP_MAX_COLUMNS;
+    bytes += (uint64_t)view->place.n * RP_MAX_COLUMNS + (is_packed_there(view) ? pb_u64(&view->packed_at, 2) : 0);
     /* An array of one element for all could claim any number of empty chunks. */
     if (view->n_chunks > bytes + SPARE_EMPTY || view->n_blocks > bytes + SPARE_EMPTY)
         return damaged(err, "more chunks than bytes");
@@ -337,8 +356,9 @@ static size_t alike_bytes(const struct wire_sampled *view, uint32_t n_blocks)
     return (size_t)bytes;
 }
 
-static void read_regular(struct batch_decoder *self, const struct wire_sampled *view, const struct batch_frame *frames)
+static void read_regular(struct batch_decoder *self, const struct batch_reply *reply)
 {
+    const struct wire_sampled *view = reply->view;
     struct batch_regular *out = &self->regular;
     out->on = false;
     if (view->n_items == 0 || view->packed != view->n_chunks || view->n_layouts != 1 || view->length.n != 1 ||
@@ -353,9 +373,9 @@ static void read_regular(struct batch_decoder *self, const struct wire_sampled *
         (uint64_t)out->offset + out->length > out->chunk_length || pb_u8(&view->block_codec, 0) != RP_CODEC_RAW)
         return;
     out->chunk_bytes = alike_bytes(view, out->n_blocks);
-    out->data = frames[0].data;
-    out->on = out->chunk_bytes && frames[0].size / out->chunk_bytes == view->n_chunks &&
-              frames[0].size % out->chunk_bytes == 0;
+    struct batch_frame frame = packed_frame(reply);
+    out->data = frame.data;
+    out->on = out->chunk_bytes && frame.size / out->chunk_bytes == view->n_chunks && frame.size % out->chunk_bytes == 0;
 }
 
 /* Finds the data of a chunk: in a frame of its own or of several, or in the broker's memory. */
@@ -364,10 +384,10 @@ static const uint8_t *chunk_data(const struct batch_reply *reply, uint32_t c, co
     const struct wire_sampled *view = reply->view;
     uint32_t by_frames = view->n_chunks - view->place.n;
     if (c < by_frames) {
-        const struct batch_frame *frame =
-            &reply->frames[c < view->packed ? 0 : (view->packed > 0) + (c - view->packed)];
-        *end = (const uint8_t *)frame->data + frame->size;
-        return frame->data;
+        struct batch_frame frame =
+            c < view->packed ? packed_frame(reply) : reply->frames[packed_frames(view) + (c - view->packed)];
+        *end = (const uint8_t *)frame.data + frame.size;
+        return frame.data;
     }
     *end = reply->arena + reply->arena_size;
     return reply->arena + pb_u64(&view->place, c - by_frames);
@@ -401,8 +421,9 @@ static rp_status read_chunks(struct batch_decoder *self, const struct batch_repl
             if (size > (size_t)(end - at))
                 return damaged(err, c < by_frames ? "a frame is shorter than its blocks"
                                                   : "a chunk goes beyond the broker's memory");
+            bool mapped = c >= by_frames || (c < view->packed && is_packed_there(view));
             *block = (struct batch_block){
-                .data = at, .size = size, .codec = *codecs, .column = columns[k], .mapped = c >= by_frames};
+                .data = at, .size = size, .codec = *codecs, .column = columns[k], .mapped = mapped};
             at += size;
         }
         if (!shared)
@@ -819,7 +840,7 @@ static rp_status plan_batch(struct batch_decoder *self, struct batch_spec *spec,
                                 .fields = self->fields.data,
                                 .max_bytes = most,
                                 .limit = most > self->made_bytes ? most - self->made_bytes : 0,
-                                .in_reply = self->leave_items && self->regular.on};
+                                .in_reply = self->leave_items && self->regular.on && !is_packed_there(self->view)};
     for (uint32_t f = 0; f < self->n_fields; f++) {
         struct batch_spec_field *field = &spec->fields[f];
         RP_TRY(plan_field(self, f, field, err));
@@ -1041,14 +1062,27 @@ static rp_status split(struct batch_decoder *self, struct wire_string text, stru
     return status;
 }
 
+static bool is_place(const struct batch_reply *reply, uint64_t place)
+{
+    return place >= PLACE_ALIGN && place % PLACE_ALIGN == 0 && place <= reply->arena_size;
+}
+
 static rp_status check_places(const struct batch_reply *reply, rp_error *err)
 {
-    for (uint32_t i = 0; i < reply->view->place.n; i++) {
-        uint64_t place = pb_u64(&reply->view->place, i);
-        if (place < PLACE_ALIGN || place % PLACE_ALIGN || place > reply->arena_size)
-            return damaged(err, "it names a place outside the broker's memory");
-    }
-    return RP_OK;
+    const struct wire_sampled *view = reply->view;
+    bool inside = true;
+    for (uint32_t i = 0; i < view->place.n; i++)
+        inside = inside && is_place(reply, pb_u64(&view->place, i));
+    if (is_packed_there(view))
+        inside = inside && is_place(reply, pb_u64(&view->packed_at, 0)) &&
+                 pb_u64(&view->packed_at, 2) <= reply->arena_size - pb_u64(&view->packed_at, 0);
+    return inside ? RP_OK : damaged(err, "it names a place outside the broker's memory");
+}
+
+static bool has_stamp(const struct batch_reply *reply, uint64_t place, uint64_t stamp)
+{
+    const uint64_t *at = (const uint64_t *)(const void *)(reply->arena + place - PLACE_ALIGN);
+    return __atomic_load_n(at, __ATOMIC_RELAXED) == stamp;
 }
 
 /* True if the data in the broker's memory was that of the reply until now. */
@@ -1056,13 +1090,11 @@ static bool is_unchanged(const struct batch_reply *reply)
 {
     const struct wire_sampled *view = reply->view;
     __atomic_thread_fence(__ATOMIC_ACQUIRE); /* the rows were read before */
-    for (uint32_t i = 0; i < view->place.n; i++) {
-        uint64_t place = pb_u64(&view->place, i);
-        const uint64_t *stamp = (const uint64_t *)(const void *)(reply->arena + place - PLACE_ALIGN);
-        if (__atomic_load_n(stamp, __ATOMIC_RELAXED) != pb_u64(&view->stamp, i))
+    for (uint32_t i = 0; i < view->place.n; i++)
+        if (!has_stamp(reply, pb_u64(&view->place, i), pb_u64(&view->stamp, i)))
             return false;
-    }
-    return true;
+    const struct pb_array *packed = &view->packed_at;
+    return !is_packed_there(view) || has_stamp(reply, pb_u64(packed, 0), pb_u64(packed, 1));
 }
 
 static rp_status decode_reply(struct batch_decoder *self, const struct batch_reply *reply, struct rp_batch **out,
@@ -1070,7 +1102,7 @@ static rp_status decode_reply(struct batch_decoder *self, const struct batch_rep
 {
     const struct wire_sampled *view = reply->view;
     RP_TRY(check_frames(view, reply->frames, reply->n_frames, err));
-    read_regular(self, view, reply->frames);
+    read_regular(self, reply);
     if (!self->regular.on) {
         RP_TRY(read_chunks(self, reply, err));
         RP_TRY(read_items(self, view, err));
@@ -1085,7 +1117,7 @@ static rp_status decode_reply(struct batch_decoder *self, const struct batch_rep
 rp_status batch_decode(struct batch_decoder *self, const struct batch_reply *reply, struct rp_batch **out,
                        rp_error *err)
 {
-    bool shared = reply->view->place.n > 0;
+    bool shared = reply->view->place.n > 0 || is_packed_there(reply->view);
     *out = NULL;
     self->view = reply->view;
     self->made_bytes = 0;

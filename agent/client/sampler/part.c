@@ -9,6 +9,7 @@
 #include "proto/base/error.h"
 #include "proto/base/trace.h"
 #include "proto/wire/pb.h"
+#include "proto/wire/wire.h"
 
 #define MOST_COUNT (UINT64_C(1) << 48)
 #define MOST_MASS 1e300
@@ -335,10 +336,12 @@ static void on_pick(void *ctx, struct conn_reply *reply)
     bool wanted = pick_move(pick, EVENT_REPLY) == PICK_ARRIVED;
     if (wanted) {
         pick->reply = reply;
-        if (sampler->decodes)
-            sampler_wake(sampler);
-        else
+        if (!sampler->decodes)
             pthread_cond_signal(&part->work);
+        else if (sampler->waiting)
+            pthread_cond_signal(&sampler->ready);
+        else if (!part->decoding) /* otherwise the thread that decodes looks for more */
+            sampler_wake(sampler);
     } else if (reply->answered) {
         part->away = false;
         sampler_wake(sampler);
@@ -356,6 +359,11 @@ static void send_pick(struct pick *pick, uint64_t again)
 {
     struct part *self = pick->part;
     struct rp_sampler *sampler = self->sampler;
+    uint64_t seed = again ? 0 : sampler->options.seed;
+    if (seed) { /* the next request draws other numbers; 0 would be none */
+        sampler->options.seed = seed + UINT64_C(0x9e3779b97f4a7c15);
+        sampler->options.seed += sampler->options.seed == 0;
+    }
     sampler_ref(sampler);
     pthread_mutex_unlock(&sampler->lock);
     Replay__Sample body = REPLAY__SAMPLE__INIT;
@@ -365,7 +373,8 @@ static void send_pick(struct pick *pick, uint64_t again)
     body.flexible = self->flexible;
     body.whole = self->whole;
     body.paid = self->paid;
-    body.shared = !again && conn_has_arena(self->conn);
+    body.shared = !again && conn_has_arena(self->conn) ? WIRE_SHARED_PACKED : 0;
+    body.seed = seed;
     if (pick->timeout_ms >= 0) {
         body.has_timeout_ms_case = REPLAY__SAMPLE__HAS_TIMEOUT_MS_TIMEOUT_MS;
         body.timeout_ms = (uint64_t)pick->timeout_ms;
@@ -596,14 +605,13 @@ static bool ask_again(struct pick *pick)
     return true;
 }
 
-bool part_decode(struct part *self, bool *whole)
+/* Decodes a reply. False: no memory; the caller gets the error, and it is tried again. Released meanwhile. */
+static bool decode_pick(struct part *self, struct pick *pick, bool *whole)
 {
     struct rp_sampler *sampler = self->sampler;
-    struct pick *pick = next_arrived(self);
-    if (!pick || sampler->stalled || sampler->stopping)
-        return false;
     rp_batch *batches = NULL;
     rp_error error = {0};
+    self->decoding = true;
     pthread_mutex_unlock(&sampler->lock);
     int64_t start = conn_now(), traced = trace_now(conn_trace(self->conn));
     struct batch_shared shared = {0};
@@ -644,6 +652,22 @@ bool part_decode(struct part *self, bool *whole)
         pick_free(pick);
     pthread_mutex_lock(&sampler->lock);
     return true;
+}
+
+bool part_decode(struct part *self, bool *whole)
+{
+    struct rp_sampler *sampler = self->sampler;
+    struct pick *pick = next_arrived(self);
+    if (!pick || self->decoding || sampler->stalled || sampler->stopping)
+        return false;
+    bool decoded = decode_pick(self, pick, whole);
+    self->decoding = false;
+    return decoded;
+}
+
+bool part_has_arrived(const struct part *self)
+{
+    return !self->decoding && next_arrived(self);
 }
 
 /* ---- questions ---- */

@@ -26,6 +26,8 @@
 #define MAX_GATHER_THREADS 64u
 /* So many are enough that a few may fill batches. */
 #define MANY_PROCESSORS 8
+/* A batch of fewer bytes is decoded in less time than it takes to wake a thread for it, or little more. */
+#define SMALL_BATCH (UINT64_C(256) << 10)
 /* How long a new sampler waits for what brokers say about its tables: for the first of each group, and then for the others. */
 #define LEARN_NS (2 * NS_PER_S)
 #define LEARN_MORE_NS (NS_PER_S / 5)
@@ -685,6 +687,18 @@ static bool has_batch(rp_sampler *self)
     return false;
 }
 
+/* A caller that would wait for a reply that is here decodes it: waking another thread takes longer than a small batch. Small ones that
+ * came meanwhile stay for the next call. A call that does not wait decodes no large one. */
+static void decode_ahead(rp_sampler *self, int64_t timeout_ms)
+{
+    struct part *part = &self->parts[0];
+    bool small = self->item_bytes * self->options.batch_size <= SMALL_BATCH, whole;
+    while ((timeout_ms != 0 || small) && !has_batch(self) && part_decode(part, &whole))
+        ;
+    if (part->retry_ns || self->stop || (!small && part_has_arrived(part)))
+        sampler_wake(self);
+}
+
 /* Waits until there is something to take; false: the deadline has passed, or the caller has ended the wait. */
 static bool wait_for_batch(rp_sampler *self, int64_t timeout_ms)
 {
@@ -696,6 +710,8 @@ static bool wait_for_batch(rp_sampler *self, int64_t timeout_ms)
     }
     for (;;) {
         int64_t wake = self->inlined ? make_step(self) : INT64_MAX;
+        if (self->alone && !self->inlined && !has_batch(self))
+            decode_ahead(self, timeout_ms);
         if (has_batch(self) || self->error.status != RP_OK || has_ended(self))
             return true;
         if (!waited)
@@ -711,8 +727,12 @@ static bool wait_for_batch(rp_sampler *self, int64_t timeout_ms)
             continue;
         }
         wake = wake < deadline ? wake : deadline;
-        if (wake > now && !(self->inlined && self->news) &&
-            !conn_wait(conn_of(self), &self->ready, &self->lock, ask_at < wake ? ask_at : wake) && conn_is_stopped())
+        if (wake <= now || (self->inlined && self->news))
+            continue;
+        self->waiting = self->alone && !self->inlined;
+        bool in_time = conn_wait(conn_of(self), &self->ready, &self->lock, ask_at < wake ? ask_at : wake);
+        self->waiting = false;
+        if (!in_time && conn_is_stopped())
             return false;
     }
 }

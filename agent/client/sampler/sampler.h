@@ -21,7 +21,8 @@
  * exist nowhere else: the request to a part that is away stays in flight, and its items come in addition, whenever they come. A plan
  * takes such spare rows before it draws others, and each row needs a permit like any other.
  *
- * One thread plans: the sampler's own, or the caller while it waits (on_demand, or a connection without a thread). Each of several
+ * One thread plans: the sampler's own, or the caller while it waits (on_demand, or a connection without a thread). Of a sampler alone it
+ * only decodes ahead of the caller: a caller that waits decodes what it waits for, so that no other thread is woken. Each of several
  * parts has a thread that reads replies and copies rows out of them into batches, unless the caller does that, too.
  *
  * A *pick* is a request for items. Its reply is decoded by one thread, and its rows go to batches in the order in which they came.
@@ -123,6 +124,7 @@ struct part {
     pthread_t thread;
     bool started;
     pthread_cond_t work; /* for its thread */
+    bool decoding;       /* a thread decodes a reply: one at a time, in their order */
     /* How it is asked. */
     uint32_t most; /* items of one request */
     bool paid;     /* permits were got for the samples */
@@ -222,6 +224,7 @@ struct rp_sampler {
     bool ending;         /* no more requests */
     bool late;           /* the stream's time is over: no more requests that wait, and it ends when all are answered */
     bool sending;        /* alone: a thread is sending requests */
+    bool waiting;        /* alone: a call waits, and decodes the next reply itself */
     bool wanted;         /* on_demand: a call waits for a batch */
     int64_t deadline_ns; /* on_demand: of the call */
     char end_text[512];
@@ -271,6 +274,8 @@ void part_cancel(struct part *self);
 void part_forget(struct part *self);
 /* Decodes one reply that has arrived; false: there is none. *whole: all items that were asked for have come. */
 bool part_decode(struct part *self, bool *whole);
+/* True if a reply has arrived, and no thread decodes one. */
+bool part_has_arrived(const struct part *self);
 
 /* ---- questions ---- */
 

@@ -203,7 +203,7 @@ struct outbox_scratch {
     uint32_t *offset, *length, *run_layout, *run_items;
     uint32_t chunk_capacity;
     struct step_chunk **chunks; /* [chunk_capacity] */
-    uint64_t *chunk_number, *chunk_step;
+    uint64_t *chunk_number, *chunk_step, *chunk_place;
     uint32_t *chunk_length, *chunk_episode;
     uint32_t block_capacity;
     uint32_t *block_size; /* [block_capacity] */
@@ -239,13 +239,14 @@ static bool scratch_room(struct outbox_scratch *self, uint32_t n_chunks, uint32_
 {
     if (n_chunks > self->chunk_capacity) {
         size_t n = n_chunks < 64 ? 64 : (size_t)n_chunks * 2;
-        struct step_chunk **grown = realloc(self->chunks, n * (3 * sizeof *grown + 2 * sizeof(uint32_t)));
+        struct step_chunk **grown = realloc(self->chunks, n * (4 * sizeof *grown + 2 * sizeof(uint32_t)));
         if (!grown)
             return false;
         self->chunks = grown;
         self->chunk_number = (uint64_t *)(grown + n);
         self->chunk_step = self->chunk_number + n;
-        self->chunk_length = (uint32_t *)(self->chunk_step + n);
+        self->chunk_place = self->chunk_step + n;
+        self->chunk_length = (uint32_t *)(self->chunk_place + n);
         self->chunk_episode = self->chunk_length + n;
         self->chunk_capacity = (uint32_t)n;
     }
@@ -385,6 +386,18 @@ static bool gives_block(const struct step_chunk *chunk)
     return chunk->owns && !chunk->arena;
 }
 
+/* Returns where the chunk lies in the memory that the broker may read. 0: elsewhere. */
+static uint64_t chunk_place(const struct step_chunk *chunk)
+{
+    return gives_block(chunk) ? pool_place(chunk->data) : chunk->place;
+}
+
+/* True if the chunk is copied to the frame that small ones share. */
+static bool is_packed(const struct outbox *self, const struct step_chunk *chunk)
+{
+    return chunk->size < (self->reads && chunk_place(chunk) ? OUTBOX_OWN_PLACE : OUTBOX_OWN_FRAME);
+}
+
 static bool own_frame(zmq_msg_t *frame, const struct step_chunk *chunk)
 {
     if (gives_block(chunk))
@@ -413,6 +426,7 @@ static void move_chunk(struct outbox *self, struct step_chunk *chunk, struct mes
         pool_chain_add(&self->done.raws, chunk->data);
     chunk->message = message;
     chunk->frame = frame;
+    chunk->place = frame > 0 ? chunk->place : 0;
     chunk->data = data;
     chunk->owns = false;
     if (before)
@@ -435,7 +449,23 @@ static void describe_chunks(struct outbox_scratch *s, uint32_t n_columns)
     }
 }
 
-static bool header_frame(struct outbox *self, zmq_msg_t *frame, uint32_t packed)
+/* Largest chunk that the broker copies itself: a larger one would keep it from other work for too long. */
+#define PLACED_MOST (4u << 20)
+
+/* Finds where the chunks lie that have a frame of their own. False: not all of them are where the broker reads. */
+static bool find_places(const struct outbox *self, uint32_t packed)
+{
+    const struct outbox_scratch *s = self->scratch;
+    for (uint32_t i = packed; i < s->n_chunks; i++) {
+        struct step_chunk *chunk = s->chunks[i];
+        s->chunk_place[i] = chunk->place = chunk_place(chunk);
+        if (!chunk->place || chunk->size > PLACED_MOST)
+            return false;
+    }
+    return self->reads && packed < s->n_chunks;
+}
+
+static bool header_frame(struct outbox *self, zmq_msg_t *frame, uint32_t packed, bool placed)
 {
     struct outbox_scratch *s = self->scratch;
     s->layouts.size = 0;
@@ -462,6 +492,7 @@ static bool header_frame(struct outbox *self, zmq_msg_t *frame, uint32_t packed)
         .chunk_episode = s->chunk_episode,
         .block_size = s->block_size,
         .block_codec = s->block_codec,
+        .place = placed ? s->chunk_place + packed : NULL,
         .n_runs = s->n_runs,
         .run_layout = s->run_layout,
         .run_items = s->run_items,
@@ -495,12 +526,12 @@ static struct chunk_arena *find_run(const struct outbox_scratch *s, uint32_t pac
 }
 
 /* Makes the header, the frames of chunks that have their own, and last the packed frame. False: no memory, and no frames. */
-static bool make_frames(struct outbox *self, zmq_msg_t *frames, uint32_t packed, size_t packed_bytes)
+static bool make_frames(struct outbox *self, zmq_msg_t *frames, uint32_t packed, size_t packed_bytes, bool placed)
 {
     struct outbox_scratch *s = self->scratch;
     zmq_msg_t *own = frames + 1 + (packed > 0);
     uint32_t n = 0, n_own = s->n_chunks - packed;
-    if (!header_frame(self, &frames[0], packed))
+    if (!header_frame(self, &frames[0], packed, placed))
         return false;
     while (n < n_own && own_frame(&own[n], s->chunks[packed + n]))
         n++;
@@ -528,7 +559,8 @@ static struct message *message_new(struct outbox *self, uint32_t packed, size_t 
     if (!message)
         return NULL;
     describe_chunks(s, self->n_columns);
-    if (!make_frames(self, message->frames, packed, packed_bytes)) {
+    bool placed = find_places(self, packed);
+    if (!make_frames(self, message->frames, packed, packed_bytes, placed)) {
         free(message);
         return NULL;
     }
@@ -536,6 +568,7 @@ static struct message *message_new(struct outbox *self, uint32_t packed, size_t 
     message->session = self->serial;
     message->epoch = self->epoch;
     message->n_frames = 1 + (packed > 0);
+    message->n_sent = placed ? message->n_frames : n_frames;
     message->live = 1; /* until the message is complete */
     return message;
 }
@@ -617,8 +650,7 @@ static uint32_t outbox_build(struct outbox *self, struct outbox_table *table)
         return 0;
     size_t packed_bytes = 0;
     uint32_t packed = 0; /* chunks in one frame; large ones have a frame each */
-    while (packed < s->n_chunks &&
-           (s->chunks[packed]->size < OUTBOX_OWN_FRAME || s->n_chunks - packed > OUTBOX_MAX_FRAMES))
+    while (packed < s->n_chunks && (is_packed(self, s->chunks[packed]) || s->n_chunks - packed > OUTBOX_MAX_FRAMES))
         packed_bytes += s->chunks[packed++]->size;
     if (!in_range(self, table)) {
         unpick(self);
@@ -780,10 +812,11 @@ static void reject_unknown(struct outbox *self, uint32_t t)
 }
 
 /* Sends one message; false: the socket is full. */
-static bool transmit(struct outbox *self, struct message *message, struct way push)
+static bool transmit(struct outbox *self, struct message *message, struct port push)
 {
     zmq_msg_t copy;
-    for (uint32_t i = 0; i < message->n_frames; i++) {
+    uint32_t n = self->reads ? message->n_sent : message->n_frames;
+    for (uint32_t i = 0; i < n; i++) {
         if (i == 0 && message->epoch != self->epoch) {
             /* libzmq may still read the frame that was sent first: change the epoch in a copy. */
             if (zmq_msg_init_size(&copy, zmq_msg_size(&message->frames[0])) != 0) {
@@ -796,7 +829,7 @@ static bool transmit(struct outbox *self, struct message *message, struct way pu
             zmq_msg_init(&copy);
             zmq_msg_copy(&copy, &message->frames[i]);
         }
-        if (!way_send(push, &copy, i + 1 < message->n_frames)) {
+        if (!port_send(push, &copy, i + 1 < n)) {
             zmq_msg_close(&copy);
             return false; /* the socket takes a whole message or nothing */
         }
@@ -805,7 +838,7 @@ static bool transmit(struct outbox *self, struct message *message, struct way pu
 }
 
 /* Sends an empty message in place of one that was dropped, so that the numbers have no gap. */
-static bool transmit_blank(struct outbox *self, struct way push)
+static bool transmit_blank(struct outbox *self, struct port push)
 {
     struct text out = {0};
     uint64_t oldest = self->announced;
@@ -818,13 +851,13 @@ static bool transmit_blank(struct outbox *self, struct way push)
                                     .n_columns = self->n_columns};
     wire_write_ingest(&out, &blank);
     self->short_of_memory |= out.failed;
-    bool ok = !out.failed && way_send_bytes(push, out.data, out.size, false);
+    bool ok = !out.failed && port_send_bytes(push, out.data, out.size, false);
     text_fini(&out);
     return ok;
 }
 
 /* Sends messages that have a number and were not sent in this epoch. */
-static bool catch_up(struct outbox *self, struct way push)
+static bool catch_up(struct outbox *self, struct port push)
 {
     while (self->wire_next <= self->last_number) {
         bool blank = !self->cursor || self->cursor->number > self->wire_next;
@@ -858,7 +891,7 @@ static enum outbox_more full_or_short(struct outbox *self, int64_t now_ns)
     return OUTBOX_LINGER;
 }
 
-enum outbox_more outbox_send(struct outbox *self, struct way push, int64_t now_ns, bool urgent)
+enum outbox_more outbox_send(struct outbox *self, struct port push, int64_t now_ns, bool urgent)
 {
     self->short_of_memory = false;
     if (!catch_up(self, push))
@@ -931,6 +964,9 @@ void outbox_open(struct outbox *self, const Replay__HelloReply *hello)
     self->epoch = hello->epoch;
     self->ordinal = hello->ordinal;
     self->allowed_bytes = self->released_bytes = 0; /* both start at 0 in each epoch */
+    self->reads = hello->reads && self->pool;
+    if (self->pool)
+        pool_share(self->pool, self->reads);
     if (fresh) {
         self->serial++;
         self->counts.sessions++;
@@ -961,6 +997,13 @@ void outbox_open(struct outbox *self, const Replay__HelloReply *hello)
     atomic_store(&self->handoff->key_base, hello->key_base);
     if (fresh)
         atomic_store(&self->handoff->renew, false);
+}
+
+void outbox_close(struct outbox *self)
+{
+    self->reads = false;
+    if (self->pool)
+        pool_share(self->pool, false);
 }
 
 bool outbox_is_settled(const struct outbox *self)

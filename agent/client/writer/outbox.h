@@ -14,7 +14,7 @@
 
 #include "agent/client/writer/item_layout.h"
 #include "agent/client/writer/step_stream.h"
-#include "proto/wire/duct.h"
+#include "proto/wire/channel.h"
 #include "proto/wire/wire.h"
 #include "replay.pb-c.h"
 #include "replay/writer.h"
@@ -134,6 +134,8 @@ void handoff_reject(struct handoff *self, const rp_rejection *rejection);
 
 /* Least size of a chunk that is a frame of its own. */
 #define OUTBOX_OWN_FRAME ((size_t)32 << 10)
+/* The same in memory that the broker reads: a place is named in a few bytes, and nothing is copied here or by the socket. */
+#define OUTBOX_OWN_PLACE ((size_t)4 << 10)
 /* Most such frames in one message. */
 #define OUTBOX_MAX_FRAMES 512u
 /* Largest message with more than one item. */
@@ -150,6 +152,7 @@ struct message {
     uint64_t lowest;  /* number of the oldest chunk that its items refer to */
     size_t chunk_bytes;
     uint32_t n_frames;
+    uint32_t n_sent; /* of the frames: those that a broker needs which reads this process's memory */
     zmq_msg_t frames[];
 };
 
@@ -176,6 +179,8 @@ struct outbox {
     uint32_t ordinal;               /* of the session, at the broker */
     const struct conn_hello *hello; /* from the start of the writer: names of its tables */
     uint32_t n_columns, batch_items;
+    struct pool *pool;    /* borrowed: of large chunks; NULL: no broker may read them */
+    bool reads;           /* the broker reads them where they are */
     bool short_of_memory; /* there was no memory for the last message: retry soon */
     int32_t doubt;
     struct outbox_table *tables;
@@ -219,10 +224,12 @@ enum outbox_more {
     OUTBOX_MORE,    /* the limit of messages per wake-up is reached */
 };
 /* Sends what credit and socket allow. */
-enum outbox_more outbox_send(struct outbox *self, struct way push, int64_t now_ns, bool urgent);
+enum outbox_more outbox_send(struct outbox *self, struct port push, int64_t now_ns, bool urgent);
 
 /* Starts or resumes a session: continues with the first message that the broker has not received. */
 void outbox_open(struct outbox *self, const Replay__HelloReply *hello);
+/* The connection is lost: until outbox_open, nobody reads the memory of large chunks. */
+void outbox_close(struct outbox *self);
 /* Ends the session. left: the writer has ended it, and nothing is unresolved. Otherwise the broker no longer knows it, and its
  * unresolved items are in doubt or are sent again. */
 void outbox_forget(struct outbox *self, bool left);

@@ -12,7 +12,10 @@ _Static_assert(sizeof(struct pool_block) == POOL_HEAD_BYTES && POOL_HEAD_BYTES %
 struct pool {
     size_t block_bytes; /* with the head */
     uint32_t keep;
+    struct memfile file; /* blocks that lie in it stay there until the pool is freed */
+    atomic_bool shares;
     /* Owner's thread. */
+    uint64_t file_used; /* bytes */
     struct pool_block *local;
     int64_t taken; /* calls of pool_get minus calls of pool_reuse */
     /* Any thread. */
@@ -35,13 +38,73 @@ struct pool *pool_new(size_t block_bytes, size_t keep_bytes)
     return self;
 }
 
-void *pool_get(struct pool *self)
+/* Size of a file, of which only the pages of blocks are there: what is in flight, and the window of recent steps. */
+#define FILE_BYTES (UINT64_C(256) << 20)
+
+bool pool_make_file(struct pool *self, struct memfile_name *name)
+{
+    if (self->block_bytes > FILE_BYTES / 8 || !memfile_make(&self->file, FILE_BYTES))
+        return false;
+    self->file_used = POOL_ALIGNMENT; /* the nonce is before */
+    *name = memfile_name(&self->file);
+    return true;
+}
+
+void pool_share(struct pool *self, bool on)
+{
+    atomic_store_explicit(&self->shares, on, memory_order_relaxed);
+}
+
+bool pool_shares(const struct pool *self)
+{
+    return atomic_load_explicit(&self->shares, memory_order_relaxed);
+}
+
+static uint64_t place_of(const struct pool_block *block)
+{
+    const struct memfile *file = &block->pool->file;
+    uintptr_t from = (uintptr_t)file->memory, at = (uintptr_t)block;
+    return file->memory && at >= from && at < from + file->size ? at - from : 0;
+}
+
+uint64_t pool_place(const void *data)
+{
+    uint64_t place = place_of((const struct pool_block *)data - 1);
+    return place ? place + sizeof(struct pool_block) : 0;
+}
+
+static struct pool_block *block_new(struct pool *self)
+{
+    struct pool_block *block = NULL;
+    if (pool_shares(self) && self->block_bytes <= self->file.size - self->file_used &&
+        memfile_fill(&self->file, self->file_used, self->block_bytes)) {
+        block = (void *)(self->file.memory + self->file_used);
+        self->file_used += self->block_bytes;
+    } else {
+        block = aligned_alloc(POOL_ALIGNMENT, self->block_bytes);
+    }
+    if (block)
+        block->pool = self;
+    return block;
+}
+
+/* Returns the unused block that was returned last. NULL: there is none. */
+static struct pool_block *first_local(struct pool *self)
 {
     if (!self->local && atomic_load_explicit(&self->returned, memory_order_relaxed)) {
         self->local = atomic_exchange_explicit(&self->returned, NULL, memory_order_acquire);
         atomic_store_explicit(&self->idle, 0, memory_order_relaxed);
     }
-    struct pool_block *block = self->local;
+    return self->local;
+}
+
+void *pool_get(struct pool *self)
+{
+    struct pool_block *block;
+    while ((block = first_local(self)) != NULL && pool_shares(self) && !place_of(block)) {
+        self->local = block->next; /* the broker reads only blocks in the file */
+        free(block);
+    }
     if (block) {
         self->local = block->next;
         if (self->local) { /* another thread has written to it */
@@ -49,10 +112,9 @@ void *pool_get(struct pool *self)
             __builtin_prefetch((const char *)self->local + POOL_ALIGNMENT, 1);
         }
     } else {
-        block = aligned_alloc(POOL_ALIGNMENT, self->block_bytes);
+        block = block_new(self);
         if (!block)
             return NULL;
-        block->pool = self;
     }
     self->taken++;
     return block + 1;
@@ -66,11 +128,30 @@ void pool_reuse(struct pool *self, void *data)
     self->taken--;
 }
 
-static void free_blocks(struct pool_block *block)
+/* Frees the blocks of a list that are on the heap, and returns the others: they stay in the file. */
+static struct pool_block *free_blocks(struct pool_block *block)
 {
+    struct pool_block *left = NULL;
     for (struct pool_block *next; block; block = next) {
         next = block->next;
-        free(block);
+        if (place_of(block)) {
+            block->next = left;
+            left = block;
+        } else {
+            free(block);
+        }
+    }
+    return left;
+}
+
+/* Frees the blocks of a chain that are on the heap. */
+static void chain_shrink(struct pool_chain *chain)
+{
+    struct pool_block *left = free_blocks(chain->first);
+    *chain = (struct pool_chain){.first = left};
+    for (; left; left = left->next) {
+        chain->last = left;
+        chain->count++;
     }
 }
 
@@ -78,6 +159,7 @@ static void pool_free(struct pool *self)
 {
     free_blocks(self->local);
     free_blocks(atomic_load(&self->returned));
+    memfile_fini(&self->file);
     free(self);
 }
 
@@ -97,9 +179,9 @@ void pool_chain_put(struct pool_chain *chain)
         return;
     struct pool *self = chain->first->pool;
     int64_t count = chain->count;
-    if (atomic_load_explicit(&self->idle, memory_order_relaxed) >= self->keep) {
-        free_blocks(chain->first);
-    } else {
+    if (atomic_load_explicit(&self->idle, memory_order_relaxed) >= self->keep)
+        chain_shrink(chain);
+    if (chain->first) {
         struct pool_block *top = atomic_load_explicit(&self->returned, memory_order_relaxed);
         do {
             chain->last->next = top;

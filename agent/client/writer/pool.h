@@ -4,8 +4,11 @@
 #define AGENT_CLIENT_POOL_H
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#include "proto/base/memfile.h"
 
 /* Blocks begin with a head and are aligned to lines of the cache, so that a block that one thread writes shares none with another. */
 #define POOL_ALIGNMENT 64u
@@ -22,6 +25,14 @@ struct pool_chain {
 
 /* Keeps at most about keep_bytes of unused blocks. NULL: out of memory. */
 struct pool *pool_new(size_t block_bytes, size_t keep_bytes);
+/* Makes a file for blocks that a broker on this host may read, and gives its name. Its owner calls it once, before the first block.
+ * False: the system does not allow it, or blocks are too large. */
+bool pool_make_file(struct pool *self, struct memfile_name *name);
+/* Any thread: new blocks lie in the file from now on, as long as it has room; or do not. */
+void pool_share(struct pool *self, bool on);
+bool pool_shares(const struct pool *self);
+/* Returns where a block lies in the file. 0: it does not. */
+uint64_t pool_place(const void *block);
 /* Takes a block, aligned for any type and not cleared. NULL: out of memory. Owner's thread. */
 void *pool_get(struct pool *self);
 /* Returns a block. Owner's thread. */

@@ -91,6 +91,11 @@ rp_status step_stream_init(struct step_stream *self, const rp_column *columns, u
     return status;
 }
 
+bool step_stream_make_file(struct step_stream *self, struct memfile_name *name)
+{
+    return self->raw_bytes > CHUNK_ARENA_MAX_PART && pool_make_file(self->raws, name);
+}
+
 rp_status step_stream_keep_history(struct step_stream *self, rp_error *err)
 {
     uint64_t bytes = (self->n_columns / 8 + 1) * UINT64_C(8);

@@ -31,6 +31,7 @@ struct step_chunk {
     /* I/O thread. */
     struct message *message; /* the message that carries it */
     uint64_t picked;         /* number of the build that has picked it */
+    uint64_t place;          /* of the data in the memory that the broker reads; 0: it is elsewhere */
     uint32_t refs;           /* unresolved items */
     uint32_t frame;          /* index of its own frame in that message; 0: packed with others */
     bool in_window;
@@ -102,6 +103,8 @@ static inline uint8_t *step_chunk_codecs(struct step_chunk *self, uint32_t n_col
 /* Copies the columns. */
 rp_status step_stream_init(struct step_stream *self, const rp_column *columns, uint32_t n_columns,
                            uint32_t chunk_length, uint64_t keep_alive, rp_error *err);
+/* Makes memory for large chunks that a broker on this host may read, and gives its name. False: chunks are small, or there is none. */
+bool step_stream_make_file(struct step_stream *self, struct memfile_name *name);
 /* Keeps copies of the steps from now on, for step_stream_row. */
 rp_status step_stream_keep_history(struct step_stream *self, rp_error *err);
 /* Gives the row of a step of the stream that is in the window; *row is NULL if it is absent. */

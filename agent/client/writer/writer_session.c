@@ -30,6 +30,7 @@ static void say_hello(struct writer_session *self)
     body.n_columns = self->n_columns;
     body.columns = self->columns;
     body.oldest_number = outbox_oldest(&self->outbox);
+    body.memory = self->outbox.pool ? &self->memory : NULL;
     if (self->has_id)
         body.session = (ProtobufCBinaryData){WIRE_SESSION_BYTES, self->outbox.session};
     self->state = SESSION_ASKING;
@@ -331,6 +332,7 @@ static void on_down(struct conn_part *part)
 {
     struct writer_session *self = (struct writer_session *)part;
     close_push(self);
+    outbox_close(&self->outbox);
     self->state = SESSION_CLOSED;
 }
 
@@ -342,8 +344,8 @@ static int64_t tick_send(struct writer_session *self, int64_t now_ns)
     bool urgent = atomic_load(&handoff->urgent) && atomic_exchange(&handoff->urgent, false);
     outbox_take(&self->outbox);
     enum outbox_more more = OUTBOX_BLOCKED;
-    struct way push = {self->push, conn_data_duct(self->conn)};
-    if (self->state == SESSION_OPEN && (push.socket || push.duct))
+    struct port push = {self->push, conn_data_channel(self->conn)};
+    if (self->state == SESSION_OPEN && (push.socket || push.channel))
         more = outbox_send(&self->outbox, push, now_ns, urgent);
     self->push_full = more == OUTBOX_FULL;
     if (!self->flight_number && self->outbox.wire_next > self->outbox.received + 1) {
@@ -425,7 +427,7 @@ static bool describe_columns(struct writer_session *self, const struct step_stre
 
 bool writer_session_init(struct writer_session *self, const struct writer_session_options *options)
 {
-    const struct step_stream *stream = options->stream;
+    struct step_stream *stream = options->stream;
     *self = (struct writer_session){
         .part = {.ops = &writer_session_ops}, .conn = options->conn, .handoff = options->handoff};
     self->heartbeat_ns = NS_PER_S;
@@ -434,6 +436,15 @@ bool writer_session_init(struct writer_session *self, const struct writer_sessio
     snprintf(self->name, sizeof self->name, "%s", options->name);
     bool ok = outbox_init(&self->outbox, options->handoff, options->hello, stream->n_columns, options->doubt);
     self->outbox.trace = conn_trace(options->conn);
+    struct memfile_name name;
+    if (conn_shares_memory(conn_is_inside(self->conn)) && step_stream_make_file(stream, &name)) {
+        replay__arena__init(&self->memory);
+        self->memory.pid = name.pid;
+        self->memory.fd = name.fd;
+        self->memory.size = name.size;
+        self->memory.nonce = name.nonce;
+        self->outbox.pool = stream->raws;
+    }
     return describe_columns(self, stream) && ok;
 }
 

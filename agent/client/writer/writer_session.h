@@ -22,6 +22,7 @@ struct writer_session {
     char name[RP_MAX_NAME + 1];
     Replay__Column **columns; /* for HELLO */
     uint32_t n_columns;
+    Replay__Arena memory; /* for HELLO: size 0, if there is none */
     enum writer_session_state state;
     bool has_id;              /* outbox.session is the id of a session that the broker may know */
     bool refused;             /* the first HELLO was refused: the writer is not opened */
@@ -45,7 +46,7 @@ struct writer_session {
 struct writer_session_options {
     struct conn *conn;
     struct handoff *handoff;
-    const struct step_stream *stream; /* outlives the session */
+    struct step_stream *stream; /* outlives the session */
     const struct conn_hello *hello;
     const char *name;
     int32_t doubt; /* rp_doubt */

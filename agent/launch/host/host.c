@@ -19,6 +19,7 @@
 #include "agent/launch/process/command.h"
 #include "proto/base/clock.h"
 #include "proto/base/error.h"
+#include "proto/base/io.h"
 #include "proto/base/log.h"
 #include "proto/base/need.h"
 #include "proto/base/utf8.h"
@@ -382,18 +383,10 @@ static struct host_process *process_of(struct host *self, struct json_object *li
 static void append_log(const struct host_process *process, const void *bytes, size_t size)
 {
     int fd = open(process->log, O_WRONLY | O_APPEND | O_CREAT | O_NONBLOCK | O_CLOEXEC, 0666);
-    const char *at = bytes;
-    while (fd >= 0 && size > 0) {
-        ssize_t n = write(fd, at, size);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n <= 0)
-            break; /* a full disk: the output is lost, as it would be at home */
-        at += n;
-        size -= (size_t)n;
-    }
-    if (fd >= 0)
-        close(fd);
+    if (fd < 0)
+        return;
+    io_write(fd, bytes, size, IO_HERE); /* a full disk: the output is lost, as it would be at home */
+    close(fd);
 }
 
 static void on_started(void *context, const struct host_message *message)
@@ -745,7 +738,7 @@ void host_destroy(struct host **self)
 
 /* ---- the place of processes there ---- */
 
-/* A process goes on with its own files (NAME.jsonl, NAME.csv), wherever it ran before: they are sent ahead of it. The agent
+/* A process goes on with its own files (NAME.jsonl), wherever it ran before: they are sent ahead of it. The agent
  * removes others of that name, so the list goes along. */
 static struct json_object *send_own_files(struct host *self, const char *name)
 {

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "proto/base/error.h"
+#include "proto/base/io.h"
 
 #define DEPTH_MOST 8
 
@@ -171,21 +172,6 @@ static rp_status begin(struct host_folder *self, const char *name, mode_t mode, 
     return RP_OK;
 }
 
-static bool write_all(int fd, const uint8_t *bytes, size_t size, int64_t at)
-{
-    while (size > 0) {
-        ssize_t n = pwrite(fd, bytes, size, (off_t)at);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n <= 0)
-            return false;
-        bytes += n;
-        size -= (size_t)n;
-        at += n;
-    }
-    return true;
-}
-
 static rp_status finish(struct host_folder *self, struct stat *info, rp_error *err)
 {
     struct stat before, unused;
@@ -217,7 +203,7 @@ static rp_status host_file_append(struct host_folder *self, const char *name, co
         other = fstat(fd, &info) != 0 || !S_ISREG(info.st_mode) || info.st_size != offset;
     if (other)
         status = err_set(err, RP_FAILED_PRECONDITION, "%.200s does not have %lld bytes", name, (long long)offset);
-    else if (fd < 0 || !has_room(self, size) || !write_all(fd, bytes, size, offset))
+    else if (fd < 0 || !has_room(self, size) || !io_write(fd, bytes, size, offset))
         status = failed(self, name, err);
     else
         self->bytes += (int64_t)size;
@@ -242,7 +228,7 @@ rp_status host_folder_take(struct host_folder *self, const struct host_message *
         RP_TRY(begin(self, name, mode, err));
     if (self->fd < 0 || strcmp(name, self->name) != 0 || offset != self->size)
         return err_set(err, RP_INVALID_ARGUMENT, "this piece of %.200s continues nothing", name);
-    if (!has_room(self, piece->size) || !write_all(self->fd, piece->bytes, piece->size, self->size)) {
+    if (!has_room(self, piece->size) || !io_write(self->fd, piece->bytes, piece->size, self->size)) {
         rp_status status = failed(self, name, err);
         host_folder_drop(self);
         return status;

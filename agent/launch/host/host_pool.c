@@ -524,6 +524,53 @@ rp_status host_pool_appear(struct host_pool *self, const char *name, const char 
     return RP_OK;
 }
 
+static const struct host_config *first_host(const struct run_config *config)
+{
+    const struct host_config *hosts = config->hosts.data;
+    for (uint32_t i = 0; i < config->hosts.count; i++)
+        if (!host_config_is_local(&hosts[i]))
+            return &hosts[i];
+    return NULL;
+}
+
+/* Takes in a host of this very name. */
+static rp_status add_again(struct host_pool *self, const struct host_config *like, const char *name, int64_t now_ns,
+                           rp_error *err)
+{
+    struct pool_host *one = find(self, name);
+    if (!one)
+        return add_one(self, like, name, err);
+    if (one->wanted || one->dropped)
+        return err_set(err, RP_ALREADY_EXISTS, "%s %s", name,
+                       one->wanted ? "is a host of this run already" : "was dropped, since its key was revoked");
+    one->wanted = true;
+    one->open_ns = now_ns;
+    return RP_OK;
+}
+
+rp_status host_pool_add(struct host_pool *self, const char *name, int64_t now_ns, rp_error *err)
+{
+    const struct host_config *like = first_host(self->options.config);
+    char why[160];
+    if (!like)
+        return err_set(err, RP_FAILED_PRECONDITION,
+                       "this run has no other hosts, so its broker listens on this machine only: name one in its file");
+    char **names = run_config_host_names(name, 1, why, sizeof why); /* cpu[7] is cpu7 */
+    if (!names)
+        return err_set(err, RP_INVALID_ARGUMENT, "%s", why);
+    rp_status status = add_again(self, like, names[0], now_ns, err);
+    run_config_free_names(&names);
+    return status;
+}
+
+uint32_t host_pool_find(const struct host_pool *self, const char *name)
+{
+    for (uint32_t i = 1; i < self->n; i++)
+        if (strcmp(self->hosts[i]->name, name) == 0 && self->hosts[i]->wanted)
+            return i;
+    return 0;
+}
+
 void host_pool_vanish(struct host_pool *self, const char *name)
 {
     struct pool_host *one = find(self, name);

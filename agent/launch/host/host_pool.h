@@ -80,6 +80,10 @@ void host_pool_want(struct host_pool *self, uint32_t actors);
 /* For a source: a host is there (carrier: how to reach it), or is not. The index of a name never changes. */
 rp_status host_pool_appear(struct host_pool *self, const char *name, const char *const *carrier, double cores,
                            int64_t now_ns, rp_error *err);
+/* Takes a host in that the file does not name, reached and used as the first host of the file is; or one again that has vanished. */
+rp_status host_pool_add(struct host_pool *self, const char *name, int64_t now_ns, rp_error *err);
+/* Returns the index of a host that is wanted; 0: there is none of this name. */
+uint32_t host_pool_find(const struct host_pool *self, const char *name);
 /* Ends the connection and does not open it again. */
 void host_pool_vanish(struct host_pool *self, const char *name);
 

@@ -340,21 +340,17 @@ char *profile_key(const struct profile_options *options, const char *machines)
     return text;
 }
 
-/* Fills in the folder of the cache and the name of a key's file. False: there is no place for a cache. */
-static bool find_place(const char *key, char folder[FOLDER_SIZE], char name[48])
+/* Fills in the folder of the cache and the name of a key's file. */
+static rp_status find_place(const char *key, char folder[FOLDER_SIZE], char name[48], rp_error *err)
 {
-    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-    bool set = cache && cache[0] == '/';
-    if (!set && !(home && home[0] == '/'))
-        return false;
     snprintf(name, 48, "profile-%016llx.json", (unsigned long long)rng_hash(0, key));
-    return (size_t)snprintf(folder, FOLDER_SIZE, "%s%s/replay", set ? cache : home, set ? "" : "/.cache") < FOLDER_SIZE;
+    return run_folder_cache(folder, err);
 }
 
 bool profile_load(const char *key, struct plan_input *out)
 {
     char folder[FOLDER_SIZE], name[48];
-    char *text = find_place(key, folder, name) ? run_folder_read(folder, name) : NULL;
+    char *text = find_place(key, folder, name, NULL) == RP_OK ? run_folder_read(folder, name) : NULL;
     struct json_object *root = text ? json_tokener_parse(text) : NULL, *held = NULL;
     *out = (struct plan_input){0};
     bool ok = json_object_object_get_ex(root, "key", &held) && json_object_is_type(held, json_type_string) &&
@@ -367,8 +363,7 @@ bool profile_load(const char *key, struct plan_input *out)
 rp_status profile_store(const char *key, const struct plan_input *input, rp_error *err)
 {
     char folder[FOLDER_SIZE], name[48];
-    if (!find_place(key, folder, name))
-        return err_set(err, RP_IO, "there is no place for a cache: neither XDG_CACHE_HOME nor HOME is a folder's name");
+    RP_TRY(find_place(key, folder, name, err));
     RP_TRY(run_folder_make(folder, 0755, err));
     char *text = plan_to_json(NULL, input);
     struct json_object *root = json_tokener_parse(text);

@@ -71,6 +71,10 @@ void words_clear(struct words *self)
 
 /* ---- placeholders ---- */
 
+/* The key of the user's own program of a role. */
+static const char *const own_keys[ROLES] = {
+    [ROLE_LEARNER] = "learners.command", [ROLE_ACTOR] = "actors.command", [ROLE_EVALUATOR] = "evaluator.command"};
+
 /* The number of processes of the role, and at least as many as the index implies; 0: the run has none. */
 static uint32_t count_of(const struct command_context *context, enum role role, uint32_t index)
 {
@@ -131,11 +135,11 @@ static rp_status expand(struct words *words, const char *word, const struct comm
             char *value = place < PLACEHOLDERS ? value_of(place, context, role, index) : NULL;
             text_add(&out, "%s", value ? value : "");
             if (place == PLACEHOLDERS)
-                status = err_set(err, RP_INVALID_ARGUMENT, "%ss.command: there is no placeholder like '%.40s'",
-                                 role_names[role], at);
+                status =
+                    err_set(err, RP_INVALID_ARGUMENT, "%s: there is no placeholder like '%.40s'", own_keys[role], at);
             else if (!value)
-                status = err_set(err, RP_FAILED_PRECONDITION, "%ss.command: there is no broker yet for {%s}",
-                                 role_names[role], placeholder_names[place]);
+                status = err_set(err, RP_FAILED_PRECONDITION, "%s: there is no broker yet for {%s}", own_keys[role],
+                                 placeholder_names[place]);
             free(value);
             at += length + 2;
         }
@@ -143,6 +147,16 @@ static rp_status expand(struct words *words, const char *word, const struct comm
     words_add(words, text_get(&out));
     text_fini(&out);
     return status;
+}
+
+/* The user's own program of a role; empty: ours. */
+static const struct schema_list *own_of(const struct run_config *config, enum role role)
+{
+    static const struct schema_list none = {0};
+    return role == ROLE_ACTOR       ? &config->actors.command
+           : role == ROLE_LEARNER   ? &config->learners.command
+           : role == ROLE_EVALUATOR ? &config->evaluator.command
+                                    : &none;
 }
 
 static rp_status add_users(struct words *words, const struct schema_list *command,
@@ -305,11 +319,7 @@ static void add_worker(struct words *words, const struct command_context *contex
 
 char **command_build(const struct command_context *context, enum role role, uint32_t index, rp_error *err)
 {
-    const struct run_config *config = context->config;
-    static const struct schema_list none = {0};
-    const struct schema_list *own = role == ROLE_ACTOR     ? &config->actors.command
-                                    : role == ROLE_LEARNER ? &config->learners.command
-                                                           : &none;
+    const struct schema_list *own = own_of(context->config, role);
     struct words words = {0};
     rp_status status = RP_OK;
     if (own->count > 0)
@@ -372,11 +382,18 @@ rp_status command_start(const struct command_context *context, enum role role, u
     return status;
 }
 
-char **command_evaluate(const struct command_context *context, const struct command_evaluation *evaluation)
+char **command_evaluate(const struct command_context *context, const struct command_evaluation *evaluation,
+                        rp_error *err)
 {
+    const struct schema_list *own = own_of(context->config, ROLE_EVALUATOR);
     struct words words = {0};
     int64_t episodes = context->config->evaluator.episodes;
-    add_actor(&words, context);
+    if (own->count == 0) {
+        add_actor(&words, context);
+    } else if (add_users(&words, own, context, ROLE_EVALUATOR, 0, err) != RP_OK) {
+        command_free(&words.list);
+        return NULL;
+    }
     words_add(&words, "--weights");
     words_add(&words, evaluation->weights);
     if (evaluation->episodes || episodes > 0) {
@@ -387,8 +404,10 @@ char **command_evaluate(const struct command_context *context, const struct comm
         words_add(&words, "--show");
     if (evaluation->json)
         words_add(&words, "--json");
-    add_folder(&words, ""); /* the run's own reports stay as they are */
-    add_overrides(&words, context);
+    if (own->count == 0) {
+        add_folder(&words, ""); /* the run's own reports stay as they are */
+        add_overrides(&words, context);
+    }
     return words.list;
 }
 
@@ -396,8 +415,8 @@ char **command_evaluate(const struct command_context *context, const struct comm
 
 bool command_in_python(const struct run_config *config, enum role role)
 {
-    bool custom = role == ROLE_ACTOR && config->actors.command.count > 0;
-    return (role == ROLE_ACTOR || role == ROLE_EVALUATOR) && !custom && env_is_python(&config->environment);
+    bool steps = role == ROLE_ACTOR || role == ROLE_EVALUATOR;
+    return own_of(config, role)->count > 0 || (steps && env_is_python(&config->environment));
 }
 
 char *command_python_path(const char *programs, const char *here)

@@ -40,7 +40,7 @@ const char *command_keep(const struct command_context *context, const char *dir,
 
 /* The command line of one process; NULL-terminated, command_free. Our own programs get "-c config_path --set ...":
  * counts, folder, stop.time=0s (the launcher keeps the time), and the overrides. The user's (actors.command,
- * learners.command) get their placeholders filled: {service} {ingest} {events} {index} {count} {seed} {folder}
+ * learners.command, evaluator.command) get their placeholders filled: {service} {ingest} {events} {index} {count} {seed} {folder}
  * {config} {here} {table} {name}; "{{" is "{". {seed} is that of the run plus the index, {count} how many of its
  * role there are, {name} the run's. NULL: err says what is wrong. */
 char **command_build(const struct command_context *context, enum role role, uint32_t index, rp_error *err);
@@ -52,16 +52,17 @@ char **command_environment(const struct command_context *context, enum role role
 /* Starts one process of the run with that command line and environment; options has the rest. */
 rp_status command_start(const struct command_context *context, enum role role, uint32_t index,
                         const struct process_options *options, struct process *process, int64_t now_ns, rp_error *err);
-/* Measures saved weights once: replay-actor --weights FILE --episodes N, which writes no file and prints "mean
- * return of N episodes: R". */
+/* Measures saved weights once: replay-actor, or the user's evaluator, with --weights FILE --episodes N, which writes no
+ * file and prints "mean return of N episodes: R". */
 struct command_evaluation {
     const char *weights;
     const char *episodes; /* NULL: evaluator.episodes of the run */
-    bool show, json;      /* prints an episode step by step; prints JSON */
+    bool show, json;      /* shows the episodes; prints JSON */
 };
-char **command_evaluate(const struct command_context *context, const struct command_evaluation *evaluation);
-/* True if processes of the role run in Python, because their environment does: python3 -m replaybus.actor instead of
- * replay-actor. */
+char **command_evaluate(const struct command_context *context, const struct command_evaluation *evaluation,
+                        rp_error *err);
+/* True if processes of the role run in Python, because their environment does (python3 -m replaybus.actor instead of
+ * replay-actor), or may do so, because they are the user's. */
 bool command_in_python(const struct run_config *config, enum role role);
 /* "PYTHONPATH=...": the folder of the user's file, where its modules are; the package replaybus beside our programs, if
  * it is there; and the path that the launcher has. Given to the caller. */

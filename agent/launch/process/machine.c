@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "proto/base/clock.h"
+#include "proto/base/io.h"
 
 #define MOST_CPUS 65536
 #define STAT_CPUS 16384
@@ -63,12 +64,7 @@ static int read_numbers(const struct group *self, const char *name, double *firs
 {
     char path[1200], line[256] = "";
     snprintf(path, sizeof path, "%s/%s", self->path, name);
-    FILE *file = fopen(path, "re");
-    if (!file)
-        return 0;
-    bool read = fgets(line, sizeof line, file) != NULL;
-    fclose(file);
-    int n = read ? sscanf(line, "%lf %lf", first, second) : 0;
+    int n = io_text(path, line, sizeof line) ? sscanf(line, "%lf %lf", first, second) : 0;
     return n > 0 ? n : 0;
 }
 
@@ -169,11 +165,7 @@ const char *machine_model(char *out, size_t size)
 {
     char text[4096] = "", name[96] = "", maker[24] = "", part[24] = "";
     struct utsname machine = {0};
-    FILE *file = fopen("/proc/cpuinfo", "re");
-    if (file) {
-        text[fread(text, 1, sizeof text - 1, file)] = '\0';
-        fclose(file);
-    }
+    io_text("/proc/cpuinfo", text, sizeof text);
     uname(&machine);
     if (!cpu_value(text, "model name", name, sizeof name) && cpu_value(text, "CPU implementer", maker, sizeof maker) &&
         cpu_value(text, "CPU part", part, sizeof part))

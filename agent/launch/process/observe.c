@@ -462,6 +462,7 @@ static void add_missing(struct observer *self, const rp_info *info)
         if (table)
             take_counts(counted, rp_info_u64(shard, "server.instance"), rp_info_u64(table, "limiter.inserts"),
                         rp_info_u64(table, "limiter.samples"));
+        self->last.paused &= !table || rp_info_u64(table, "limiter.paused") != 0;
         bool missing = !table && rp_info_text(shard, "problem")[0];
         self->last.inserts += counted->before[0] + (missing ? counted->inserts : 0);
         self->last.samples += counted->before[1] + (missing ? counted->samples : 0);
@@ -496,6 +497,7 @@ static void take_info(struct observer *self, const rp_info *info)
     out->min_size = rp_info_real(limiter, "min_size");
     out->cursor = rp_info_real(limiter, "cursor");
     out->spi = ratio ? rp_info_real(limiter, "samples_per_insert") : 0.0;
+    out->paused = rp_info_u64(limiter, "paused") != 0;
     out->cursor_low = rp_info_real(limiter, "min_diff");
     out->cursor_high = rp_info_real(limiter, "max_diff");
     out->size = rp_info_u64(table, "size");

@@ -32,6 +32,7 @@ struct observation {
     uint64_t size, max_size;       /* items in the table */
     double min_size;
     double cursor, cursor_low, cursor_high; /* of the limiter, and its bounds */
+    bool paused;                            /* the table is paused, at all shards that answer */
     double spi;                             /* ratio that the limiter holds now; 0: it holds none */
     uint64_t broker_bytes, broker_limit;
     uint64_t policy;                            /* version of the parameters; 0: none */

@@ -20,6 +20,7 @@
 #include "agent/launch/process/spawn.h"
 #include "proto/base/clock.h"
 #include "proto/base/error.h"
+#include "proto/base/io.h"
 #include "proto/base/need.h"
 #include "proto/base/utf8.h"
 
@@ -328,25 +329,11 @@ struct family {
     uint32_t count;
 };
 
-/* Reads a short file of /proc. False: the file does not exist, or no longer. */
-static bool read_small(const char *path, char *out, size_t size)
-{
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return false;
-    size_t used = 0;
-    for (ssize_t n; used + 1 < size && (n = read(fd, out + used, size - 1 - used)) > 0;)
-        used += (size_t)n;
-    close(fd);
-    out[used] = '\0';
-    return used > 0;
-}
-
 static void add_children(struct family *self, pid_t pid, const char *task)
 {
     char path[96], text[4096];
     snprintf(path, sizeof path, "/proc/%d/task/%.20s/children", (int)pid, task);
-    if (!read_small(path, text, sizeof text))
+    if (!io_text(path, text, sizeof text))
         return;
     char *at = text;
     for (char *end; self->count < FAMILY_MOST; at = end) {
@@ -392,7 +379,7 @@ struct times {
 static bool read_times(const char *path, struct times *out)
 {
     char text[1024];
-    if (!read_small(path, text, sizeof text))
+    if (!io_text(path, text, sizeof text))
         return false;
     const char *rest = strrchr(text, ')'); /* the name before it may contain anything */
     return rest &&
@@ -420,7 +407,7 @@ static int64_t main_ns(pid_t pid)
     char path[64], text[128];
     struct times times;
     snprintf(path, sizeof path, "/proc/%d/task/%d/schedstat", (int)pid, (int)pid);
-    int64_t ns = read_small(path, text, sizeof text) ? strtoll(text, NULL, 10) : 0;
+    int64_t ns = io_text(path, text, sizeof text) ? strtoll(text, NULL, 10) : 0;
     snprintf(path, sizeof path, "/proc/%d/task/%d/stat", (int)pid, (int)pid);
     if (ns == 0 && read_times(path, &times))
         ns = (int64_t)(times.user + times.system) * (NS_PER_S / sysconf(_SC_CLK_TCK));
@@ -445,7 +432,7 @@ static void add_memory(pid_t pid, struct process_usage *out)
 {
     char path[64], text[4096];
     snprintf(path, sizeof path, "/proc/%d/status", (int)pid);
-    if (read_small(path, text, sizeof text))
+    if (io_text(path, text, sizeof text))
         out->memory += 1024 * (kib_after(text, "\nRssAnon:") + kib_after(text, "\nRssShmem:"));
 }
 

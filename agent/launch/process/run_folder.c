@@ -15,6 +15,7 @@
 
 #include "agent/view/why.h"
 #include "proto/base/error.h"
+#include "proto/base/io.h"
 #include "proto/base/json_map.h"
 
 #define LOGS "logs"
@@ -39,6 +40,17 @@ static rp_status make(const char *path, mode_t mode, rp_error *err)
     if (mkdir(path, mode) == 0 || errno == EEXIST)
         return RP_OK;
     return err_set(err, RP_IO, "the folder '%s' cannot be made: %s", path, strerror(errno));
+}
+
+rp_status run_folder_cache(char out[FOLDER_SIZE], rp_error *err)
+{
+    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    bool set = cache && cache[0] == '/';
+    if (!set && !(home && home[0] == '/'))
+        return err_set(err, RP_IO, "there is no place for a cache: neither XDG_CACHE_HOME nor HOME is a folder's name");
+    if ((size_t)snprintf(out, FOLDER_SIZE, "%s%s/replay", set ? cache : home, set ? "" : "/.cache") >= FOLDER_SIZE - 64)
+        return err_set(err, RP_IO, "the path of the cache is too long");
+    return RP_OK;
 }
 
 rp_status run_folder_make(const char *path, mode_t mode, rp_error *err)
@@ -228,21 +240,11 @@ bool run_folder_is_fresh(const char *folder)
 
 static rp_status write_whole(const char *folder, const char *file, const char *text, mode_t mode, rp_error *err)
 {
-    char path[FOLDER_SIZE + 64], fresh[FOLDER_SIZE + 80];
+    char path[FOLDER_SIZE + 64];
     run_folder_path(path, sizeof path, folder, file);
-    snprintf(fresh, sizeof fresh, "%s.new", path);
-    unlink(fresh); /* a file that is left from before keeps its mode */
-    int fd = open(fresh, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, mode);
-    FILE *out = fd >= 0 ? fdopen(fd, "w") : NULL;
-    bool ok = out && fputs(text, out) >= 0;
-    if (out && fclose(out) != 0)
-        ok = false;
-    if (ok && rename(fresh, path) == 0)
-        return RP_OK;
-    int error = errno;
-    if (out)
-        unlink(fresh);
-    return err_set(err, RP_IO, "'%s' cannot be written: %s", path, strerror(error));
+    return io_replace(path, text, strlen(text), mode, false)
+               ? RP_OK
+               : err_set(err, RP_IO, "'%s' cannot be written: %s", path, strerror(errno));
 }
 
 rp_status run_folder_write(const char *folder, const char *file, const char *text, rp_error *err)
@@ -291,9 +293,9 @@ rp_status run_folder_write_rows(const char *folder, const char *file, const stru
 #define STATE(member) JSON_ROW(struct folder_state, member)
 
 static const struct json_row state_rows[] = {
-    STATE(pid),    STATE(legs),     STATE(elapsed_s),   STATE(steps), STATE(learner_steps),
-    STATE(actors), STATE(learners), STATE(auto_actors), STATE(done),  STATE(service),
-    STATE(here),   STATE(cwd),      STATE(command),     STATE(node),  {0},
+    STATE(pid),      STATE(legs),        STATE(elapsed_s), STATE(steps), STATE(learner_steps), STATE(actors),
+    STATE(learners), STATE(auto_actors), STATE(by_hand),   STATE(done),  STATE(service),       STATE(here),
+    STATE(cwd),      STATE(command),     STATE(node),      {0},
 };
 
 rp_status run_folder_write_state(const char *folder, const struct folder_state *state, rp_error *err)
@@ -375,6 +377,85 @@ const char *stop_asker(const char *folder, const struct interrupts *interrupts, 
         interrupts_describe(interrupts, out, size);
     free(note);
     return out;
+}
+
+rp_status run_folder_stop(const char *folder, const char *who, int32_t *pid, rp_error *err)
+{
+    struct folder_state state;
+    RP_TRY(run_folder_read_state(folder, &state, err));
+    *pid = state.pid;
+    if (run_folder_is_elsewhere(&state)) /* the same number may be another process here */
+        return err_set(err, RP_FAILED_PRECONDITION, "the run works on %s: stop it there (ssh %s replay-launch stop %s)",
+                       state.node, state.node, folder);
+    if (!run_folder_locked(folder))
+        return err_set(err, RP_FAILED_PRECONDITION, "no launcher works on '%s'", folder);
+    stop_note_leave(folder, who);
+    if (state.pid > 0 && kill(state.pid, SIGTERM) == 0)
+        return RP_OK;
+    int error = errno;
+    stop_note_drop(folder);
+    return err_set(err, RP_IO, "process %d cannot be asked to end: %s", state.pid, strerror(error));
+}
+
+/* ---- requests ---- */
+
+#define REQUEST "launch.request"
+#define ANSWER "launch.answer"
+#define ASKING "launch.asking" /* the lock of whoever asks */
+#define REQUEST_PAUSE_MS 50
+
+/* There is one request at a time: the others wait, so that each gets its own answer. -1 with err set. */
+static int request_turn(const char *folder, rp_error *err)
+{
+    char path[FOLDER_SIZE + 32];
+    int lock = open(run_folder_path(path, sizeof path, folder, ASKING), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    if (lock >= 0 && flock(lock, LOCK_EX) == 0)
+        return lock;
+    err_set(err, RP_IO, "'%s' cannot be locked: %s", path, strerror(errno));
+    if (lock >= 0)
+        close(lock);
+    return -1;
+}
+
+/* A launcher looks twice a second. */
+static char *ask_now(const char *folder, const char *request, int seconds, rp_error *err)
+{
+    char *answer = NULL;
+    run_folder_remove(folder, ANSWER);
+    if (run_folder_write(folder, REQUEST, request, err) != RP_OK)
+        return NULL;
+    for (int waited = 0; !answer && waited < 1000 * seconds && run_folder_locked(folder); waited += REQUEST_PAUSE_MS) {
+        nanosleep(&(struct timespec){.tv_nsec = REQUEST_PAUSE_MS * 1000000L}, NULL);
+        answer = run_folder_read(folder, ANSWER);
+    }
+    run_folder_remove(folder, REQUEST);
+    run_folder_remove(folder, ANSWER);
+    if (!answer)
+        err_set(err, RP_UNAVAILABLE, "%s: the launcher of this run has ended, or has not answered within %d s", folder,
+                seconds);
+    return answer;
+}
+
+char *run_request_ask(const char *folder, const char *request, int seconds, rp_error *err)
+{
+    int lock = request_turn(folder, err);
+    char *answer = lock >= 0 ? ask_now(folder, request, seconds, err) : NULL;
+    if (lock >= 0)
+        close(lock);
+    return answer;
+}
+
+char *run_request_next(const char *folder)
+{
+    char *request = run_folder_read(folder, REQUEST);
+    if (request)
+        run_folder_remove(folder, REQUEST);
+    return request;
+}
+
+void run_request_answer(const char *folder, const char *answer)
+{
+    run_folder_write(folder, ANSWER, answer, NULL);
 }
 
 /* ---- metrics.jsonl ---- */

@@ -41,7 +41,8 @@ struct folder_state {
     double elapsed_s; /* time of all legs so far */
     uint64_t steps, learner_steps;
     uint32_t actors, learners;
-    bool auto_actors;       /* the file says auto for the number of actors */
+    bool auto_actors;       /* the waits may change the number of actors */
+    bool by_hand;           /* somebody has set that number */
     bool done;              /* a stop condition was met: there is nothing to resume */
     char node[FOLDER_NODE]; /* hostname of the launcher's machine; "": not known */
     char service[256];      /* as that machine reaches it */
@@ -50,6 +51,8 @@ struct folder_state {
     char command[1024];     /* the command line that began the run */
 };
 
+/* Names the folder of what a user's runs have in common: $XDG_CACHE_HOME/replay, or ~/.cache/replay. */
+rp_status run_folder_cache(char out[FOLDER_SIZE], rp_error *err);
 /* Makes a folder and all folders above it. mode: of the last one; a folder that exists keeps its own. */
 rp_status run_folder_make(const char *path, mode_t mode, rp_error *err);
 /* Makes the folder of a new run: `given`, or RUNS/NAME-TIME, which RUNS/latest then points to. Refuses a folder that
@@ -103,6 +106,19 @@ void stop_note_leave(const char *folder, const char *who);
 void stop_note_drop(const char *folder);
 /* Takes the note, or describes the signal if there is none. Gives out. */
 const char *stop_asker(const char *folder, const struct interrupts *interrupts, char *out, size_t size);
+
+/* Asks the launcher of a run on this machine to end it, on behalf of `who`: SIGTERM and a note. Gives its pid. */
+rp_status run_folder_stop(const char *folder, const char *who, int32_t *pid, rp_error *err);
+
+/* ---- what others ask of a run that goes on: a line in one file of the run's folder, and the answer in another ---- */
+
+/* Asks, and waits for the launcher's answer, for at most so many seconds: free(). It begins with RUN_REQUEST_OK, or says what is wrong.
+ * NULL with err set. */
+#define RUN_REQUEST_OK "ok "
+char *run_request_ask(const char *folder, const char *request, int seconds, rp_error *err);
+/* Returns a request that waits for an answer: free(). NULL: there is none. */
+char *run_request_next(const char *folder);
+void run_request_answer(const char *folder, const char *answer);
 
 /* ---- metrics.jsonl: a line for each status of a run, thinned with age (agent/run/thin.h) ---- */
 

@@ -148,8 +148,8 @@ static PyObject *choices(actor_object *self)
 static bool has_begun(const actor_object *self)
 {
     for (uint32_t i = 0; i < self->player->options.n; i++) {
-        enum seat_phase phase = self->player->seats[i].phase;
-        if (phase == SEAT_NEW || (phase == SEAT_ENDED && self->rows == 0)) {
+        enum subenv_phase phase = self->player->subenvs[i].phase;
+        if (phase == SUBENV_NEW || (phase == SUBENV_ENDED && self->rows == 0)) {
             core_raise(RP_FAILED_PRECONDITION, "no episode has begun: call observe_first with its first observation");
             return false;
         }
@@ -325,31 +325,6 @@ static PyObject *actor_tell_first(PyObject *object, PyObject *args)
 
 /* ---- opening */
 
-/* Reads (path or None, text or None, overrides): the configuration of a run. False with an exception set. */
-static bool read_config(PyObject *source, struct run_config *out)
-{
-    const char *path, *text;
-    PyObject *list;
-    const char *overrides[64] = {NULL};
-    if (!PyArg_ParseTuple(source, "zzO!", &path, &text, &PyTuple_Type, &list))
-        return false;
-    Py_ssize_t n = PyTuple_Size(list);
-    if (n >= 64) {
-        PyErr_SetString(PyExc_ValueError, "there are more than 63 overrides");
-        return false;
-    }
-    for (Py_ssize_t i = 0; i < n; i++)
-        if (!(overrides[i] = core_text(PyTuple_GetItem(list, i), "an override")))
-            return false;
-    struct schema_report *report = schema_report_new();
-    bool ok = text ? run_config_read_text("config", text, overrides, out, report)
-                   : run_config_read(path, overrides, out, report);
-    if (!ok)
-        core_raise(RP_INVALID_ARGUMENT, schema_report_text(report));
-    schema_report_destroy(&report);
-    return ok;
-}
-
 /* False with an exception set; the options are to be freed in any case. */
 static bool read_options(PyObject *args, struct player_options *out, int *vector)
 {
@@ -358,7 +333,7 @@ static bool read_options(PyObject *args, struct player_options *out, int *vector
     int greedy, insert, wait;
     if (!PyArg_ParseTuple(args, "sOOO&O&pippO", &endpoint, &source, &spec, core_u32, &out->index, core_u32, &out->n,
                           vector, &greedy, &insert, &wait, &seconds) ||
-        !core_timeout(seconds, &out->timeout_ms) || !read_config(source, &out->config))
+        !core_timeout(seconds, &out->timeout_ms) || !config_read(source, &out->config))
         return false;
     out->greedy = greedy;
     out->insert = insert != 0;
@@ -475,7 +450,7 @@ static PyObject *actor_state(PyObject *object, PyObject *unused)
     PyObject *state =
         Py_BuildValue("{s:K,s:K,s:K,s:K,s:K,s:d,s:d,s:O}", "steps", player->steps, "episodes", player->episodes,
                       "items", player_items(player), "version", player->variables.version, "learner_steps",
-                      player->variables.steps, "epsilon", actor_epsilon(&player->seats[0].actor), "last_return",
+                      player->variables.steps, "epsilon", actor_epsilon(&player->subenvs[0].actor), "last_return",
                       player->last_value, "finished", player_finished(player) ? Py_True : Py_False);
     gate_leave(&self->guarded.gate);
     return state;

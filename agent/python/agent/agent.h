@@ -3,11 +3,13 @@
  * An extension of its own, because it loads OpenBLAS and MuJoCo, which "import replaybus" does not need. It holds its own copy
  * of libreplay: handles of replaybus._core are never passed to it.
  *   env.c      the types Env and VectorEnv, and specs of environments
+ *   config.c   a run's configuration
  *   program.c  the actor program with environments in Python
  *   player.c   the C actor without its environments; actor.c: the type Actor */
 #ifndef AGENT_PYTHON_AGENT_H
 #define AGENT_PYTHON_AGENT_H
 
+#include "agent/config/config.h"
 #include "agent/env/env.h"
 #include "agent/python/base/base.h"
 
@@ -21,7 +23,16 @@ PyObject *env_spec_describe(const rp_env_spec *spec);
 /* Reads such a tuple. False with an exception set. */
 bool env_spec_read(PyObject *value, rp_env_spec *out);
 
+/* ---- config.c */
+
+/* Reads (path or None, text or None, overrides): the configuration of a run. False with an exception set. */
+bool config_read(PyObject *source, struct run_config *out);
+
 /* ---- functions and types of the module */
+
+/* The function config(source): {"environment.name": ...} of what config_read takes. Times are seconds; the elements of lists of maps
+ * are left out. */
+PyObject *config_dict(PyObject *module, PyObject *source);
 
 /* The function environments(): [(name, help)] of the built-in environments. */
 PyObject *env_list(PyObject *module, PyObject *unused);

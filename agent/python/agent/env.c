@@ -5,6 +5,7 @@
 
 #include "agent/env/env.h"
 #include "agent/python/agent/agent.h"
+#include "proto/base/error.h"
 
 enum env_phase { ENV_PHASE_NEW, ENV_PHASE_RUNNING, ENV_PHASE_ENDED };
 enum autoreset { AUTORESET_SAME_STEP, AUTORESET_NEXT_STEP, AUTORESET_DISABLED };
@@ -424,6 +425,92 @@ static PyObject *envs_reset(PyObject *object, PyObject *args)
     return observations;
 }
 
+/* ---- set_state */
+
+static rp_status place_slot(struct env_slot *slot, const double *state, uint32_t n, void *observation, rp_error *err)
+{
+    const rp_env_ops *ops = slot->env.ops;
+    if (!ops->set_state)
+        return err_set(err, RP_UNSUPPORTED, "environment %s cannot be put into a state", ops->name);
+    if (ops->set_state(slot->env.self, state, n, slot->guarded ? slot->guarded : observation) != RP_OK)
+        return err_set(err, RP_INVALID_ARGUMENT, "environment %s: these %u numbers are none of its states", ops->name,
+                       n);
+    slot->env.steps = 0;
+    slot->phase = ENV_PHASE_RUNNING;
+    return take_guarded(slot, observation, err);
+}
+
+/* Puts every environment into its row of states, n numbers each. */
+static PyObject *place_all(envs_object *self, const double *states, uint32_t n)
+{
+    void *data;
+    PyObject *observations = get_output(self, OUT_OBSERVATION, &data);
+    rp_error err = {0};
+    rp_status status = RP_OK;
+    for (uint32_t i = 0; observations && i < self->n && status == RP_OK; i++) {
+        char *row = (char *)data + i * self->observation_bytes;
+        status = place_slot(&self->slots[i], states + (size_t)i * n, n, row, &err);
+        if (status == RP_OK)
+            memcpy(self->final_rows + i * self->observation_bytes, row, self->observation_bytes);
+    }
+    if (status == RP_OK)
+        return observations;
+    Py_CLEAR(observations);
+    return core_raise(status, err.text);
+}
+
+static PyObject *envs_set_state(PyObject *object, PyObject *args)
+{
+    envs_object *self = (envs_object *)object;
+    struct column form = {.name = "state", .dtype = RP_DTYPE_FLOAT64, .rank = 1};
+    struct cell states = {.data = NULL};
+    PyObject *value, *observations = NULL;
+    if (!PyArg_ParseTuple(args, "OO&", &value, core_u32, &form.shape[0]) || !enter(self))
+        return NULL;
+    if (cell_take(&states, &form, value, self->rows))
+        observations = place_all(self, states.data, form.shape[0]);
+    cells_release(&states, 1);
+    gate_leave(&self->guarded.gate);
+    return observations;
+}
+
+/* ---- demonstrations */
+
+/* The expert's action in the present state of each environment; 0 where the next step begins an episode and ignores it. */
+static PyObject *ask_experts(envs_object *self)
+{
+    void *data;
+    PyObject *actions = numpy_empty(&self->action, self->rows, &data);
+    for (uint32_t i = 0; actions && i < self->n; i++) {
+        const struct env *env = &self->slots[i].env;
+        union {
+            int32_t discrete;
+            float continuous[RP_ENV_MAX_ACTION];
+        } action = {0};
+        if (self->slots[i].phase == ENV_PHASE_RUNNING && !env_expert(env, &action)) {
+            Py_CLEAR(actions);
+            PyErr_Format(PyExc_NotImplementedError, "%s has no expert; record a trained policy instead",
+                         env->ops->name);
+        } else if (env->spec.n_actions) {
+            ((int64_t *)data)[i] = action.discrete;
+        } else {
+            memcpy((char *)data + i * self->action_bytes, action.continuous, self->action_bytes);
+        }
+    }
+    return actions;
+}
+
+static PyObject *envs_expert(PyObject *object, PyObject *unused)
+{
+    envs_object *self = (envs_object *)object;
+    (void)unused;
+    if (!enter(self))
+        return NULL;
+    PyObject *actions = check_phases(self) ? ask_experts(self) : NULL;
+    gate_leave(&self->guarded.gate);
+    return actions;
+}
+
 /* ---- life */
 
 static void envs_destroy(PyObject *object)
@@ -535,6 +622,9 @@ static PyObject *envs_open(PyObject *object, PyObject *args)
     {                                                                                                                  \
         {"_open", envs_open, METH_VARARGS, "_open(description, rows, autoreset, copy): the spec as a tuple."},         \
             {"_reset", envs_reset, METH_VARARGS, "_reset(seeds or None, mask or None): the first observations."},      \
+            {"_set_state", envs_set_state, METH_VARARGS, "_set_state(states, n): the observations there."},            \
+            {"expert", envs_expert, METH_NOARGS,                                                                       \
+             "expert($self, /)\n--\n\nReturns the best action of the present state, where the environment knows it."}, \
             {"step", step_function, METH_O, step_help},                                                                \
             {"close", guarded_close, METH_NOARGS, "close($self, /)\n--\n\nFrees what it has."},                        \
         {                                                                                                              \

@@ -7,6 +7,7 @@ static PyMethodDef methods[] = {
     {"numpy_learn", numpy_learn, METH_VARARGS,
      "numpy_learn(array, transposed, scalar): whether values of their element type are read in place."},
     {"log_set", log_set, METH_VARARGS, "log_set(function, level): the library's lines go to function(level, line)."},
+    {"config", config_dict, METH_O, "config((path, text, overrides)): a run's configuration as a dict."},
     {"environments", env_list, METH_NOARGS, "[(name, help)] of the built-in environments."},
     {"run_actor", program_run_actor, METH_VARARGS,
      "run_actor(argv, open): the actor program; returns its exit status."},

@@ -70,11 +70,11 @@ static rp_status make_adder(struct player *self, uint32_t i, rp_error *err)
                                           .spec = &self->options.spec,
                                           .with_log_prob = self->agent->ops->stores_log_prob,
                                           .timeout_ms = self->options.timeout_ms};
-    self->seats[i].adder = adder_new(&options, err);
-    return self->seats[i].adder ? RP_OK : (rp_status)err->status;
+    self->subenvs[i].adder = adder_new(&options, err);
+    return self->subenvs[i].adder ? RP_OK : (rp_status)err->status;
 }
 
-static rp_status open_seat(struct player *self, uint32_t i, rp_error *err)
+static rp_status open_subenv(struct player *self, uint32_t i, rp_error *err)
 {
     const struct player_options *options = &self->options;
     uint32_t index = options->index * options->n + i;
@@ -82,14 +82,14 @@ static rp_status open_seat(struct player *self, uint32_t i, rp_error *err)
         RP_TRY(make_adder(self, i, err));
     const struct actor_options actor = {.config = &options->config,
                                         .agent = self->agent,
-                                        .adder = self->seats[i].adder,
+                                        .adder = self->subenvs[i].adder,
                                         .index = index,
                                         .environments = options->n,
                                         .seed = worker_seed(&options->config, "actor", index),
                                         .greedy =
                                             options->greedy < 0 ? options->config.actors.greedy : options->greedy != 0};
-    actor_init(&self->seats[i].actor, &actor);
-    self->actors[i] = &self->seats[i].actor;
+    actor_init(&self->subenvs[i].actor, &actor);
+    self->actors[i] = &self->subenvs[i].actor;
     return RP_OK;
 }
 
@@ -116,15 +116,15 @@ static rp_status open_all(struct player *self, rp_error *err)
     struct player_options *options = &self->options;
     RP_TRY(take_spec(options, err));
     RP_TRY(make_agent(self, err));
-    self->seats = calloc(options->n, sizeof *self->seats);
+    self->subenvs = calloc(options->n, sizeof *self->subenvs);
     self->actors = calloc(options->n, sizeof(struct actor *));
     self->choices = calloc(options->n, sizeof *self->choices);
-    if (!self->seats || !self->actors || !self->choices) /* the user's program goes on */
+    if (!self->subenvs || !self->actors || !self->choices) /* the user's program goes on */
         return err_set(err, RP_NO_MEMORY, "no memory for %u environments", options->n);
     RP_TRY(connect_client(self, err));
     RP_TRY(open_variables(self, err));
     for (uint32_t i = 0; i < options->n; i++)
-        RP_TRY(open_seat(self, i, err));
+        RP_TRY(open_subenv(self, i, err));
     claim_init(&self->claim, &(struct claim_options){.client = self->client,
                                                      .counter = COUNTER_STEPS,
                                                      .taken = COUNTER_TAKEN,
@@ -161,14 +161,14 @@ void player_destroy(struct player **player, int64_t wait_ms)
         claim_return(&self->claim, self->owed);
         claim_fini(&self->claim);
     }
-    for (uint32_t i = 0; self->seats && i < self->options.n; i++)
-        (void)adder_destroy(&self->seats[i].adder, wait_ms, NULL);
+    for (uint32_t i = 0; self->subenvs && i < self->options.n; i++)
+        (void)adder_destroy(&self->subenvs[i].adder, wait_ms, NULL);
     if (self->client) {
         variables_fini(&self->variables);
         rp_client_destroy(&self->client);
     }
     agent_destroy(&self->agent);
-    free(self->seats);
+    free(self->subenvs);
     free(self->actors);
     free(self->choices);
     player_options_free(&self->options);
@@ -181,7 +181,7 @@ void player_destroy(struct player **player, int64_t wait_ms)
 static void tell_policy(struct player *self)
 {
     for (uint32_t i = 0; self->policy != self->variables.steps && self->options.insert && i < self->options.n; i++)
-        adder_set_policy(self->seats[i].adder, self->variables.steps);
+        adder_set_policy(self->subenvs[i].adder, self->variables.steps);
     self->policy = self->variables.steps;
 }
 
@@ -228,13 +228,13 @@ void player_act(struct player *self, const void *observations)
 
 rp_status player_first(struct player *self, uint32_t i, const void *observation, rp_error *err)
 {
-    struct seat *seat = &self->seats[i];
-    if (seat->phase == SEAT_RUNNING)
+    struct subenv *subenv = &self->subenvs[i];
+    if (subenv->phase == SUBENV_RUNNING)
         return err_set(err, RP_FAILED_PRECONDITION,
                        "environment %u is inside an episode that was neither terminated nor truncated", i);
-    RP_TRY(actor_observe_first(&seat->actor, observation, err));
-    seat->phase = SEAT_RUNNING;
-    seat->value = 0;
+    RP_TRY(actor_observe_first(&subenv->actor, observation, err));
+    subenv->phase = SUBENV_RUNNING;
+    subenv->value = 0;
     return RP_OK;
 }
 
@@ -245,7 +245,7 @@ rp_status player_check(const struct player *self, const struct player_outcome *o
     if (!self->chosen)
         return err_set(err, RP_FAILED_PRECONDITION, "call act before observe");
     for (uint32_t i = 0; i < self->options.n; i++) {
-        if (self->seats[i].phase == SEAT_NEW)
+        if (self->subenvs[i].phase == SUBENV_NEW)
             return err_set(err, RP_FAILED_PRECONDITION, "environment %u has begun no episode: call observe_first", i);
         if (!isfinite((float)outcome->rewards[i]))
             return err_set(err, RP_INVALID_ARGUMENT, "the reward of environment %u is %g", i, outcome->rewards[i]);
@@ -253,7 +253,7 @@ rp_status player_check(const struct player *self, const struct player_outcome *o
     return RP_OK;
 }
 
-/* The observation that the step of seat i led to. */
+/* The observation that the step of subenv i led to. */
 static const char *row_of(const struct player *self, const struct player_outcome *outcome, uint32_t i)
 {
     bool final = outcome->finals && outcome->final[i];
@@ -261,40 +261,40 @@ static const char *row_of(const struct player *self, const struct player_outcome
     return (const char *)(final ? outcome->finals : outcome->observations) + i * bytes;
 }
 
-/* After the step of seat i is in the adder. */
+/* After the step of subenv i is in the adder. */
 static rp_status finish_step(struct player *self, const struct player_outcome *outcome, uint32_t i, rp_error *err)
 {
-    struct seat *seat = &self->seats[i];
-    seat->value += outcome->rewards[i];
+    struct subenv *subenv = &self->subenvs[i];
+    subenv->value += outcome->rewards[i];
     self->steps++;
     self->total++;
     self->owed -= self->options.insert ? 1 : 0;
     if (!outcome->terminated[i] && !outcome->truncated[i])
         return RP_OK;
     self->episodes++;
-    self->last_value = seat->value;
-    seat->phase = SEAT_ENDED;
+    self->last_value = subenv->value;
+    subenv->phase = SUBENV_ENDED;
     if (!outcome->finals || !outcome->final[i])
         return RP_OK;
     size_t bytes = env_observation_bytes(&self->options.spec);
     return player_first(self, i, (const char *)outcome->observations + i * bytes, err);
 }
 
-static rp_status observe_seat(struct player *self, struct player_outcome *outcome, int64_t timeout_ms, rp_error *err)
+static rp_status observe_subenv(struct player *self, struct player_outcome *outcome, int64_t timeout_ms, rp_error *err)
 {
     uint32_t i = outcome->next;
-    struct seat *seat = &self->seats[i];
+    struct subenv *subenv = &self->subenvs[i];
     /* An environment that resets in the step after the end of an episode ignores its action. */
-    if (seat->phase == SEAT_ENDED)
+    if (subenv->phase == SUBENV_ENDED)
         return player_first(self, i, row_of(self, outcome, i), err);
     rp_status status;
     if (outcome->pending) {
-        status = adder_wait(seat->adder, timeout_ms, err);
+        status = adder_wait(subenv->adder, timeout_ms, err);
     } else {
         rp_env_result result = {.reward = (float)outcome->rewards[i],
                                 .terminal = outcome->terminated[i],
                                 .truncated = outcome->truncated[i] && !outcome->terminated[i]};
-        status = actor_offer(&seat->actor, &self->choices[i], &result, row_of(self, outcome, i), err);
+        status = actor_offer(&subenv->actor, &self->choices[i], &result, row_of(self, outcome, i), err);
     }
     outcome->pending = status == RP_DEADLINE_EXCEEDED || status == RP_CANCELLED;
     if (outcome->pending)
@@ -321,7 +321,7 @@ rp_status player_observe(struct player *self, struct player_outcome *outcome, in
     self->chosen = false;
     for (; outcome->next < self->options.n; outcome->next++) {
         rp_error why = {0};
-        rp_status status = observe_seat(self, outcome, timeout_ms, &why);
+        rp_status status = observe_subenv(self, outcome, timeout_ms, &why);
         if (outcome->pending)
             return err_set(err, status, "%s", why.text);
         if (status != RP_OK && outcome->status == RP_OK) {
@@ -340,7 +340,7 @@ rp_status player_flush(struct player *self, int64_t timeout_ms, rp_error *err)
     int64_t end_ns = clock_now(&clock) + timeout_ms * NS_PER_MS;
     for (uint32_t i = 0; self->options.insert && i < self->options.n; i++) {
         int64_t left_ms = timeout_ms == 0 ? 0 : (end_ns - clock_now(&clock)) / NS_PER_MS;
-        RP_TRY(adder_flush(self->seats[i].adder, 0, left_ms > 0 ? left_ms : 0, err));
+        RP_TRY(adder_flush(self->subenvs[i].adder, 0, left_ms > 0 ? left_ms : 0, err));
     }
     return RP_OK;
 }
@@ -350,7 +350,7 @@ uint64_t player_items(const struct player *self)
     uint64_t items = 0;
     for (uint32_t i = 0; self->options.insert && i < self->options.n; i++) {
         struct adder_stats stats;
-        adder_get_stats(self->seats[i].adder, &stats);
+        adder_get_stats(self->subenvs[i].adder, &stats);
         items += stats.items;
     }
     return items;

@@ -1,6 +1,6 @@
 /* What is behind replaybus.Actor: the C actor without its environments, which the caller steps.
  *
- * A player has a connection, one network and, for each of its environments, a seat: an actor with its own stream of items. Nothing
+ * A player has a connection, one network and, for each of its environments, a subenv: an actor with its own stream of items. Nothing
  * here knows of Python. A call that may wait takes a time-out of at least 0; after RP_DEADLINE_EXCEEDED or RP_CANCELLED (see
  * rp_wait_set) it may be called again with the same arguments until it is done. */
 #ifndef AGENT_PYTHON_PLAYER_H
@@ -21,16 +21,16 @@ struct player_options {
     int64_t timeout_ms; /* to connect; -1: none */
 };
 
-enum seat_phase {
-    SEAT_NEW,     /* no episode has begun */
-    SEAT_RUNNING, /* inside an episode */
-    SEAT_ENDED,   /* the next observation is the first of an episode */
+enum subenv_phase {
+    SUBENV_NEW,     /* no episode has begun */
+    SUBENV_RUNNING, /* inside an episode */
+    SUBENV_ENDED,   /* the next observation is the first of an episode */
 };
 
-struct seat {
+struct subenv {
     struct adder *adder; /* NULL without insert */
     struct actor actor;
-    enum seat_phase phase;
+    enum subenv_phase phase;
     double value; /* return of the present episode, undiscounted */
 };
 
@@ -39,8 +39,8 @@ struct player {
     rp_client *client;
     struct agent *agent;
     struct variables variables;
-    struct seat *seats;
-    struct actor **actors;        /* of the seats */
+    struct subenv *subenvs;
+    struct actor **actors;        /* of the subenvs */
     struct agent_choice *choices; /* of the last player_act */
     bool chosen;                  /* player_act came after the last player_observe */
     struct claim claim;
@@ -61,9 +61,9 @@ void player_options_free(struct player_options *options);
 /* RP_DEADLINE_EXCEEDED until the first parameters are there and there are steps to take. RP_END_OF_STREAM: the run has taken
  * all its steps. */
 rp_status player_prepare(struct player *self, int64_t timeout_ms, rp_error *err);
-/* Chooses an action for each seat. observations: [n]. */
+/* Chooses an action for each subenv. observations: [n]. */
 void player_act(struct player *self, const void *observations);
-/* Begins an episode of a seat. */
+/* Begins an episode of a subenv. */
 rp_status player_first(struct player *self, uint32_t i, const void *observation, rp_error *err);
 
 /* What came of the actions of the last player_act. */
@@ -72,9 +72,9 @@ struct player_outcome {
     const bool *terminated, *truncated;
     const void *observations; /* [n] */
     const void *finals;       /* [n]: last observations of the episodes that `final` marks; NULL: none */
-    const bool *final;        /* [n]: this seat's environment has begun its next episode */
+    const bool *final;        /* [n]: this subenv's environment has begun its next episode */
     /* ---- progress */
-    uint32_t next;    /* the first seat that is not done */
+    uint32_t next;    /* the first subenv that is not done */
     bool pending;     /* its step is in the adder, its items are not */
     rp_status status; /* the first error */
     rp_error err;
@@ -82,11 +82,11 @@ struct player_outcome {
 
 /* Checks rewards and phases. */
 rp_status player_check(const struct player *self, const struct player_outcome *outcome, rp_error *err);
-/* Adds the steps, and takes newer parameters from time to time. Errors of one seat do not stop the others. */
+/* Adds the steps, and takes newer parameters from time to time. Errors of one subenv do not stop the others. */
 rp_status player_observe(struct player *self, struct player_outcome *outcome, int64_t timeout_ms, rp_error *err);
 /* Waits until all items are confirmed. */
 rp_status player_flush(struct player *self, int64_t timeout_ms, rp_error *err);
-/* Items of all seats. */
+/* Items of all subenvs. */
 uint64_t player_items(const struct player *self);
 /* Whether there are fewer steps of stop.steps left than the player has environments. */
 bool player_finished(const struct player *self);

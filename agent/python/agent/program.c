@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "agent/env/picture.h"
 #include "agent/python/agent/agent.h"
 #include "agent/run/program.h"
 #include "proto/base/error.h"
@@ -18,24 +19,24 @@ struct python_provider {
 
 struct whole;
 
-struct seat {
+struct subenv {
     struct whole *whole;
     uint32_t index;
-    PyObject *seed, *reset, *step; /* bound methods of the adapter's seat */
-    uint64_t steps, episodes;      /* of the present episode; begun so far */
-    bool fresh;                    /* together: the round's outcome was not read yet */
+    PyObject *seed, *reset, *step, *render; /* bound methods of the adapter's subenv */
+    uint64_t steps, episodes;               /* of the present episode; begun so far */
+    bool fresh;                             /* together: the round's outcome was not read yet */
     rp_error failure;
 };
 
 struct whole {
     struct python_provider *provider;
     PyObject *envs;                         /* the adapter */
-    PyObject *observations, *actions;       /* bytearrays, one row for each seat */
+    PyObject *observations, *actions;       /* bytearrays, one row for each subenv */
     size_t observation_bytes, action_bytes; /* of a row */
     rp_env_spec spec;
     bool together;
     uint32_t n;
-    struct seat seats[];
+    struct subenv subenvs[];
 };
 
 static void take_gil(const struct whole *self)
@@ -77,7 +78,7 @@ static rp_status set_text(PyObject *text, rp_error *err)
 }
 
 /* The present exception as a sentence; the adapter prints the traceback. */
-static void fail(struct seat *self, const char *method)
+static void fail(struct subenv *self, const char *method)
 {
     PyObject *error = take_exception();
     PyObject *text = error ? PyObject_CallMethod(self->whole->envs, "explain", "OsKK", error, method,
@@ -88,16 +89,16 @@ static void fail(struct seat *self, const char *method)
     Py_XDECREF(error);
 }
 
-static rp_status seat_failure(void *seat, rp_error *err)
+static rp_status subenv_failure(void *subenv, rp_error *err)
 {
-    const rp_error *failure = &((const struct seat *)seat)->failure;
+    const rp_error *failure = &((const struct subenv *)subenv)->failure;
     if (failure->status == RP_OK)
         return RP_OK;
     return err_set(err, (rp_status)failure->status, "%s", failure->text);
 }
 
 /* Refuses numbers that would spoil the networks of all processes. */
-static void check_numbers(struct seat *self, const char *method, float reward)
+static void check_numbers(struct subenv *self, const char *method, float reward)
 {
     const struct whole *whole = self->whole;
     const float *numbers = row_of(whole->observations, whole->observation_bytes, self->index);
@@ -133,7 +134,7 @@ static bool attribute_is_true(PyObject *object, const char *name)
     return answer;
 }
 
-static bool round_ready(struct seat *self)
+static bool round_ready(struct subenv *self)
 {
     struct whole *whole = self->whole;
     if (!whole->together || self->fresh)
@@ -141,13 +142,13 @@ static bool round_ready(struct seat *self)
     PyObject *done = PyObject_CallMethod(whole->envs, "run", NULL);
     Py_XDECREF(done);
     for (uint32_t i = 0; done && i < whole->n; i++)
-        whole->seats[i].fresh = true;
+        whole->subenvs[i].fresh = true;
     return done != NULL;
 }
 
-static void seat_announce(void *seat, const void *action)
+static void subenv_announce(void *subenv, const void *action)
 {
-    struct seat *self = seat;
+    struct subenv *self = subenv;
     struct whole *whole = self->whole;
     if (!whole->together)
         return;
@@ -157,9 +158,9 @@ static void seat_announce(void *seat, const void *action)
     self->fresh = false;
 }
 
-static bool seat_resets_within_round(void *seat)
+static bool subenv_resets_within_round(void *subenv)
 {
-    struct seat *self = seat;
+    struct subenv *self = subenv;
     struct whole *whole = self->whole;
     if (!whole->together || self->episodes == 0)
         return false;
@@ -171,9 +172,9 @@ static bool seat_resets_within_round(void *seat)
 
 /* ---- the environment's functions ---- */
 
-static void seat_seed(void *seat, uint64_t seed)
+static void subenv_seed(void *subenv, uint64_t seed)
 {
-    struct seat *self = seat;
+    struct subenv *self = subenv;
     take_gil(self->whole);
     PyObject *number = PyLong_FromUnsignedLongLong(seed);
     PyObject *done = number ? PyObject_CallFunctionObjArgs(self->seed, number, NULL) : NULL;
@@ -184,11 +185,11 @@ static void seat_seed(void *seat, uint64_t seed)
     release_gil(self->whole);
 }
 
-static void seat_reset(void *seat, void *observation)
+static void subenv_reset(void *subenv, void *observation)
 {
-    struct seat *self = seat;
+    struct subenv *self = subenv;
     struct whole *whole = self->whole;
-    bool late = seat_resets_within_round(seat);
+    bool late = subenv_resets_within_round(subenv);
     if (self->failure.status != RP_OK)
         return;
     take_gil(whole);
@@ -207,6 +208,55 @@ static void seat_reset(void *seat, void *observation)
     release_gil(whole);
 }
 
+/* The adapter's metrics() gives pairs of a name and a number. */
+static uint32_t subenv_metrics(void *subenv, struct env_metric out[ENV_MAX_METRICS])
+{
+    struct whole *whole = ((struct subenv *)subenv)->whole;
+    uint32_t n = 0;
+    take_gil(whole);
+    PyObject *pairs = PyObject_CallMethod(whole->envs, "metrics", "I", ENV_MAX_METRICS);
+    for (Py_ssize_t i = 0; pairs && PyList_Check(pairs) && i < PyList_Size(pairs) && n < ENV_MAX_METRICS; i++) {
+        const char *name;
+        if (!PyArg_ParseTuple(PyList_GetItem(pairs, i), "sd", &name, &out[n].value))
+            break;
+        snprintf(out[n].name, sizeof out[n].name, "%s", name);
+        n++;
+    }
+    PyErr_Clear(); /* a report is not worth the run */
+    Py_XDECREF(pairs);
+    release_gil(whole);
+    return n;
+}
+
+/* Reads (RGB, width, height, seconds of a step). */
+static bool read_frame(PyObject *answer, struct env_picture *out)
+{
+    const char *rgb;
+    Py_ssize_t size;
+    unsigned width, height;
+    if (!PyTuple_Check(answer) || !PyArg_ParseTuple(answer, "y#IId", &rgb, &size, &width, &height, &out->step_s) ||
+        width == 0 || width > PICTURE_SIDE || height > PICTURE_SIDE || (size_t)size != (size_t)width * height * 3)
+        return false;
+    memcpy(out->rgb, rgb, (size_t)size);
+    out->width = width;
+    out->height = height;
+    return true;
+}
+
+static bool subenv_render(void *subenv, struct env_picture *out)
+{
+    struct subenv *self = subenv;
+    take_gil(self->whole);
+    PyObject *side = PyLong_FromLong(PICTURE_SIDE);
+    PyObject *answer = side ? PyObject_CallFunctionObjArgs(self->render, side, NULL) : NULL;
+    bool ok = answer && read_frame(answer, out);
+    PyErr_Clear(); /* a picture is not worth the run */
+    Py_XDECREF(answer);
+    Py_XDECREF(side);
+    release_gil(self->whole);
+    return ok;
+}
+
 /* Reads (reward, terminal, truncated). False with an exception set. */
 static bool read_result(PyObject *answer, rp_env_result *result)
 {
@@ -222,7 +272,7 @@ static bool read_result(PyObject *answer, rp_env_result *result)
     return terminal >= 0 && truncated >= 0;
 }
 
-static PyObject *call_step(struct seat *self, const void *action)
+static PyObject *call_step(struct subenv *self, const void *action)
 {
     struct whole *whole = self->whole;
     PyObject *number = Py_None;
@@ -240,9 +290,9 @@ static PyObject *call_step(struct seat *self, const void *action)
     return answer;
 }
 
-static void seat_step(void *seat, const void *action, void *observation, rp_env_result *result)
+static void subenv_step(void *subenv, const void *action, void *observation, rp_env_result *result)
 {
-    struct seat *self = seat;
+    struct subenv *self = subenv;
     struct whole *whole = self->whole;
     if (self->failure.status != RP_OK)
         return;
@@ -265,9 +315,10 @@ static void seat_step(void *seat, const void *action, void *observation, rp_env_
 static void free_whole(struct whole *self)
 {
     for (uint32_t i = 0; i < self->n; i++) {
-        Py_XDECREF(self->seats[i].seed);
-        Py_XDECREF(self->seats[i].reset);
-        Py_XDECREF(self->seats[i].step);
+        Py_XDECREF(self->subenvs[i].seed);
+        Py_XDECREF(self->subenvs[i].reset);
+        Py_XDECREF(self->subenvs[i].step);
+        Py_XDECREF(self->subenvs[i].render);
     }
     Py_XDECREF(self->envs);
     Py_XDECREF(self->observations);
@@ -300,28 +351,29 @@ static PyObject *options_of(const struct env_config *config)
     return map;
 }
 
-static bool open_seat(struct whole *self, PyObject *seats, uint32_t index)
+static bool open_subenv(struct whole *self, PyObject *subenvs, uint32_t index)
 {
-    struct seat *seat = &self->seats[index];
-    PyObject *object = PyList_GetItem(seats, index);
-    *seat = (struct seat){.whole = self, .index = index};
-    seat->seed = PyObject_GetAttrString(object, "seed");
-    seat->reset = PyObject_GetAttrString(object, "reset");
-    seat->step = PyObject_GetAttrString(object, "step");
-    return seat->seed && seat->reset && seat->step;
+    struct subenv *subenv = &self->subenvs[index];
+    PyObject *object = PyList_GetItem(subenvs, index);
+    *subenv = (struct subenv){.whole = self, .index = index};
+    subenv->seed = PyObject_GetAttrString(object, "seed");
+    subenv->reset = PyObject_GetAttrString(object, "reset");
+    subenv->step = PyObject_GetAttrString(object, "step");
+    subenv->render = PyObject_GetAttrString(object, "render");
+    return subenv->seed && subenv->reset && subenv->step && subenv->render;
 }
 
 /* Takes the adapter. NULL with an exception set. */
 static struct whole *wrap(struct python_provider *provider, PyObject *envs, rp_env_spec *spec)
 {
-    PyObject *object = PyObject_GetAttrString(envs, "spec"), *seats = PyObject_GetAttrString(envs, "seats");
+    PyObject *object = PyObject_GetAttrString(envs, "spec"), *subenvs = PyObject_GetAttrString(envs, "subenvs");
     PyObject *fields = object ? PyObject_CallMethod(object, "fields", NULL) : NULL;
-    uint32_t n = seats ? (uint32_t)PyList_Size(seats) : 0;
-    struct whole *self = need_alloc(sizeof *self + n * sizeof self->seats[0]);
+    uint32_t n = subenvs ? (uint32_t)PyList_Size(subenvs) : 0;
+    struct whole *self = need_alloc(sizeof *self + n * sizeof self->subenvs[0]);
     bool ok = fields && n > 0 && env_spec_read(fields, spec);
     *self = (struct whole){.provider = provider, .envs = envs, .n = n, .spec = *spec};
     for (uint32_t i = 0; ok && i < n; i++)
-        ok = open_seat(self, seats, i);
+        ok = open_subenv(self, subenvs, i);
     if (ok) {
         self->together = attribute_is_true(envs, "together");
         self->observation_bytes = env_observation_bytes(spec);
@@ -337,7 +389,7 @@ static struct whole *wrap(struct python_provider *provider, PyObject *envs, rp_e
         Py_XDECREF(bound);
     }
     Py_XDECREF(object);
-    Py_XDECREF(seats);
+    Py_XDECREF(subenvs);
     Py_XDECREF(fields);
     if (!ok)
         free_whole(self);
@@ -372,9 +424,9 @@ static void *provider_create(void *ctx, const struct env_config *config, uint32_
     return whole;
 }
 
-static void *whole_seat(void *whole, uint32_t index)
+static void *whole_subenv(void *whole, uint32_t index)
 {
-    return &((struct whole *)whole)->seats[index];
+    return &((struct whole *)whole)->subenvs[index];
 }
 
 static void python_provider_init(struct python_provider *self, PyObject *open)
@@ -382,17 +434,19 @@ static void python_provider_init(struct python_provider *self, PyObject *open)
     static const rp_env_ops ops = {.name = "python",
                                    .help = "an environment in Python",
                                    .destroy = whole_destroy,
-                                   .seed = seat_seed,
-                                   .reset = seat_reset,
-                                   .step = seat_step};
+                                   .seed = subenv_seed,
+                                   .reset = subenv_reset,
+                                   .step = subenv_step};
     *self = (struct python_provider){.open = open};
     self->provider = (struct env_provider){.ctx = self,
                                            .ops = &ops,
                                            .create = provider_create,
-                                           .seat = whole_seat,
-                                           .failure = seat_failure,
-                                           .announce = seat_announce,
-                                           .resets_within_round = seat_resets_within_round};
+                                           .subenv = whole_subenv,
+                                           .failure = subenv_failure,
+                                           .announce = subenv_announce,
+                                           .resets_within_round = subenv_resets_within_round,
+                                           .metrics = subenv_metrics,
+                                           .render = subenv_render};
 }
 
 static PyObject *run(PyObject *args, enum program_kind kind, const char *name)

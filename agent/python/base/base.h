@@ -186,6 +186,9 @@ int32_t column_dtype_named(const char *name);
 uint32_t column_itemsize(int32_t dtype);
 /* Takes a value of the column's shape, or with rows > 0 of `rows` such values. False with an exception set. */
 bool cell_take(struct cell *cell, struct column *column, PyObject *value, uint32_t rows);
+/* Takes `rows` values from an array of any shape with as many elements, or one from a number. Numbers, and float64 or bool for a
+ * float32, are put into scratch, which has 16 bytes and 4 for each row. False without an exception: convert the value first. */
+bool cell_take_any(struct cell *cell, struct column *column, PyObject *value, uint32_t rows, void *scratch);
 void cells_release(struct cell *cells, uint32_t n);
 /* An array over memory that `owner` keeps. NULL with an exception set. */
 PyObject *numpy_array(PyObject *owner, const void *data, int32_t dtype, uint32_t rank, const uint64_t *shape);

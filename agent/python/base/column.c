@@ -270,6 +270,54 @@ bool cell_take(struct cell *cell, struct column *column, PyObject *value, uint32
     return ok;
 }
 
+/* Whether an array can be read in place as so many rows of the column. Dimensions of 1 do not count. */
+static bool has_rows(const array_object *array, const struct column *column, uint32_t rows)
+{
+    uint32_t sizes[RP_MAX_RANK + 1] = {rows}, n = rows != 1, at = 0;
+    for (uint32_t i = 0; i < column->rank; i++)
+        if (column->shape[i] != 1)
+            sizes[n++] = column->shape[i];
+    for (int i = 0; i < array->ndim; i++)
+        if (array->shape[i] != 1 && (at == n || array->shape[i] != (Py_ssize_t)sizes[at++]))
+            return false;
+    return at == n && (array->flags & FLAG_C_CONTIGUOUS);
+}
+
+/* Puts the floats of n doubles or truth values into `out`; NULL: they have another type. */
+static const void *to_floats(const void *data, const PyObject *dtype, uint32_t n, float *out)
+{
+    bool wide = dtype == all_known[RP_DTYPE_FLOAT64].dtype;
+    if (!wide && dtype != all_known[RP_DTYPE_BOOL].dtype)
+        return NULL;
+    for (uint32_t i = 0; i < n; i++)
+        out[i] = wide ? (float)((const double *)data)[i] : (float)((const uint8_t *)data)[i];
+    return out;
+}
+
+bool cell_take_any(struct cell *cell, struct column *column, PyObject *value, uint32_t rows, void *scratch)
+{
+    const struct known *known = &all_known[column->dtype], *wide = &all_known[RP_DTYPE_FLOAT64];
+    const PyTypeObject *type = Py_TYPE(value);
+    int64_t wanted = (int64_t)(rows * (column->row_bytes / dtypes[column->dtype].itemsize));
+    bool is_float = column->dtype == RP_DTYPE_FLOAT32 && column->rank == 0;
+    cell->view.obj = NULL;
+    cell->data = NULL;
+    if (type == known->array && has_rows((array_object *)value, column, rows)) {
+        const array_object *array = (array_object *)value;
+        if (array->dtype == known->dtype)
+            cell->data = array->data;
+        else if (is_float)
+            cell->data = to_floats(array->data, array->dtype, rows, scratch);
+    } else if (wanted == 1 && type == known->scalar) {
+        cell->data = ((scalar_object *)value)->value;
+    } else if (wanted == 1 && is_float && type == wide->scalar) {
+        cell->data = to_floats(((scalar_object *)value)->value, wide->dtype, 1, scratch);
+    } else if (wanted == 1 && store_number(column, value)) {
+        cell->data = memcpy(scratch, column->scalar, sizeof column->scalar);
+    }
+    return cell->data;
+}
+
 void cells_release(struct cell *cells, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++)

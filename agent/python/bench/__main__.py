@@ -8,7 +8,7 @@ from typing import Callable
 
 import replaybus
 
-from . import acting, feeding, learning, loops
+from . import acting, buffers, feeding, learning, loops
 from .report import Row, show
 
 SMALL_BATCHES, FRAME_BATCHES, LEARNER_RUNS = 100, 6, 3
@@ -102,6 +102,7 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--quick", action="store_true", help="a smoke run of a few seconds; its figures mean little")
     parser.add_argument("--check", action="store_true", help="exit status 1 if a goal is missed")
+    parser.add_argument("--buffer", action="store_true", help="measure the replay buffer next to arrays of numpy, and nothing else")
     feeding.add_arguments(parser)
     arguments = parser.parse_args()
     if arguments.repeat < 1:
@@ -112,6 +113,8 @@ def main() -> int:
     replaybus.log_level("off")
     if arguments.feed:
         rows, rounds = feeding.rows(arguments), 1
+    elif arguments.buffer:
+        rows = buffers.rows(rounds, arguments.quick)
     else:
         rows = _rows(_measure(rounds)) + acting.rows(acting.measure(rounds))
         rows.append(_learner_row(0 if arguments.quick else min(rounds, LEARNER_RUNS)))

@@ -3,12 +3,11 @@
 
   python3 single_process.py [SEED]
 
-``replaybus.torch.ReplayBuffer`` takes the place of the buffer in the program's own memory: ``add`` and ``sample`` are the same, and
-``sample`` gives the same five tensors. A broker runs on threads of this process. To let other processes add transitions, to keep them
-on disk, or to sample by priority, give the buffer a client of another broker; the rest of the program stays as it is.
+``replaybus.torch.ReplayBuffer`` takes the place of the buffer in the program's own memory: ``add`` and ``sample`` are the same. It sums
+rewards over several steps, and with a seed the whole run is the same every time. A broker runs on threads of this process; give the
+buffer a client of another broker, and other processes can add transitions. The rest of the program stays as it is.
 """
 import argparse
-import collections
 import copy
 import sys
 import time
@@ -49,7 +48,7 @@ def train(q: torch.nn.Module, target: torch.nn.Module, adam: torch.optim.Optimiz
     with torch.no_grad():
         best = q(data.next_observations).argmax(1, keepdim=True)
         following = target(data.next_observations).gather(1, best)
-        value = data.rewards + DISCOUNT**N_STEP * (1 - data.dones) * following
+        value = data.rewards + data.discounts * (1 - data.dones) * following
     loss = torch.nn.functional.mse_loss(q(data.observations).gather(1, data.actions), value) / 2
     adam.zero_grad()
     loss.backward()
@@ -57,15 +56,6 @@ def train(q: torch.nn.Module, target: torch.nn.Module, adam: torch.optim.Optimiz
     with torch.no_grad():
         torch._foreach_mul_(list(target.parameters()), 1 - TAU)
         torch._foreach_add_(list(target.parameters()), list(q.parameters()), alpha=TAU)
-
-
-def add_returns(buffer: ReplayBuffer, window: collections.deque, following: np.ndarray, terminated: bool) -> None:
-    """Adds the transition over N_STEP steps that is complete; at a fall, also the shorter ones. window: (observation, action, reward)"""
-    while len(window) == N_STEP or (terminated and window):
-        observation, action, _ = window[0]
-        value = sum(DISCOUNT**i * reward for i, (_, _, reward) in enumerate(window))
-        buffer.add(observation, following, action, value, terminated)
-        window.popleft()
 
 
 def main() -> int:
@@ -76,19 +66,14 @@ def main() -> int:
     torch.manual_seed(seed)
     rng, world, q = np.random.default_rng(seed), envs.make("CartPole-v1"), network()
     target, adam = copy.deepcopy(q), torch.optim.Adam(q.parameters(), lr=1e-3)
-    buffer = ReplayBuffer(50_000, world.observation_space, world.action_space, "cpu", handle_timeout_termination=False)
-    window: collections.deque = collections.deque()
+    buffer = ReplayBuffer(50_000, world.observation_space, world.action_space, n_step=N_STEP, gamma=DISCOUNT, seed=seed)
     observation, _ = world.reset(seed=seed)
     for step in range(1, STEPS + 1):
         explore = step < RANDOM_STEPS or rng.random() < max(0.2, 1 - step / EXPLORE_STEPS)
         action = rng.integers(2) if explore else greedy(q, observation[None])[0]
         following, reward, terminated, truncated, _ = world.step(action)
-        window.append((observation, action, reward))
-        add_returns(buffer, window, following, terminated)
-        observation = following
-        if terminated or truncated:  # an episode that the time limit ended is not over: its last, shorter transitions are left out
-            window.clear()
-            observation, _ = world.reset()
+        buffer.add(observation, following, action, reward, terminated, truncated=truncated)
+        observation = world.reset()[0] if terminated or truncated else following
         if step >= RANDOM_STEPS and step % 2 == 0:
             train(q, target, adam, buffer.sample(BATCH))
         if step % EVALUATE_EVERY == 0:

@@ -41,10 +41,10 @@ def learn() -> None:
         torch.manual_seed(run.seed)
         q = torch.nn.Sequential(torch.nn.Linear(4, 64), torch.nn.Tanh(), torch.nn.Linear(64, 64), torch.nn.Tanh(),
                                 torch.nn.Linear(64, 2))
-        run.publishes(replaybus.torch.Publisher(run.client, "dqn", q=q), every=2)
         target = copy.deepcopy(q)
         weights, target_weights = list(q.parameters()), list(target.parameters())
         adam = torch.optim.Adam(weights, lr=1e-3)
+        run.publishes(replaybus.torch.Publisher(run.client, "dqn", q=q).keep(target=target, adam=adam), every=2)
         sampler = replaybus.torch.Sampler(run.client, run.table, BATCH)
         rows = torch.arange(BATCH)
         for batch in run.batches(sampler):  # until the launcher stops the run

@@ -30,12 +30,15 @@ except ModuleNotFoundError as _error:
                               "Debian's /usr/bin/python3), or pip install numpy", name="numpy") from None
 
 from . import _core, errors
+from .buffer import ReplayBuffer, ReplayBufferSamples
 from .client import CheckpointInfo, Client
 from .errors import *  # noqa: F401,F403: every exception class
 from .errors import Error
 from .log import log_level, silence
 from .params import Counter, Param, Params, Publisher, Reduce, Reduced, Subscriber
 from .sampler import Batch, Change, Sampler, Updater
+from .saved import Checkpoint, open  # noqa: A004
+from .sequences import SequenceAdder
 from .server import Server, Table, broker_program, stop_all
 from .writer import Column, Field, Last, Rejection, Slice, VectorWriter, Writer, close_all, convert, learn_numpy
 
@@ -66,6 +69,6 @@ def __dir__() -> list[str]:
 
 
 __version__ = _core.version()
-__all__ = ["Batch", "Change", "CheckpointInfo", "Client", "Column", "Counter", "Error", "Field", "Last", "Param", "Params",
-           "Publisher", "Reduce", "Reduced", "Rejection", "Sampler", "Server", "Slice", "Subscriber", "Table", "Updater", "VectorWriter", "Writer", "broker_program", "log_level"]
+__all__ = ["Batch", "Change", "Checkpoint", "CheckpointInfo", "Client", "Column", "Counter", "Error", "Field", "Last", "Param", "Params",
+           "Publisher", "Reduce", "Reduced", "Rejection", "ReplayBuffer", "ReplayBufferSamples", "Sampler", "SequenceAdder", "Server", "Slice", "Subscriber", "Table", "Updater", "VectorWriter", "Writer", "broker_program", "log_level"]
 __all__ += [cls.__name__ for cls in errors.BY_STATUS[1:]]

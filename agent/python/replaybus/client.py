@@ -1,20 +1,26 @@
 """A connection to a broker, and the questions that it answers."""
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import threading
 import time
-from typing import Any, Iterator, NamedTuple, Optional, Union
+from typing import Any, Callable, Iterator, Mapping, NamedTuple, Optional, Sequence, TypeVar, Union
 
 import numpy as np
 
 from . import _core, nest
-from .closing import Closing
-from .errors import FailedPrecondition, InvalidArgument, Unavailable
+from .closing import Closing, html
+from .errors import Error, FailedPrecondition, InvalidArgument, Unavailable
 from .params import DEFAULT, Counter, Params, Reduce, Timeout
 from .sampler import Batch, Change, Sampler, Updater, as_keys, as_priorities
-from .writer import Field, VectorWriter, Writer
+from .sequences import SequenceAdder
+from .writer import Field, VectorWriter, Writer, stream_shape
+
+T = TypeVar("T")
+_KEPT = 8  # structures of insert, and tables and sizes of sample
+
 
 class CheckpointInfo(NamedTuple):
     """What a checkpoint became. based_on is 0 for a checkpoint that is whole in itself."""
@@ -59,6 +65,7 @@ class Client(Closing):
         self._lock, self._pid = threading.RLock(), os.getpid()
         self._core: Optional[_core.Client] = None
         self._closed = False
+        self._kept: dict[tuple, Union[Writer, Sampler]] = {}  # of insert and sample, the one used last at the end
 
     def __repr__(self) -> str:
         return f"Client({self.endpoint!r})" if not self._closed else f"<replaybus.Client: {self.endpoint}, closed>"
@@ -81,6 +88,11 @@ class Client(Closing):
         core.wait(self._seconds(timeout), timeout is DEFAULT)
         return core
 
+    def _repr_html_(self) -> str:
+        rows = [(t["name"], f"{t['size']} of {t['max_size']}", t["sampler"], t["remover"], t["limiter"]["kind"])
+                for t in self.info()["tables"]]
+        return html([(self.endpoint, "items", "sampler", "remover", "limiter"), *rows])
+
     def _seconds(self, timeout: Timeout) -> Optional[float]:
         """The deadline of a call: its own, or the client's."""
         return self.timeout if timeout is DEFAULT else timeout
@@ -93,6 +105,9 @@ class Client(Closing):
     def close(self) -> None:
         """Gives up the connection. Writers, samplers and updaters keep it until they are closed."""
         self._closed = True
+        while self._kept:
+            with contextlib.suppress(Error):
+                self._kept.popitem()[1].close()
         core, self._core = self._core, None
         if core is not None:
             core.close()
@@ -106,6 +121,60 @@ class Client(Closing):
         return core.request(kind, seconds, *arguments)
 
     # ---- writing and sampling
+
+    def _keep(self, key: tuple, make: Callable[[], Any], use: Callable[[Any], T]) -> T:
+        """Uses a writer or sampler that was made before, if its connection is still the client's. While it is in use, it is not among
+        those that are kept: another thread makes its own."""
+        key = (*key, id(self.connect()), os.getpid())
+        with self._lock:
+            kept = self._kept.pop(key, None)
+        kept = kept or make()
+        try:
+            out = use(kept)
+        except BaseException as error:
+            kept.__exit__(type(error))  # a writer waits a second for what it has sent
+            raise
+        with self._lock:
+            old = [kept] if self._closed else [self._kept.pop(key, None)]
+            if not self._closed:
+                self._kept[key] = kept
+                if len(self._kept) > _KEPT:
+                    old.append(self._kept.pop(next(iter(self._kept))))
+        for one in filter(None, old):
+            one.close()
+        return out
+
+    def insert(self, data: Any, priorities: Mapping[str, float], timeout: Timeout = DEFAULT) -> None:
+        """Inserts one step into each of the tables, ``{"replay": 1.0}``, and waits until it is there. The items have no dimension of steps.
+
+        A writer costs less where there are many steps.
+        """
+        shape = stream_shape(data)
+
+        def use(writer: Writer) -> None:
+            selection = writer.select(nest.pack(shape.node, (column[-1] for column in writer.columns_flat())))
+            writer.append(data, self._seconds(timeout))
+            for table, priority in priorities.items():
+                writer.item(table, float(priority), selection, self._seconds(timeout))
+            writer.flush(timeout=self._seconds(timeout))
+
+        self._keep(("insert", shape.names, *shape.fields), lambda: self.writer(data, timeout=timeout), use)
+
+    def sample(self, table: str, batch_size: int = 256, *, timeout: Timeout = DEFAULT, **options: Any) -> Batch:
+        """One batch, picked now. The options are those of ``sampler``, which gets batches ahead and costs less where there are many.
+
+        >>> import replaybus
+        >>> with replaybus.Server([replaybus.Table("replay")]) as server, server.client() as client:
+        ...     client.insert({"obs": [1.0, 2.0], "reward": 1.0}, {"replay": 1.0})
+        ...     client.sample("replay", 32)["obs"].shape
+        (32, 2)
+        """
+        if {"seed", "memory"} & options.keys():  # a seed says where to begin
+            with self.sampler(table, batch_size, in_flight=0, **options) as sampler:
+                return sampler.next(self._seconds(timeout))
+        return self._keep((table, batch_size, *sorted(options.items())),
+                          lambda: self.sampler(table, batch_size, in_flight=0, **options),
+                          lambda kept: kept.next(self._seconds(timeout)))
 
     def writer(self, spec: Any = None, *, name: Optional[str] = None, chunk_length: int = 1,
                keep_alive: Optional[int] = None, max_in_flight: Optional[int] = None, history: bool = False,
@@ -123,22 +192,32 @@ class Client(Closing):
         """Streams for n environments, written by one call."""
         return VectorWriter(self.connect(timeout), n, spec, timeout=self._seconds(timeout), **options)
 
+    def sequence_adder(self, n: int, table: str, *, length: int, period: int, burn_in: int = 0, timeout: Timeout = DEFAULT,
+                       **options: Any) -> SequenceAdder:
+        """Overlapping sequences of the steps of n environments, for recurrent agents."""
+        return SequenceAdder(self.connect(timeout), n, table, length=length, period=period, burn_in=burn_in,
+                             timeout=self._seconds(timeout), **options)
+
     def sampler(self, table: str, batch_size: int = 256, *, in_flight: int = 4, beta: float = 0.0, distinct: bool = False,
                 timeout: Optional[float] = None, max_samples: int = 0, flexible: bool = False, whole: bool = False,
-                memory: Optional[Sequence[Any]] = None) -> Sampler:
-        """An iterator over batches of ``batch_size`` items, of which up to ``in_flight`` are requested and decoded ahead.
+                memory: Optional[Sequence[Any]] = None, squeeze: bool = False, seed: Optional[int] = None) -> Sampler:
+        """An iterator over batches of ``batch_size`` items, of which up to ``in_flight`` are requested and decoded ahead; with 0,
+        each is picked when it is asked for. ``async for`` works, too; with 0, it takes a smaller batch where a limiter holds the rest back.
 
         It ends after ``max_samples`` items (0: never), and when nothing could be sampled for ``timeout`` seconds, which is also the
         deadline of connecting (at least a second; None: the client's). ``beta`` is the
         exponent of the importance weights; with 0 all weights are 1. ``distinct``: no item appears twice in a batch. ``flexible``:
         a smaller batch instead of waiting for the limiter. ``whole``: pick nothing before the limiter allows the whole batch.
 
+        ``squeeze``: items have one step, and fields no dimension of steps. ``seed``: with ``in_flight=0``, and nobody else who samples
+        the table, two runs that insert and sample alike get the same batches.
+
         ``memory``: buffers that batches are put into, such as arrays in pinned or shared memory, each aligned to 64 bytes. Every batch
         takes one that is free, until it is garbage; ``batch.block()`` shows it. A batch that finds none of 1.2 times its size gets
         memory of its own, so give ``in_flight`` and as many as the program holds.
         """
         return Sampler([(self, table)], batch_size, in_flight=in_flight, beta=beta, distinct=distinct, timeout=timeout,
-                       max_samples=max_samples, flexible=flexible, whole=whole, memory=memory)
+                       max_samples=max_samples, flexible=flexible, whole=whole, memory=memory, squeeze=squeeze, seed=seed)
 
     def updater(self, table: str, batch: int = 256, in_flight: int = 16, timeout: Timeout = DEFAULT) -> Updater:
         """Sends new priorities in the background. ``timeout`` is the deadline of connecting."""
@@ -235,10 +314,10 @@ class Client(Closing):
 
     def limiter(self, table: str, *, samples_per_insert: Optional[float] = None, min_size: Optional[float] = None,
                 min_diff: Optional[float] = None, max_diff: Optional[float] = None,
-                error_buffer: Optional[float] = None, timeout: Timeout = DEFAULT) -> dict:
-        """A table's limiter. Values that are given are changed while it runs."""
+                error_buffer: Optional[float] = None, paused: Optional[bool] = None, timeout: Timeout = DEFAULT) -> dict:
+        """A table's limiter. Values that are given are changed while it runs. ``paused``: inserts and samples wait until it is False again."""
         values = (samples_per_insert, min_size, min_diff, max_diff, error_buffer)
-        bits = sum(1 << i for i, value in enumerate(values) if value is not None)
+        bits = sum(1 << i for i, value in enumerate(values) if value is not None) + (0 if paused is None else 32 if paused else 64)
         if not bits:
             return self.info(table, timeout=timeout)["tables"][0]["limiter"]
         numbers = np.array([0.0 if value is None else value for value in values])

@@ -1,8 +1,9 @@
-"""Objects with ``close``, for ``with`` blocks."""
+"""Objects with ``close``, for ``with`` blocks, and how objects look in notebooks."""
 from __future__ import annotations
 
 import contextlib
-from typing import Any, TypeVar
+import html as _html
+from typing import Any, Iterable, Sequence, TypeVar
 
 from .errors import Error
 
@@ -20,6 +21,18 @@ class Closing:
 
     def __exit__(self, *_: Any) -> None:
         self.close()
+
+
+def html(rows: Iterable[Sequence[Any]]) -> str:
+    """A small table for notebooks; the first row has the names of the columns."""
+    lines = ["".join(f"<{cell}>{_html.escape(str(value))}</{cell}>" for value in row) for cell, row in zip(_cells(), rows)]
+    return f"<table>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
+
+
+def _cells() -> Iterable[str]:
+    yield "th"
+    while True:
+        yield "td"
 
 
 class Flushing(Closing):

@@ -21,16 +21,16 @@ STEPS = 3
 
 def try_out(envs: Environments) -> None:
     """Resets the first environment and takes random steps in it. Raises what the environment raises."""
-    spec, n = envs.spec, len(envs.seats)
+    spec, n = envs.spec, len(envs.subenvs)
     observations = np.zeros((n, *spec.observation.shape), spec.observation.dtype)
     size = 1 if spec.action.actions else len(spec.action.low)
     actions = np.zeros((n, size), np.int32 if spec.action.actions else np.float32)
     envs.bind(observations, actions)
-    seat, method, step = envs.seats[0], "reset", 0
+    subenv, method, step = envs.subenvs[0], "reset", 0
     try:
-        for other in envs.seats:
+        for other in envs.subenvs:
             other.seed(1)
-        seat.reset()
+        subenv.reset()
         for step in range(STEPS):
             method = "step"
             if spec.action.actions:
@@ -39,7 +39,7 @@ def try_out(envs: Environments) -> None:
                 actions[:] = [random.uniform(low, high) for low, high in zip(spec.action.low, spec.action.high)]
             if envs.together:
                 envs.run()
-            reward, terminal, truncated = seat.step(int(actions[0, 0]) if spec.action.actions else None)
+            reward, terminal, truncated = subenv.step(int(actions[0, 0]) if spec.action.actions else None)
             if not (np.isfinite(float(reward)) and np.isfinite(observations[0]).all()):
                 raise Mismatch("returned numbers that are not finite")
             if terminal or truncated:

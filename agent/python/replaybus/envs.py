@@ -19,6 +19,7 @@ Many environments in one call, as arrays whose first dimension counts environmen
 from __future__ import annotations
 
 import secrets
+import sys
 from typing import Any, Mapping, NamedTuple, Optional, Sequence, Union
 
 import numpy as np
@@ -50,7 +51,7 @@ def describe(name: str) -> str:
     """What a built-in environment is, in a sentence.
 
     >>> describe("CartPole-v1")
-    'balance a pole on a cart: 2 actions, 4 numbers, +1 a step, 500 steps'
+    'balance a pole on a cart: 2 actions, 4 numbers, +1 a step, 500 steps; option velocities'
     """
     known = dict(_agent.environments())
     if name not in known:
@@ -181,6 +182,21 @@ class VectorEnv(_agent.VectorEnv, _Environment):
         self._seeded = True
         return observations, {}
 
+    def set_state(self, states: Any) -> np.ndarray:
+        """Puts each environment into the state of its row, as the first of an episode, and returns the observations there: the rules of
+        an environment, for a search. What the numbers are is said at the top of each file in agent/env.
+
+        >>> with make_vec("CartPole-v1", 2) as env:
+        ...     env.set_state([[0, 0, 0.1, 0], [0, 0, -0.1, 0]])[:, 2].round(3).tolist()
+        [0.10000000149011612, -0.10000000149011612]
+        """
+        states = np.ascontiguousarray(states, np.float64)
+        if states.ndim != 2 or len(states) != self.num_envs:
+            raise ValueError(f"states are a row for each of {self.num_envs} environments, not an array of the shape {states.shape}")
+        observations = self._set_state(states, states.shape[1])
+        self._seeded = True
+        return observations
+
     def _seeds(self, seed: Union[None, int, Sequence[Optional[int]]]) -> Optional[tuple]:
         if seed is None:
             return None if self._seeded else tuple(_entropy() for _ in range(self.num_envs))
@@ -212,3 +228,30 @@ def make_vec(name: str, num_envs: int = 1, *, autoreset: str = "same_step", copy
              max_episode_steps: Optional[int] = None, **options: Any) -> VectorEnv:
     """``num_envs`` environments of this name, stepped in one call; VectorEnv says what ``autoreset`` and ``copy`` do."""
     return VectorEnv(name, num_envs, autoreset=autoreset, copy=copy, plugin=plugin, max_episode_steps=max_episode_steps, **options)
+
+
+def to_gymnasium(env: Union[Env, VectorEnv]) -> Any:
+    """The same environment as a ``gymnasium.Env``, or a ``gymnasium.vector.VectorEnv``, for wrappers and libraries that insist on one. The
+    program has imported gymnasium."""
+    gymnasium = sys.modules.get("gymnasium")
+    if gymnasium is None:
+        raise ImportError("import gymnasium before to_gymnasium: replaybus does not import it by itself")
+    vector = isinstance(env, VectorEnv)
+    base = gymnasium.vector.VectorEnv if vector else gymnasium.Env
+
+    def reset(self: Any, *, seed: Any = None, options: Any = None) -> tuple:
+        if seed is None or isinstance(seed, int):
+            base.reset(self, seed=seed, options=options)  # it seeds what the wrappers draw from
+        return env.reset(seed=seed, options=options)
+
+    members = {"reset": reset, "step": lambda self, action: env.step(action), "close": lambda self, **_: env.close(),
+               "render": lambda self: None, "metadata": dict(env.metadata), "render_mode": None}
+    for name in ("single_observation_space", "single_action_space", "observation_space", "action_space"):
+        if hasattr(env, name):
+            members[name] = spaces.to_gymnasium(getattr(env, name))
+    if vector:
+        members["num_envs"] = env.num_envs
+        modes = getattr(gymnasium.vector, "AutoresetMode", None)
+        if modes is not None:
+            members["metadata"]["autoreset_mode"] = getattr(modes, env.autoreset.upper())
+    return type(f"Gymnasium{type(env).__name__}", (base,), members)()

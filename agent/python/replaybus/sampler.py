@@ -1,18 +1,20 @@
 """Sampling: batches of items, as arrays that share the memory of the library."""
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, Sequence, Union
 
 import numpy as np
 
 from . import _core, nest
-from .closing import Closing, Flushing
-from .errors import EndOfStream, InvalidArgument
+from .closing import Closing, Flushing, html
+from .errors import DeadlineExceeded, EndOfStream, InvalidArgument
 from .params import DEFAULT, Timeout
 
 if TYPE_CHECKING:
     from .client import Client
 
+_LOOK_S = 0.1  # how long a thread waits for a batch before an ``async for`` that was cancelled is noticed
 Source = Union[tuple["Client", str], tuple["Client", str, Optional[float]]]
 
 
@@ -53,10 +55,15 @@ class Batch(_core.Batch):
         """The structure that the fields' names describe."""
         return self._shape()[0]
 
+    _squeeze = False  # items of one step lose the dimension of their steps
+
     @Lazy
     def data(self) -> Any:
         """The items' fields, in the structure in which they were written."""
-        return self._shape()[1](self.fields())
+        fields = self.fields()
+        if self._squeeze:
+            fields = [field.reshape(squeezed(name, field.shape)) for name, field in zip(self.names(), fields)]
+        return self._shape()[1](fields)
 
     @Lazy
     def lengths(self) -> Any:
@@ -74,8 +81,24 @@ class Batch(_core.Batch):
         """n, partial, table_size, waited_ns, and a text that says why a batch is partial."""
         return self._info()
 
+    def __getitem__(self, key: Any) -> Any:
+        return self.data[key]
+
+    def _rows(self) -> list[tuple[str, str, tuple[int, ...]]]:
+        return [(name, array.dtype.name, array.shape) for name, array in zip(self.names(), self.fields())]
+
     def __repr__(self) -> str:
-        return f"<replaybus.Batch: {len(self)} items, fields {', '.join(self.names())}>"
+        return f"<replaybus.Batch: {len(self)} items, {', '.join(f'{name} {dtype} {shape}' for name, dtype, shape in self._rows())}>"
+
+    def _repr_html_(self) -> str:
+        return html([(f"{len(self)} items", "type", "shape"), *self._rows()])
+
+
+def squeezed(name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape of a field of items of one step, without the dimension of their steps."""
+    if len(shape) < 2 or shape[1] != 1:
+        raise InvalidArgument(f"squeeze is for items of one step, and field '{name}' of this batch has the shape {shape}")
+    return shape[0], *shape[2:]
 
 
 class Sampler(_core.Sampler, Closing):
@@ -104,15 +127,23 @@ class Sampler(_core.Sampler, Closing):
 
     def __new__(cls, sources: Sequence[Source], batch_size: int = 256, *, in_flight: int = 4, beta: float = 0.0,
                 distinct: bool = False, timeout: Optional[float] = None, max_samples: int = 0, flexible: bool = False,
-                whole: bool = False, memory: Union[Sequence[Any], _core.Pool, None] = None) -> "Sampler":
+                whole: bool = False, memory: Union[Sequence[Any], _core.Pool, None] = None, squeeze: bool = False,
+                seed: Optional[int] = None) -> "Sampler":
         connect = DEFAULT if timeout is None else max(timeout, 1.0)  # what is short for a sample is too short for a connection
         pool = memory if memory is None or isinstance(memory, _core.Pool) else _core.Pool(tuple(memory))
         return super().__new__(cls, tuple(_source(connect, *source) for source in sources), batch_size, in_flight, beta, distinct, timeout,
-                               max_samples, flexible, whole, pool)
+                               max_samples, flexible, whole, pool, 0 if seed is None else int(seed) % 2**63 + 1)
 
-    def __init__(self, sources: Sequence[Source], *_: Any, **__: Any) -> None:
+    def __init__(self, sources: Sequence[Source], *_: Any, in_flight: int = 4, squeeze: bool = False, **__: Any) -> None:
         self.tables = [source[1] for source in sources]
         self._nodes: dict = {}
+        self._on_demand, self._squeeze = in_flight == 0, squeeze
+
+    def _batch(self, timeout: Optional[float]) -> Batch:
+        batch = Batch(self.take(timeout), self._nodes)
+        if self._squeeze:
+            batch._squeeze = True
+        return batch
 
     @property
     def table(self) -> str:
@@ -128,13 +159,29 @@ class Sampler(_core.Sampler, Closing):
 
     def __next__(self) -> Batch:
         try:
-            return Batch(self.take(None), self._nodes)
+            return self._batch(None)
         except EndOfStream:
             raise StopIteration from None
 
+    def __aiter__(self) -> "Sampler":
+        return self
+
+    async def __anext__(self) -> Batch:
+        import asyncio  # takes as long to load as all the rest
+
+        try:
+            with contextlib.suppress(DeadlineExceeded):
+                if not self._on_demand:
+                    return self._batch(0)
+            while True:
+                with contextlib.suppress(DeadlineExceeded):
+                    return await asyncio.to_thread(self._batch, _LOOK_S)
+        except EndOfStream:
+            raise StopAsyncIteration from None
+
     def next(self, timeout: Optional[float] = None) -> Batch:
         """The next batch within a deadline. DeadlineExceeded says what the table waits for; call again."""
-        return Batch(self.take(timeout), self._nodes)
+        return self._batch(timeout)
 
 
 def _source(timeout: Timeout, client: "Client", table: str, share: Optional[float] = None) -> tuple["_core.Client", str, float]:

@@ -15,21 +15,27 @@ from typing import Any, Iterator, Mapping, NoReturn, Optional, Sequence, Union
 
 from . import _core
 from .client import Client
-from .closing import Closing
+from .closing import Closing, html
 from .errors import Error, InvalidArgument, Unavailable
+
+
+def program(name: str) -> str:
+    """The path of a program: the one in the package, or the one on PATH."""
+    for path in (str(Path(__file__).parent / "bin" / name), shutil.which(name)):
+        if path and os.access(path, os.X_OK):
+            return path
+    raise Unavailable(f"there is no {name} in the package or on PATH: install it")
 
 
 def broker_program() -> str:
     """The path of replay-broker: RP_BROKER, the one in the package, or the one on PATH."""
-    packaged = Path(__file__).parent / "bin" / "replay-broker"
-    for path in (os.environ.get("RP_BROKER"), str(packaged), shutil.which("replay-broker")):
-        if path and os.access(path, os.X_OK):
-            return path
-    raise Unavailable("there is no replay-broker in the package or on PATH: set RP_BROKER to its path")
+    given = os.environ.get("RP_BROKER")
+    return given if given and os.access(given, os.X_OK) else program("replay-broker")
 
 
 def Table(name: str, *, sampler: Any = "uniform", remover: Any = "fifo", max_size: int = 1_000_000, limiter: Any = None,
-          max_times_sampled: int = 0, metadata: str = "", **more: Any) -> dict:
+          max_times_sampled: int = 0, metadata: Optional[str] = None, max_bytes: Any = None, soft_capacity: Optional[bool] = None,
+          signature: Any = None, extensions: Any = None) -> dict:
     """A table of a broker's configuration. Keys and values are those of docs/CONFIG.md, ``tables[]``.
 
     ``metadata`` is any text of at most 64 KiB. The broker keeps it, also in checkpoints; ``Client.metadata`` reads it.
@@ -39,13 +45,10 @@ def Table(name: str, *, sampler: Any = "uniform", remover: Any = "fifo", max_siz
     >>> Table.queue("trajectories", 1000)["limiter"]
     'queue'
     """
-    table = {"name": name, "sampler": sampler, "remover": remover, "max_size": max_size,
-             "max_times_sampled": max_times_sampled, **more}
-    if limiter is not None:
-        table["limiter"] = limiter
-    if metadata:
-        table["metadata"] = metadata
-    return table
+    given = {"limiter": limiter, "metadata": metadata or None, "max_bytes": max_bytes, "soft_capacity": soft_capacity,
+             "signature": signature, "extensions": extensions}
+    return {"name": name, "sampler": sampler, "remover": remover, "max_size": max_size, "max_times_sampled": max_times_sampled,
+            **{key: value for key, value in given.items() if value is not None}}
 
 
 def _queue(name: str, size: int, **more: Any) -> dict:
@@ -194,6 +197,9 @@ class Server(Closing):
         where = "in a thread" if self.process is None else f"process {self.process.pid}"
         where += f", {self.shards} shards" if self.shards > 1 else ""
         return f"<replaybus.Server: {self.endpoint}, {where}, {'running' if self.running else 'not running'}>"
+
+    def _repr_html_(self) -> str:
+        return self.client()._repr_html_() if self.running else html([("Server", repr(self))])
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a server cannot be pickled: pickle its client, or its endpoint")

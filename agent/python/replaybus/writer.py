@@ -162,6 +162,11 @@ class _Shape:
         writer._open(nest.plan(self.node), columns, *self.options.values())
 
 
+def stream_shape(step: Any) -> _Shape:
+    """The names and fields of a step's values."""
+    return _Shape(step, {})
+
+
 def _options(name: Optional[str], chunk_length: int, keep_alive: Optional[int], max_in_flight: Optional[int],
              history: bool, timeout: Optional[float]) -> dict:
     if keep_alive is not None and keep_alive < 0:
@@ -191,6 +196,7 @@ class Writer(_core.Writer, Flushing):
                  timeout: Optional[float] = None) -> None:
         self._options = _options(name, chunk_length, keep_alive, max_in_flight, history, timeout)
         self._shape: Optional[_Shape] = None
+        self._policy: Optional[int] = None  # until the stream is open
         self._lock = threading.RLock()  # a signal handler may use the writer while it opens
         _live.add(self)
         if spec is not None:
@@ -203,15 +209,25 @@ class Writer(_core.Writer, Flushing):
                 shape = _Shape(step, self._options)
                 shape.open(self)
                 self._shape = shape
+                if self._policy is not None:
+                    super().set_policy(self._policy)
+
+    def set_policy(self, version: int) -> None:
+        """Sets the version of the parameters that make the items from now on: ``batch.policy`` of the learner."""
+        if self.is_open:
+            super().set_policy(version)
+        self._policy = version
 
     @property
     def columns(self) -> Any:
         """The structure of a step with a Column in the place of each value; index it to make slices of an item."""
         if self._shape is None:
             raise BY_STATUS[6]("the writer has no columns before its first step: give it a spec")
-        shape = self._shape
-        columns = (Column(self, i, name, field) for i, (name, field) in enumerate(zip(shape.names, shape.fields)))
-        return nest.pack(shape.node, columns)
+        return nest.pack(self._shape.node, iter(self.columns_flat()))
+
+    def columns_flat(self) -> list[Column]:
+        """The columns in order, without their structure."""
+        return [Column(self, i, name, field) for i, (name, field) in enumerate(zip(self._shape.names, self._shape.fields))]
 
     def select(self, slices: Any) -> "_core.Selection":
         """Prepares the slices of items: a structure of slices of ``columns``. Pass the result to ``item`` again and again."""
@@ -288,14 +304,15 @@ def _first_row(steps: Any) -> Any:
     return nest.pack(node, iter([leaf[0] for leaf in leaves]))
 
 
-def _append_rows(writers: tuple, block: bool, steps: Any, item: Optional[Last], done: Any, timeout: Optional[float]) -> int:
+def _append_rows(writers: tuple, block: bool, steps: Any, item: Optional[Last], done: Any, timeout: Optional[float],
+                 sequence: Optional[tuple] = None) -> int:
     """Appends all rows to one writer if they are a block, otherwise row i to writer i."""
-    table, count, priority = (None, 1, 1.0) if item is None else (item.table, item.steps, item.priority)
+    count, table, priority = item or (1, None, 1.0)
     if not isinstance(priority, (int, float)):
         priority = np.ascontiguousarray(priority, dtype=np.float64)
     if done is not None:
         done = np.ascontiguousarray(done, dtype=np.bool_)
-    return _core.append_rows(writers, block, steps, table, count, priority, done, timeout)
+    return _core.append_rows(writers, block, steps, table, count, priority, done, timeout, sequence)
 
 
 class VectorWriter(Flushing):
@@ -327,6 +344,11 @@ class VectorWriter(Flushing):
             for writer in self._writers:
                 writer._first(step)
         return _append_rows(self._writers, False, steps, item, done, timeout)
+
+    def set_policy(self, version: int) -> None:
+        """Sets the version of the parameters that make the items of all streams from now on."""
+        for writer in self._writers:
+            writer.set_policy(version)
 
     def flush(self, max_unconfirmed: int = 0, timeout: Optional[float] = None) -> None:
         """Waits until each stream has at most max_unconfirmed unconfirmed items. ``timeout`` is for all streams together."""
@@ -385,6 +407,6 @@ def close_at_exit(stream: Any) -> None:
     _live.add(stream)
 
 
-def close_all() -> None:
+def close_all(timeout: float = EXIT_SECONDS) -> None:
     """Closes what is open at the end of the program: items get a few seconds to be confirmed."""
-    _close_quietly(*_live, timeout=EXIT_SECONDS)
+    _close_quietly(*_live, timeout=timeout)

@@ -2,7 +2,7 @@
  *
  * The extension owns handles of libreplay; the rules that Python adds to them are in agent/python/base:
  *   client.c    Client: a connection, and questions with one answer; server.c: Server
- *   writer.c    Writer, Selection, and many steps in one call; nest.c: the values of a nested step
+ *   writer.c    Writer, Selection; rows.c: Transitions, and many steps in one call; nest.c: the values of a nested step
  *   sampler.c   Sampler; batch.c: Batch; pool.c: Pool, the memory of batches
  *   exchange.c  Publisher, Subscriber, Updater, Reduce
  *   weights.c   blocks of named tensors
@@ -52,13 +52,15 @@ bool pool_memory(PyObject *pool, rp_memory *out);
 
 bool client_register(PyObject *module);
 bool writer_register(PyObject *module);
+bool rows_register(PyObject *module);
 bool sampler_register(PyObject *module);
 bool batch_register(PyObject *module);
 bool pool_register(PyObject *module);
 bool exchange_register(PyObject *module);
 bool server_register(PyObject *module);
-/* writer.c: append_rows(writers, block, step, table, steps, priorities, done, timeout) */
+/* rows.c: append_rows(writers, block, step, table, steps, priorities, done, timeout, sequence=None) */
 PyObject *rows_append(PyObject *module, PyObject *args);
+PyObject *rows_check_sequence(PyObject *module, PyObject *args);
 /* weights.c: weights_encode({name: array}): a block; weights_list(block): [(name, dtype, shape, offset)] */
 PyObject *weights_from_arrays(PyObject *module, PyObject *tensors);
 PyObject *weights_entries(PyObject *module, PyObject *block);

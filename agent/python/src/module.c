@@ -28,7 +28,10 @@ static PyMethodDef methods[] = {
     {"version", version, METH_NOARGS, "The version of libreplay."},
     {"log_set", log_set, METH_VARARGS, "log_set(function, level): the library's lines go to function(level, line)."},
     {"append_rows", rows_append, METH_VARARGS,
-     "append_rows(writers, block, step, table, steps, priorities, done, timeout): the number of items made."},
+     "append_rows(writers, block, step, table, steps, priorities, done, timeout, sequence=None): the number of items "
+     "made. sequence: (length, period, burn_in, roles of the columns, selection, last observations or None)."},
+    {"check_sequence", rows_check_sequence, METH_VARARGS,
+     "check_sequence(length, period, burn_in): an error if there are no such sequences."},
     {"weights_encode", weights_from_arrays, METH_O, "weights_encode({name: array}): a block of proto/PROTOCOL.md, 21."},
     {"weights_list", weights_entries, METH_O, "weights_list(block): [(name, dtype, shape, offset)]"},
     {NULL, NULL, 0, NULL},
@@ -41,8 +44,9 @@ PyMODINIT_FUNC PyInit__core(void);
 PyMODINIT_FUNC PyInit__core(void)
 {
     PyObject *module = gate_init() ? PyModule_Create(&definition) : NULL;
-    if (module && client_register(module) && writer_register(module) && sampler_register(module) &&
-        batch_register(module) && pool_register(module) && exchange_register(module) && server_register(module))
+    if (module && client_register(module) && writer_register(module) && rows_register(module) &&
+        sampler_register(module) && batch_register(module) && pool_register(module) && exchange_register(module) &&
+        server_register(module))
         return module;
     Py_XDECREF(module);
     return NULL;

@@ -15,6 +15,7 @@ typedef struct sampler_object {
     struct conn **conns; /* of the sources */
     Py_ssize_t n_conns;
     rp_sampler *sampler;
+    bool on_demand;
     PyObject *pool;        /* of the batches' memory, or None */
     struct span last, now; /* guarded by the GIL */
 } sampler_object;
@@ -23,31 +24,33 @@ static bool read_options(PyObject *args, PyObject *kwargs, PyObject **sources, P
                          rp_sampler_options *options)
 {
     static char *names[] = {"sources",     "batch_size", "in_flight", "beta", "distinct", "timeout",
-                            "max_samples", "flexible",   "whole",     "pool", NULL};
+                            "max_samples", "flexible",   "whole",     "pool", "seed",     NULL};
     PyObject *seconds = Py_None;
     int distinct = 0, flexible = 0, whole = 0;
     long long batch_size = 256, in_flight = 4, max_samples = 0;
     int64_t timeout_ms;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!|LLdpOLppO", names, &PyTuple_Type, sources, &batch_size,
+    unsigned long long seed = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!|LLdpOLppOK", names, &PyTuple_Type, sources, &batch_size,
                                      &in_flight, &options->beta, &distinct, &seconds, &max_samples, &flexible, &whole,
-                                     pool) ||
+                                     pool, &seed) ||
         !pool_memory(*pool, &options->memory) || !core_count(batch_size, "batch_size", UINT32_MAX) ||
         !core_count(in_flight, "in_flight", UINT32_MAX) || !core_count(max_samples, "max_samples", INT64_MAX) ||
         !core_timeout(seconds, &timeout_ms))
         return false;
-    if (batch_size == 0 || in_flight == 0 || (flexible && whole)) { /* zero is a default in C */
+    if (batch_size == 0 || (flexible && whole)) { /* zero is a default in C */
         core_raise(RP_INVALID_ARGUMENT, flexible && whole
                                             ? "a sample cannot be both whole (all or nothing) and flexible"
-                                        : batch_size == 0 ? "batch_size is 0; it must be 1 or more"
-                                                          : "in_flight is 0; it must be 1 or more");
+                                            : "batch_size is 0; it must be 1 or more");
         return false;
     }
     options->batch_size = (uint32_t)batch_size;
     options->in_flight = (uint32_t)in_flight;
+    options->on_demand = in_flight == 0;
     options->distinct = (uint32_t)distinct;
+    options->seed = seed;
     options->fill = whole ? RP_FILL_WHOLE : flexible ? RP_FILL_AT_ONCE : RP_FILL_WAIT;
     options->max_samples = (uint64_t)max_samples;
-    options->end_after_ms = timeout_ms < 0 ? 0 : timeout_ms > 0 ? timeout_ms : -1;
+    options->end_after_ms = timeout_ms < 0 || in_flight == 0 ? 0 : timeout_ms > 0 ? timeout_ms : -1;
     return true;
 }
 
@@ -115,6 +118,7 @@ static PyObject *sampler_make(PyTypeObject *type, PyObject *args, PyObject *kwar
     if (!self)
         return NULL;
     self->pool = Py_NewRef(pool);
+    self->on_demand = options.on_demand != 0;
     self->last.start_ns = self->now.start_ns = core_now_ns();
     if (start(self, items, &options))
         return (PyObject *)self;
@@ -125,12 +129,15 @@ static PyObject *sampler_make(PyTypeObject *type, PyObject *args, PyObject *kwar
 struct next {
     rp_sampler *sampler;
     rp_batch *batch;
+    bool waits;       /* a try without waiting is left out: on demand, it would be a request of its own */
     int64_t waits_ns; /* since when; 0: a batch was ready */
 };
 
 static rp_status next_attempt(void *call, int64_t timeout_ms, rp_error *err)
 {
     struct next *self = call;
+    if (timeout_ms == 0 && self->waits)
+        return RP_DEADLINE_EXCEEDED;
     if (timeout_ms != 0)
         self->waits_ns = core_now_ns();
     return rp_sampler_next(self->sampler, &self->batch, timeout_ms, err);
@@ -153,7 +160,7 @@ static PyObject *sampler_next(PyObject *object, PyObject *seconds)
     if (!core_timeout(seconds, &timeout_ms) || !gate_enter(&self->guarded.gate, "sampler"))
         return NULL;
     rp_error err;
-    struct next call = {.sampler = self->sampler};
+    struct next call = {.sampler = self->sampler, .waits = self->on_demand && timeout_ms != 0};
     rp_status status = gate_wait(&self->guarded.gate, next_attempt, &call, timeout_ms, &err);
     note_wait(self, call.waits_ns);
     PyObject *out = status == RP_OK ? batch_wrap(call.batch, self->pool) : NULL;

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from replaybus import adapter, describe
-from replaybus.adapter import make, spaces
-from replaybus.adapter.seats import Environments
+from replaybus.adapter import make, subenvs, spaces
+from replaybus.adapter.subenvs import Environments
 
 
 class Box:
@@ -160,7 +160,7 @@ def test_options_become_arguments():
     name = f"{__name__}:Walk"
     envs = adapter.open_environments(name, "", {"a": "1", "b": "0.5", "c": "true", "d": "null", "e": "human", "f": "nan"}, 2)
     assert Walk.made[-1] == {"a": 1, "b": 0.5, "c": True, "d": None, "e": "human", "f": "nan"}
-    assert len(envs.seats) == 2 and not envs.together
+    assert len(envs.subenvs) == 2 and not envs.together
     assert envs.spec.fields() == ("float32", (1,), 2, (), (), 0)
 
 
@@ -168,13 +168,76 @@ def test_seeds_reach_the_next_reset_only():
     envs = adapter.open_environments(f"{__name__}:Walk", "", {})
     observations, actions = np.zeros((1, 1), np.float32), np.zeros((1, 1), np.int32)
     envs.bind(observations, actions)
-    seat = envs.seats[0]
-    seat.seed(2 ** 40 + 5)
-    seat.reset()
+    subenv = envs.subenvs[0]
+    subenv.seed(2 ** 40 + 5)
+    subenv.reset()
     assert envs._envs[0].seed == 5
-    seat.reset()
+    subenv.reset()
     assert envs._envs[0].seed is None
-    assert seat.step(1) == (1, True, True) and observations[0, 0] == 1.0
+    assert subenv.step(1) == (1, True, True) and observations[0, 0] == 1.0
+
+
+class Pair:
+    """A vector environment that takes one seed, and tells of its episodes as Gymnasium's wrapper does."""
+
+    num_envs, single_observation_space, single_action_space = 2, Box((1,)), Discrete(2)
+    metadata = {"autoreset_mode": "NEXT_STEP"}
+
+    def reset(self, *, seed=None, options=None):
+        assert seed is None or type(seed) is int
+        self.seed = seed
+        return np.zeros((2, 1), "f4"), {}
+
+    def step(self, actions):
+        episode = {"r": np.array([7.0, 0.0]), "l": np.array([3, 0]), "_r": np.array([True, False]), "_l": np.array([True, False])}
+        infos = {"episode": episode, "_episode": np.array([True, False]), "speed": np.array([1.0, 3.0]), "_speed": np.array([True, True]),
+                 "final_obs": np.zeros((2, 1)), "words": "no number"}
+        return np.zeros((2, 1), "f4"), np.ones(2), np.array([True, False]), np.zeros(2, bool), infos
+
+
+class Painter(Walk):
+    """Renders a frame of two colours, or fails."""
+
+    render_mode, metadata = "rgb_array", {"render_fps": 20}
+
+    def render(self):
+        frame = np.zeros((250, 400, 3), np.uint8)
+        frame[:, 200:] = 200
+        return frame
+
+
+def test_frames_are_small(capsys):
+    rgb, width, height, step_s = adapter.open_environments(f"{__name__}:Painter", "", {}).subenvs[0].render(96)
+    image = np.frombuffer(rgb, np.uint8).reshape(height, width, 3)
+    assert (width, height, step_s) == (80, 50, 0.05) and (image[:, :40] == 0).all() and (image[:, 40:] == 200).all()
+    assert adapter.open_environments(f"{__name__}:Walk", "", {}).subenvs[0].render(96) is None  # it has no render_mode
+    broken = adapter.open_environments(f"{__name__}:Painter", "", {})
+    broken.subenvs[0].render.__self__._env.render = lambda: 1 // 0
+    assert broken.subenvs[0].render(96) is None and broken.subenvs[0].render(96) is None
+    assert capsys.readouterr().err.count("ZeroDivisionError") == 1  # and the run goes on without pictures
+
+
+def test_a_vector_takes_one_seed_and_its_infos_are_counted():
+    envs = adapter.open_environments(f"{__name__}:Pair", "", {})
+    envs.bind(np.zeros((2, 1), np.float32), np.zeros((2, 1), np.int32))
+    for i, subenv in enumerate(envs.subenvs):
+        subenv.seed(40 + i)
+    envs.subenvs[0].reset()
+    assert envs._env.seed == 40
+    envs.run()
+    assert dict(envs.metrics(16)) == {"info/episode/r": 7.0, "info/episode/l": 3.0, "info/speed": 2.0}
+    assert envs.metrics(16) == []
+
+
+def test_numbers_of_infos_are_means_with_clean_names():
+    infos = subenvs.Infos()
+    for value in (1, 2.5, np.float32(0.5), True):
+        infos.add({"my metric, really": value, "text": "x", "image": np.zeros((2, 2)), "nothing": None, "inf": float("inf")})
+    assert infos.take(16) == [("info/my_metric__really", 1.25)]
+    infos.add({f"m{i}": i for i in range(30)})
+    assert len(infos.take(16)) == 16
+    infos.add({0: 1.5, ("a", 1): 2, "x": np.arange(3.0), "_x": np.array([True, False]), "y": {"z": np.ones(2)}, "_y": "text"})
+    assert infos.take(16) == [("info/0", 1.5), ("info/__a___1_", 2.0)]
 
 
 @pytest.mark.parametrize("target, words", [

@@ -36,3 +36,8 @@ def test_feeding():
     assert len([what for what in found if what.startswith("chunks of 3: ")]) == 6 and found["the learner alone"]["value"] > 0
     waits = found["chunks of 3: the learner waits"]
     assert 0 <= waits["value"] <= 1 and waits["goal"] == 0.05 and found["interpreter's work for a batch"]["value"] > 0
+
+
+def test_buffers():
+    found = bench("--buffer", "--quick")["rows"]
+    assert len(found) == 16 and sum("goal" in row for row in found) == 5 and all(row.get("value", row.get("ratio")) > 0 for row in found)

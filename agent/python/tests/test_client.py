@@ -1,4 +1,6 @@
 """The client's questions, servers, and errors."""
+import asyncio
+import concurrent.futures
 import pickle
 import subprocess
 import sys
@@ -86,6 +88,8 @@ def test_limiter(client):
     limiter = client.limiter("needs")
     assert limiter["min_size"] == 1_000_000
     assert client.limiter("needs", min_size=10)["min_size"] == 10
+    assert "is paused" in client.limiter("needs", paused=True)["inserts_wait"]
+    assert not client.limiter("needs", paused=False)["inserts_wait"]
     assert client.limiter("needs", min_size=1_000_000)["min_size"] == 1_000_000
     with pytest.raises(replaybus.Error):
         client.limiter("needs", min_size=-5)
@@ -138,7 +142,7 @@ def test_server_keeps_its_data(tmp_path, mode):
 def test_server_says_what_is_wrong():
     for mode in ("process", "thread"):
         with pytest.raises(replaybus.InvalidArgument, match="max_sise"):
-            replaybus.Server([replaybus.Table("t", max_sise=3)], mode=mode)
+            replaybus.Server([{**replaybus.Table("t"), "max_sise": 3}], mode=mode)
     with pytest.raises(replaybus.InvalidArgument, match="mode"):
         replaybus.Server([replaybus.Table("t")], mode="quantum")
 
@@ -194,7 +198,7 @@ def test_repr_names_what_it_is(server, client):
         writer.append({"x": 1.0})
         writer.item("uniform")
         assert repr(writer) == "<replaybus.Writer: 1 steps of this episode, columns x>"
-        assert repr(sampler.next(10)) == "<replaybus.Batch: 2 items, fields x>"
+        assert repr(sampler.next(10)) == "<replaybus.Batch: 2 items, x float64 (2, 1)>"
         assert "uniform" in repr(sampler) and "uniform" in repr(updater)
         with client.vector_writer(2) as vector:
             assert "2 streams" in repr(vector)
@@ -212,3 +216,88 @@ def test_counts_are_not_cut_off(client, count):
     for options in ({"batch": count}, {"in_flight": count}):
         with pytest.raises(replaybus.InvalidArgument):
             client.updater("uniform", **options)
+
+
+# ---- calls without a writer or a sampler
+
+
+def test_one_shots(client):
+    for t in range(5):
+        client.insert({"obs": np.full(3, t, "float32"), "more": (t, [1.0, 2.0])}, {"replay": t + 1.0, "uniform": 1.0})
+    batch = client.sample("replay", 20, beta=1.0)
+    assert batch["obs"].shape == (20, 3) and batch["more"][0].shape == (20,) and batch["more"][1].shape == (20, 2)
+    assert np.array_equal(batch.priority, batch["obs"][:, 0] + 1) and batch.weight.max() == 1
+    client.reset("uniform")
+    client.insert(np.arange(2.0), {"uniform": 1.0})  # another structure
+    assert len(client.sample("uniform", 3)) == 3
+    with pytest.raises(replaybus.DeadlineExceeded, match="more inserts"):
+        client.sample("queue", 2, timeout=0.2)
+    with pytest.raises(replaybus.NotFound):
+        client.insert({"x": 1.0}, {"nowhere": 1.0})
+    with concurrent.futures.ThreadPoolExecutor() as pool:  # a sample that waits holds nobody up
+        waits = pool.submit(client.sample, "queue", 1, timeout=60)
+        client.insert({"x": 1.0}, {"queue": 1.0}, timeout=30)
+        assert waits.result(60)["x"].tolist() == [1.0]
+    for n in range(1, 12):
+        assert len(client.sample("replay", n)) == n
+    assert len(client._kept) == 8
+    client.close()
+    with pytest.raises(replaybus.FailedPrecondition):
+        client.sample("replay", 2)
+
+
+def test_squeeze_and_seed(client):
+    with client.writer() as writer:
+        for t in range(50):
+            writer.append({"x": float(t)})
+            writer.item("uniform")
+            writer.item("replay", t + 1.0)
+    for table in ("uniform", "replay"):
+        runs = [[client.sample(table, 8, squeeze=True, seed=seed)["x"].tobytes() for seed in (3, 4)] for _ in range(2)]
+        assert runs[0] == runs[1] and runs[0][0] != runs[0][1]
+        runs = []
+        for _ in range(2):
+            with client.sampler(table, 8, in_flight=0, squeeze=True, seed=3) as sampler:
+                runs.append([sampler.next(30)["x"].tobytes() for _ in range(5)])
+        assert runs[0] == runs[1] and len(set(runs[0])) == 5
+        seen = []
+        for seed in (*range(4), -1, np.int64(9)):
+            with client.sampler(table, 8, in_flight=0, seed=seed) as sampler:
+                seen += [sampler.next(30)["x"].tobytes() for _ in range(3)]
+        assert len(set(seen)) == len(seen)
+    assert client.sample("uniform", 4)["x"].shape == (4, 1) and client.sample("uniform", 4, squeeze=True)["x"].shape == (4,)
+    client.reset("uniform")
+    client.insert({"y": 1.0}, {"uniform": 1.0})
+    with pytest.raises(replaybus.InvalidArgument, match="'y'"):
+        client.sample("uniform", 4, squeeze=True).data
+
+
+def test_async(client):
+    client.insert({"x": 2.0}, {"uniform": 1.0})
+
+    async def read(**options):
+        with client.sampler("uniform", 4, **options) as sampler:
+            return [float(batch["x"].sum()) async for batch in sampler]
+
+    assert asyncio.run(read(max_samples=12)) == asyncio.run(read(max_samples=12, in_flight=0)) == [8.0] * 3
+
+    async def late():
+        waits = asyncio.ensure_future(read(max_samples=4))
+        await asyncio.sleep(0.3)
+        assert not waits.done()
+        client.insert({"x": 5.0}, {"uniform": 1.0})
+        return await asyncio.wait_for(waits, 60)
+
+    client.reset("uniform")
+    assert asyncio.run(late()) == [20.0]
+
+
+def test_how_things_look(client, server):
+    client.insert({"a<b": np.zeros(3)}, {"uniform": 1.0})
+    batch = client.sample("uniform", 2)
+    assert repr(batch) == "<replaybus.Batch: 2 items, a<b float64 (2, 3)>"
+    assert "<td>a&lt;b</td><td>float64</td><td>(2, 3)</td>" in batch._repr_html_()
+    for text in (client._repr_html_(), server._repr_html_()):
+        assert text.startswith("<table><tr><th>tcp://") and "<td>uniform</td><td>1 of 200000</td>" in text
+    with pytest.raises(TypeError, match="max_sise"):
+        replaybus.Table("replay", max_sise=3)

@@ -7,7 +7,7 @@ import pathlib
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
-MODULES = ["replaybus", "replaybus.adapter.make", "replaybus.client", "replaybus.actor", "replaybus.envs", "replaybus.spaces", "replaybus.errors", "replaybus.nest", "replaybus.run", "replaybus.sampler", "replaybus.server",
+MODULES = ["replaybus", "replaybus.adapter.make", "replaybus.buffer", "replaybus.client", "replaybus.actor", "replaybus.envs", "replaybus.spaces", "replaybus.errors", "replaybus.nest", "replaybus.run", "replaybus.sampler", "replaybus.server",
            "replaybus.weights", "replaybus.writer", "replaybus.reverb", "replaybus.reverb._structure", "replaybus.reverb.errors",
            "replaybus.reverb.item_selectors", "replaybus.reverb.rate_limiters", "replaybus.reverb.server",
            "replaybus.reverb.structured_writer", "replaybus.reverb.trajectory_dataset"]

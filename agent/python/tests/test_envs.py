@@ -3,6 +3,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import types
 import threading
 
 import numpy as np
@@ -211,6 +212,51 @@ def test_options():
     assert env.spec.kwargs == {"sticky": 0.0}
 
 
+def test_boards_as_pixels():
+    env = envs.make_vec("Breakout", 2, pixels=84)
+    first, _ = env.reset(seed=1)
+    assert first.shape == env.observation_space.shape == (2, 84, 84, 4) and first.dtype == np.uint8
+    assert (first == first[..., :1]).all() and first.max() == 255  # all four frames are the first board
+    second, *_ = env.step([1, 1])
+    assert np.array_equal(second[..., :3], first[..., 1:]) and not np.array_equal(second[..., 3], first[..., 3])
+    with pytest.raises(replaybus.InvalidArgument, match="less than the 100 cells"):
+        envs.make("DeepSea", size=100, pixels=84)
+
+
+# ---- demonstrations
+
+
+@pytest.mark.parametrize("options", [{}, {"size": 20, "randomize": True, "seed": 3}])
+def test_the_expert_of_deepsea_finds_the_treasure(options):
+    env, size = envs.make("DeepSea", **options), options.get("size", 10)
+    env.reset(seed=1)
+    for step in range(size):
+        _, reward, terminated, _, _ = env.step(env.expert())
+        assert terminated == (step == size - 1) and abs(reward - (terminated - 0.01 / size)) < 1e-6
+    with pytest.raises(replaybus.FailedPrecondition, match="call reset"):
+        env.expert()
+    env.reset()
+    env.step(1 - env.expert())
+    rewards = [env.step(env.expert())[1] for _ in range(size - 1)]
+    assert rewards == [0] * (size - 1)  # the treasure is out of reach: no more costs
+
+
+def test_experts_of_a_vector():
+    for mode in ("same_step", "next_step"):
+        env = envs.make_vec("DeepSea", 3, size=5, autoreset=mode)
+        env.reset(seed=1)
+        total = 0
+        for _ in range(12):
+            actions = env.expert()
+            assert actions.shape == (3,) and actions.dtype == np.int64
+            total += env.step(actions)[1].sum()
+        assert abs(total - 3 * 2 * 0.99) < 0.05
+    with pytest.raises(NotImplementedError, match="CartPole-v1 has no expert"):
+        single = envs.make("CartPole-v1")
+        single.reset(seed=1)
+        single.expert()
+
+
 # ---- autoreset
 
 
@@ -340,6 +386,25 @@ def test_a_plugin_that_writes_too_much():
         env.step(env.action_space.sample())
 
 
+def test_to_gymnasium(monkeypatch):
+    """A stand-in for gymnasium: its bases and spaces, as far as they are touched."""
+    env, seeds = envs.make("CartPole-v1"), []
+    monkeypatch.delitem(sys.modules, "gymnasium", raising=False)
+    with pytest.raises(ImportError, match="import gymnasium"):
+        envs.to_gymnasium(env)
+    base = type("Base", (), {"reset": lambda self, *, seed=None, options=None: seeds.append(seed)})
+    spaces = types.SimpleNamespace(Box=lambda *a: a, Discrete=lambda n: n, MultiDiscrete=lambda n: n)
+    fake = types.SimpleNamespace(Env=base, spaces=spaces, vector=types.SimpleNamespace(
+        VectorEnv=base, AutoresetMode=types.SimpleNamespace(SAME_STEP="same")))
+    monkeypatch.setitem(sys.modules, "gymnasium", fake)
+    one, many = envs.to_gymnasium(env), envs.to_gymnasium(envs.make_vec("CartPole-v1", 3))
+    assert isinstance(one, base) and one.action_space == 2 and one.reset(seed=5)[0].shape == (4,) and len(one.step(1)) == 5
+    assert many.num_envs == 3 and many.metadata["autoreset_mode"] == "same" and many.reset(seed=[1, 2, 3])[0].shape == (3, 4)
+    assert seeds == [5]
+    one.close()
+    assert env.closed
+
+
 # ---- the extension
 
 
@@ -362,3 +427,29 @@ def test_a_missing_extension_is_named():
             "except ImportError as error:\n    assert 'libopenblas-dev' in str(error), error\n"
             "else:\n    sys.exit('no error')\n")
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+@pytest.mark.parametrize("name, actions", [("CartPole-v1", [0, 1, 1, 0]), ("Catch", [0, 0, 1, 2])])
+def test_states_repeat_an_episode(name, actions):
+    """From a state, the same actions lead to the same observations: what a search relies on."""
+    states = {"CartPole-v1": lambda rows: rows, "Catch": lambda rows: [[np.argmax(row) // 5, np.argmax(row) % 5, 2] for row in rows]}[name]
+    with envs.make_vec(name, 3) as first, envs.make_vec(name, 3) as second:
+        start, _ = first.reset(seed=5)
+        assert np.array_equal(second.set_state(states(start)), start)
+        for action in actions:
+            for a, b in zip(first.step(np.full(3, action)), second.step(np.full(3, action))):
+                assert np.allclose(a, b, atol=1e-6) if isinstance(a, np.ndarray) else a == b
+        with pytest.raises(replaybus.InvalidArgument, match=f"environment {name}: these 7 numbers are none of its states"):
+            second.set_state(np.zeros((3, 7)))
+        with pytest.raises(ValueError, match="a row for each of 3 environments"):
+            second.set_state(np.zeros(3))
+
+
+def test_a_refused_state_changes_no_observation():
+    with envs.make_vec("Catch", 2, autoreset="disabled", copy=False) as env:
+        shown = env.set_state([[3, 3, 3], [4, 4, 4]])
+        before = shown.copy()
+        shown[:] = 7
+        with pytest.raises(replaybus.InvalidArgument):
+            env.set_state([[9, 9, 9], [4, 4, 4]])
+        assert np.array_equal(env.reset(options={"reset_mask": np.array([False, True])})[0][0], before[0])

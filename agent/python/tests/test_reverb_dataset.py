@@ -151,11 +151,37 @@ def test_wrong_arguments(client):
 
 
 def test_tensorflow_says_so(client):
-    for make in (lambda: reverb.TFClient("localhost:1"), lambda: reverb.PatternDataset()):
-        with pytest.raises(NotImplementedError, match="TensorFlow"):
-            make()
+    with pytest.raises(NotImplementedError, match="TensorFlow"):
+        reverb.TFClient("localhost:1")
     with pytest.raises(AttributeError, match="TensorFlow"):
         reverb.TrajectoryDataset(client.server_address, "plain").interleave(1)
+
+
+@pytest.mark.parametrize("conditions", [
+    [], [reverb.Condition.step_index() % 2 == 1], [reverb.Condition.steps_since_applied() >= 3], [reverb.Condition.is_end_episode()],
+    [reverb.Condition.data({"x": None, "last": None})["x"] >= 10]])
+def test_patterns_over_steps_make_the_items_of_a_structured_writer(conditions):
+    from replaybus.reverb import pattern_dataset, structured_writer
+    steps = [{"x": np.int64(i), "last": np.bool_(i in (4, 5, 14, 24))} for i in range(25)]
+    step = structured_writer.create_reference_step(steps[0])
+    rules = [structured_writer.create_config({"a": step["x"][-3], "b": step["x"][-2:]}, "q", conditions),
+             structured_writer.create_config({"a": step["x"][-1], "b": step["x"][-1:]}, "q", conditions)]
+    server = reverb.Server([reverb.Table.queue("q", 1000)])
+    with reverb.Client(f"localhost:{server.port}").structured_writer(rules) as writer:
+        for one in steps:
+            writer.append(one)
+            if one["last"]:
+                writer.end_episode()
+    want = [[array.tolist() for array in sample.data]
+            for sample in server.localhost_client().sample("q", server.localhost_client().server_info()["q"].current_size, emit_timesteps=False)]
+    server.stop()
+    items = reverb.PatternDataset(steps, rules, True, lambda one: one["last"])
+    assert want and [[item["a"].tolist(), item["b"].tolist()] for item in items] == want
+    assert len(list(items)) == len(want)  # again
+    sample = next(iter(pattern_dataset.pattern_dataset_with_info(steps, rules, True, lambda one: one["last"])))
+    assert sample.info == reverb.SampleInfo.zeros() and sample.data["a"] == want[0][0]
+    over = list(reverb.PatternDataset(steps, rules[:1], False, lambda one: one["last"]))
+    assert conditions or len(over) == 23  # items may span episodes
 
 
 STEPS, SEQUENCE, BATCH = 400, 3, 16

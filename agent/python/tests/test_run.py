@@ -1,10 +1,11 @@
-"""A learner of one's own: what it counts, reports, publishes and saves, and how it ends."""
+"""Programs of one's own: what they count, report, publish and save, and how they end."""
 import json
 import os
 import pathlib
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import numpy as np
@@ -86,6 +87,10 @@ def test_a_learner_counts_reports_publishes_and_saves(clean, tmp_path):
     process = start(clean, tmp_path, REPLAY_SEED="8", REPLAY_COUNT="1")
     path = tmp_path / "learner-0.jsonl"
     await_lines(path, lambda rows: len(rows) > 1 and rows[-1]["learner_steps"] > 0)
+    clean.counter("saves_asked").add(1)
+    while not (tmp_path / "learner.weights").exists():  # long before it is saved by itself, or at the end
+        assert process.poll() is None
+        time.sleep(0.02)
     name, table, count, seed, steps = end(process)
     assert (name, table, count, seed) == ("learner-0", "uniform", "1", "8")
     rows = lines(path)
@@ -198,3 +203,162 @@ def test_under_the_launcher(tmp_path):
     rows = lines(folder / "metrics.jsonl")
     assert any(row.get("learner_idle") is not None for row in rows)
     assert report["final_weights"] == "learner.weights" and report["final_value"] > 100  # measured at the end
+
+
+# ---- actors
+
+ACTOR = """
+import numpy as np, replaybus.run
+with replaybus.run.Actor(every=0.05) as run, run.environments(4) as env, run.client.vector_writer(4) as writer:
+    env.reset()
+    while run.claims(4):
+        tensors = run.parameters()
+        if tensors is not None:
+            print("parameters", run.learner_steps, tensors["policy/bias"].shape, flush=True)
+            writer.set_policy(run.learner_steps)
+        _, rewards, terminated, truncated, _ = env.step(np.zeros(4, int))
+        run.took(rewards, terminated | truncated)
+        writer.append({"reward": rewards}, item=replaybus.Last(1, run.table))
+print("end", run.steps, run.episodes)
+"""
+
+
+def own_config(tmp_path, **more):
+    path = tmp_path / "config.yaml"
+    path.write_text(json.dumps({"environment": {"name": "CartPole-v1"}, "seed": 7, **more, "agent": {"options": {"clip": 0.3, "on": False}},
+                                **{role: {"command": ["x"]} for role in ("actors", "learners")},
+                                "evaluator": {"command": ["x"], "every": 100, "episodes": 5},
+                                "broker": {"tables": [{"name": "replay"}]}}))
+    return str(path)
+
+
+def publish(client, step):
+    client.params["policy"] = weights.encode({"policy/bias": np.zeros((2, 3), "float32"), "steps": np.array([step], "uint64")})
+
+
+def start_own(program, client, tmp_path, *words, table="uniform", **more):
+    environment = {**os.environ, "REPLAY_ENDPOINT": client.endpoint, "REPLAY_TABLE": table, "REPLAY_FOLDER": str(tmp_path),
+                   "REPLAY_CONFIG": own_config(tmp_path, **more)}
+    return subprocess.Popen([sys.executable, "-c", program, *words], env=environment, stdout=subprocess.PIPE, text=True)
+
+
+def test_an_actor_takes_the_steps_of_the_run_and_no_more(clean, tmp_path):
+    publish(clean, 3)
+    out, _ = start_own(ACTOR, clean, tmp_path, stop={"steps": 1002}).communicate(timeout=30)
+    steps, episodes = map(int, out.splitlines()[-1].split()[1:])
+    assert out.splitlines()[0] == "parameters 3 (2, 3)" and steps == 1004 and episodes > 50  # whole rounds of four
+    assert clean.counter("environment_steps").value == 1004
+    assert clean.info("uniform")["tables"][0]["limiter"]["inserts"] == 1004
+    rows = lines(tmp_path / "actor-0.jsonl")
+    assert rows[-1]["actor_steps"] == 1004 and rows[-1]["learner_steps"] == 3
+    assert any(row["return"] is not None and 5 < row["return"] == row["episode_length"] < 20 for row in rows)
+    assert all(0 <= row["blocked_share"] <= 1.01 for row in rows)
+
+
+def test_an_actor_that_waits_for_room_stops_at_once(clean, tmp_path):
+    publish(clean, 3)
+    process = start_own(ACTOR.replace("run.client.vector_writer(4) as writer", "run.client").replace(
+        "    env.reset()", "    env.reset(); writer = run.client.vector_writer(4, max_in_flight=50)"), clean, tmp_path, table="queue")
+    await_lines(tmp_path / "actor-0.jsonl", lambda rows: clean.info("queue")["tables"][0]["size"] == 1000)
+    begun = time.monotonic()
+    end(process)
+    assert time.monotonic() - begun < 4  # a second of patience, and no wait for confirmations at the exit
+    clean.reset("queue")
+
+
+@pytest.mark.parametrize("step", [4, 10], ids=["earlier", "same"])
+def test_an_actor_goes_on_with_a_learner_that_went_back(step, clean):
+    """A learner that was killed publishes what it had saved, and waits for items of the actors that wait for it."""
+    publish(clean, 10)
+    with replaybus.run.Actor(endpoint=clean.endpoint, table="uniform") as run:
+        assert run.parameters() is not None and run.learner_steps == 10
+        publish(clean, step)
+        timer = threading.Timer(5, run.stop)
+        timer.start()
+        tensors = run.parameters(10)  # Stopped ends the block if it waits for more
+        timer.cancel()
+    assert not run.stopped and int(tensors["steps"][0]) == run.learner_steps == step
+
+
+def test_actors_of_a_run_have_their_own_seeds(clean, monkeypatch, tmp_path):
+    monkeypatch.setenv("REPLAY_CONFIG", own_config(tmp_path))
+    seeds = [seed for index in range(3) for role in (replaybus.run.Actor, replaybus.run.Learner)
+             for seed in role(endpoint=clean.endpoint, index=index).seeds(4)]
+    assert len(set(seeds)) == 24
+
+
+BLOCKED = """
+import replaybus.run
+with replaybus.run.Actor() as run, run.client.writer(max_in_flight=1) as writer:
+    while run.claims(1):
+        writer.append({"x": 1.0})
+        writer.item(run.table)
+"""
+
+
+@pytest.mark.parametrize("program", [ACTOR, BLOCKED], ids=["parameters", "room"])
+def test_an_actor_that_waits_stops(program, tmp_path):
+    """It waits for parameters that nobody publishes, or within a call, where it cannot look at a flag."""
+    with replaybus.Server([replaybus.Table.queue("uniform", 1)]) as server, server.client() as client:
+        process, deadline = start_own(program, client, tmp_path), time.monotonic() + 20
+        while client.counter("environment_steps").value == 0:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        begun = time.monotonic()
+        end(process)
+        assert time.monotonic() - begun < 10
+        assert client.counter("environment_steps").value < 64  # it gave back what it had claimed and not taken
+
+
+def test_options(clean, monkeypatch, tmp_path):
+    monkeypatch.setenv("REPLAY_CONFIG", own_config(tmp_path))
+    run = replaybus.run.Learner(endpoint=clean.endpoint)
+    options = run.options(clip=0.2, on=True, horizon=32)
+    assert (options.clip, options.on, options.horizon) == (0.3, False, 32)
+    with pytest.raises(replaybus.InvalidArgument, match="agent.options.on: there is no such option; there are clip, horizon"):
+        run.options(clip=0.2, horizon=32)
+    with pytest.raises(replaybus.InvalidArgument, match="agent.options.clip is '0.3': write true or false"):
+        run.options(clip=True, on=True)
+    with pytest.raises(replaybus.InvalidArgument, match="agent.options.clip is '0.3': write a value like 3"):
+        run.options(clip=3, on=True)
+    assert run.config["environment.name"] == "CartPole-v1" and run.config["evaluator.every"] == 100 and run.config["seed"] == 7
+
+
+# ---- evaluators
+
+EVALUATOR = """
+import replaybus.run
+with replaybus.run.Evaluator() as run:
+    for tensors in run.parameters():
+        print(run.result([float(run.learner_steps)] * run.episodes), flush=True)
+"""
+
+
+def test_an_evaluator_keeps_the_best_and_awaits_the_last(clean, tmp_path):
+    publish(clean, 10)
+    process, path = start_own(EVALUATOR, clean, tmp_path, stop={"steps": 300}), tmp_path / "evaluator-0.jsonl"
+    clean.counter("environment_steps").add(120)
+    await_lines(path, lambda rows: len(rows) == 1)
+    publish(clean, 5)
+    clean.counter("environment_steps").add(100)
+    await_lines(path, lambda rows: len(rows) == 2)
+    clean.counter("evaluations_asked").add(1)
+    await_lines(path, lambda rows: len(rows) == 3)
+    best = weights.load(tmp_path / "best.weights")
+    assert (best["evaluation/return"][0], best["evaluation/environment_steps"][0], best["evaluation/episodes"][0], best["steps"][0]) == (10, 120, 5, 10)
+    clean.counter("environment_steps").add(100)  # all of them: the learner is still at work
+    publish(clean, 20)
+    publish(clean, 30)
+    clean.counter("learner_end").add(31)
+    out, _ = process.communicate(timeout=20)
+    assert process.returncode == 0 and out.split() == ["10.0", "5.0", "5.0", "30.0"]
+    last = lines(path)[-1]
+    assert (last["return"], last["learner_steps"], last["environment_steps"], last["episodes"]) == (30, 30, 320, 5)
+
+
+def test_an_evaluator_measures_a_file(clean, tmp_path):
+    weights.save(tmp_path / "w", {"steps": np.array([42], "uint64")})
+    out, _ = start_own(EVALUATOR, clean, tmp_path, "--weights", str(tmp_path / "w"), "--episodes", "3").communicate(timeout=20)
+    assert out.splitlines()[0] == "mean return of 3 episodes: 42" and not (tmp_path / "best.weights").exists()
+    out, _ = start_own(EVALUATOR, clean, tmp_path, "--weights", str(tmp_path / "w"), "--json").communicate(timeout=20)
+    assert json.loads(out.splitlines()[0])["return"] == 42

@@ -184,6 +184,13 @@ class Space:
             self.n = n
 
 
+def test_squeeze(client):
+    with client.writer() as writer:
+        writer.append_block({"x": np.zeros((5, 2))}, item=replaybus.Last(1, "uniform"))
+    with rt.Sampler(client, "uniform", 3, squeeze=True) as sampler:
+        assert sampler.next(30)["x"].shape == (3, 2)
+
+
 def test_replay_buffer():
     with rt.ReplayBuffer(50, Space((2,)), Space((), "int64", n=3), n_envs=2, handle_timeout_termination=True) as buffer:
         for t in range(40):
@@ -192,7 +199,7 @@ def test_replay_buffer():
             buffer.add(rows, rows + 100, np.array([t % 3, 2]), np.array([float(t), 0.5]), np.array([True, False]), infos)
         assert len(buffer) == buffer.size() == 50
         batch = buffer.sample(400)
-    assert type(batch)._fields == ("observations", "actions", "next_observations", "dones", "rewards")
+    assert type(batch)._fields[:5] == ("observations", "actions", "next_observations", "dones", "rewards")
     t, env = batch.observations[:, 0], batch.observations[:, 1]
     assert batch.observations.shape == (400, 2) and torch.equal(batch.next_observations, batch.observations + 100)
     assert batch.actions.dtype == torch.int64 and batch.actions.shape == (400, 1)
@@ -209,3 +216,18 @@ def test_replay_buffer_at_another_broker(client):
     batch = buffer.sample(4)
     assert batch.observations.dtype == torch.uint8 and batch.actions.tolist() == [[0.5, -0.5]] * 4 and len(buffer) == 9
     buffer.close()
+
+
+def test_replay_buffer_with_priorities():
+    """The arrays of replaybus.ReplayBuffer as tensors."""
+    options = dict(n_step=2, prioritized=True, seed=1, handle_timeout_termination=False)
+    batches = []
+    for cls in (rt.ReplayBuffer, replaybus.ReplayBuffer):
+        with cls(50, Space((2,)), Space((), "int64", n=3), **options) as buffer:
+            for t in range(40):
+                buffer.add(np.full(2, t, "float32"), np.full(2, t + 1, "float32"), 1, float(t), t % 10 == 9)
+            buffer.update_priorities(buffer.sample(30).keys, torch.arange(30.0, requires_grad=True))
+            batches.append(buffer.sample(30))
+    for name, tensor, array in zip(batches[0]._fields, *batches):
+        assert isinstance(tensor, torch.Tensor), name
+        assert name == "keys" or np.array_equal(tensor.numpy(), array), name

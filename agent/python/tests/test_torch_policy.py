@@ -124,3 +124,45 @@ def test_publisher(client, tmp_path):
     other = mlp(4, 2)
     assert rt.Publisher(client, "dqn", q=other).load(tmp_path / "q.weights") == 9
     assert all(torch.equal(a, b) for a, b in zip(q.parameters(), other.parameters()))
+
+
+class Any(nn.Module):
+    """A network that C programs do not have."""
+
+    def __init__(self):
+        super().__init__()
+        self.cell, self.norm, self.out = nn.LSTMCell(3, 5), nn.BatchNorm1d(5), nn.Linear(5, 2)
+
+    def forward(self, x):
+        return self.out(self.norm(self.cell(x)[0]))
+
+
+def train(network, adam, steps):
+    torch.manual_seed(0)
+    for _ in range(steps):
+        adam.zero_grad()
+        network(torch.randn(8, 3)).square().mean().backward()
+        adam.step()
+
+
+def test_states_of_any_network_with_their_optimiser(client, tmp_path):
+    """A learner that continues from a file takes the same steps as one that was not interrupted."""
+    network = Any()
+    adam = torch.optim.Adam(network.parameters(), 0.1)
+    publisher = rt.States(client, policy=network).keep(adam=adam)
+    train(network, adam, 3)
+    publisher.save(tmp_path / "learner.weights", 3)
+    publisher.put(3)
+    publisher.flush(10)
+    acting = Any()
+    rt.load_states(replaybus.weights.decode(client.params["policy"].data), policy=acting)
+    assert not any(name.startswith("kept/") for name in replaybus.weights.decode(client.params["policy"].data))
+    assert all(torch.equal(a, b) for a, b in zip(network.state_dict().values(), acting.state_dict().values()))
+    again = Any()
+    other = torch.optim.Adam(again.parameters(), 0.5)
+    assert rt.States(client, policy=again).keep(adam=other).load(tmp_path / "learner.weights") == 3
+    train(network, adam, 2)
+    train(again, other, 2)
+    assert all(torch.equal(a, b) for a, b in zip(network.state_dict().values(), again.state_dict().values()))
+    with pytest.raises(replaybus.InvalidArgument, match="'policy/weight' is not in the weights"):
+        rt.load_states(replaybus.weights.load(tmp_path / "learner.weights"), policy=nn.Linear(1, 1))

@@ -1,31 +1,39 @@
 // The page: which view is shown, the sentence on top, keys, themes, and questions before anything changes.
-import {ANSWERS, Refused, ask, duration, h, show} from "./util.js";
+import {ANSWERS, Refused, ask, duration, h, show, update} from "./util.js";
 import {Store} from "./store.js";
+import {drawCharts, redrawCharts} from "./chart.js";
 import * as views from "./views.js";
 import {Items} from "./items.js";
+import {Play} from "./play.js";
 import {Runs} from "./runs.js";
 import {loadReport, report} from "./report.js";
+import {controls} from "./controls.js";
 
 const store = new Store();
-const items = new Items(), runs = new Runs();
+const items = new Items();
+const play = new Play();
 const TABS = [
   ["now", "Now", views.now], ["tables", "Tables", views.tables, views.loadHistograms], ["learning", "Learning", views.learning, views.loadCurves],
+  ["play", "Play", (s) => play.render(s), (p, s) => play.load(s)],
   ["processes", "Processes", views.processes, views.loadLog], ["broker", "Broker", views.broker, views.loadSessions],
   ["items", "Items", (s) => items.render(s)], ["runs", "Runs", (s) => runs.render(s)], ["report", "Report", report, loadReport],
 ].filter(([id]) => !ANSWERS || `api/${id}` in ANSWERS || (id === "processes" && ANSWERS["api/state"].run));
-const SPANS = [["5 min", 300], ["1 h", 3600], ["24 h", 86400]];
+const SPANS = [["5 min", 300], ["1 h", 3600], ["24 h", 86400], ["all", Infinity]];
 const get = (id) => document.getElementById(id);
-const page = {log: "", logText: "", sessions: [], openLog, change, limiter, redraw: () => draw()};
+const page = {log: "", logText: "", follow: true, sessions: [], openLog, change, limiter, order, redraw: () => draw()};
+const runs = new Runs(page);
 let paused = false;
-store.span = 300;
+
+// Beside all runs there is nothing else to see.
+const tabs = () => (store.state?.home ? TABS.filter(([id]) => id === "runs") : TABS);
 
 function current() {
-  return TABS.find(([id]) => id === location.hash.slice(1)) || TABS.at(ANSWERS ? -1 : 0);
+  return tabs().find(([id]) => id === location.hash.slice(1)) || tabs().at(ANSWERS ? -1 : 0);
 }
 
 function drawTabs() {
   const [id] = current();
-  show(get("tabs"), TABS.map(([key, name], i) => h("li", {}, h("a", {href: `#${key}`, "aria-current": key === id ? "page" : null, title: `${name} (${i + 1})`}, name))));
+  update(get("tabs"), tabs().map(([key, name], i) => h("li", {}, h("a", {href: `#${key}`, "aria-current": key === id ? "page" : null, title: `${name} (${i + 1})`}, name))));
 }
 
 function spans() {
@@ -33,45 +41,29 @@ function spans() {
     h("button", {type: "button", "aria-pressed": String(store.span === seconds), onclick: () => { store.span = seconds; draw(); }}, name)));
 }
 
-// Redrawing must not take the keyboard away from where a person is.
 function draw() {
   if (!store.state) return;
-  const [id, , view] = current(), main = get("main");
-  const focus = document.activeElement, where = focus && main.contains(focus) ? pathOf(main, focus) : null;
-  const open = [...main.querySelectorAll("details")].map((one) => one.open);
-  const scrolls = [...main.querySelectorAll(".scroll, pre")].map((one) => [one.scrollLeft, one.scrollTop]);
-  const content = view(store, page);
-  if (main.dataset.view === id && main.lastChild === content) return;
-  show(main, id === "items" || id === "runs" || id === "processes" || id === "report" || ANSWERS ? null : spans(), content);
-  if (main.dataset.view === id) {
-    main.querySelectorAll("details").forEach((one, i) => { if (open[i]) one.open = true; });
-    main.querySelectorAll(".scroll, pre").forEach((one, i) => { if (scrolls[i]) [one.scrollLeft, one.scrollTop] = scrolls[i]; });
-    if (where) elementAt(main, where)?.focus({preventScroll: true});
-  }
+  const [id, , view] = current(), main = get("main"), same = main.dataset.view === id;
+  const content = [["now", "tables", "broker"].includes(id) && !ANSWERS ? spans() : null, view(store, page)];
+  (same ? update : show)(main, ...content);
   main.dataset.view = id;
-}
-
-function pathOf(root, element) {
-  const path = [];
-  for (; element !== root; element = element.parentElement) path.unshift([...element.parentElement.children].indexOf(element));
-  return path;
-}
-function elementAt(root, path) {
-  return path.reduce((element, i) => element?.children[i], root);
+  drawCharts(main);
+  views.followLog(page);
 }
 
 function drawHead() {
   const state = store.state, run = state?.run;
-  const name = run?.name || (ANSWERS ? "replay" : "replay broker");
+  const name = run?.name || (ANSWERS ? "replay" : state?.home ? "replay runs" : "replay broker");
   get("title").textContent = name;
   document.title = run ? `${name}: ${run.phase}` : name;
   get("phase").textContent = store.lost ? "" : run?.phase || "";
-  get("phase").className = `badge ${run?.phase === "failed" ? "bad" : run?.phase === "running" ? "good" : ""}`;
+  get("phase").className = `badge ${run?.phase === "failed" ? "bad" : ["running", "done"].includes(run?.phase) ? "good" : ""}`;
   const link = get("link"), since = duration((Date.now() - store.lostSince) / 1000);
   if (store.lost) set(link, "badge bad", `✕ no answer for ${since}; trying again`);
   else if (state && !ANSWERS && !state.broker && state.run_alive !== false && !state.elsewhere) set(link, "badge warn", "✕ the broker does not answer; trying again");
-  else set(link, "badge good", state ? (ANSWERS ? "" : state.run && !state.run_alive ? "finished" : "✓ live") : "…");
+  else set(link, store.over ? "badge" : "badge good", state ? (ANSWERS ? "" : store.over ? "finished" : "✓ live") : "…");
   drawVerdict(state, since);
+  update(get("controls"), controls(store, page));
 }
 
 function set(element, kind, text) {
@@ -82,15 +74,15 @@ function set(element, kind, text) {
 function ended(state) {
   const run = state?.run;
   if (!run) return "";
-  const over = ["stopping", "measuring", "done", "stopped", "failed"].includes(run.phase);
-  return `${over ? "The run has ended" : "If the run has ended"}: replay-launch open ${run.folder.split("/").pop()} shows it.`;
+  return `${isEnding(run) ? "The run has ended" : "If the run has ended"}: replay-launch open ${run.folder.split("/").pop()} shows it.`;
 }
+const isEnding = (run) => ["stopping", "measuring", "done", "stopped", "failed"].includes(run?.phase);
 
 function drawVerdict(state, since) {
   const box = get("verdict");
   if (store.lost) {
     const refused = store.lost instanceof Refused && store.lost.status === 401;
-    set(box, "bad", refused ? "This page needs a token: open the address that replay-launch or replay-broker printed on its terminal, or add ?token= with the broker's token (http.admin.token among its keys, or http.token, which only reads)."
+    set(box, isEnding(state?.run) ? "warn" : "bad", refused ? "This page needs a token: open the address that replay-launch or replay-broker printed on its terminal, or add ?token= with the broker's token (http.admin.token among its keys, or http.token, which only reads)."
       : `The program that serves this page does not answer (for ${since}), so what is shown is old. ${ended(state)} The page tries again every second.`);
     return;
   }
@@ -101,13 +93,16 @@ function drawVerdict(state, since) {
   if (box.dataset.text === text && box.className === kind) return;
   box.dataset.text = text;
   box.className = kind;
-  show(box, verdict.text, verdict.advice ? h("span", {class: "advice"}, verdict.advice) : null);
+  show(box, verdict.text, store.over && !ANSWERS ? [" ", h("a", {href: "#report"}, "The report")] : null, verdict.advice ? h("span", {class: "advice"}, verdict.advice) : null);
 }
 
 async function openLog(name) {
   page.log = name;
+  page.logText = "";
+  page.follow = true;
   await views.loadLog(page);
   draw();
+  get("log")?.scrollIntoView({block: "nearest"});
 }
 
 // ---- changes: never without a question ----
@@ -141,9 +136,17 @@ async function limiter(name) {
   if (answer) await send({action: "limiter", table: name, ...Object.fromEntries([...answer].map(([key, value]) => [key, Number(value)]))});
 }
 
-async function send(what) {
+// An order to the launcher of a run, or what api/do knows.
+async function order(text, wish, field) {
+  const answer = await question(text, field ? h("p", {}, h("label", {}, `${field.label} `, h("input", {name: field.name, type: "number", step: "any", min: "0", value: String(field.value), required: true}))) : null);
+  if (!answer) return;
+  if (wish.order) await send({order: wish.order + (field ? answer.get(field.name) : "")}, "api/ask");
+  else await send(wish);
+}
+
+async function send(what, path = "api/do") {
   try {
-    const reply = await ask("api/do", {method: "POST", headers: {"Content-Type": "application/json"}, body: JSON.stringify(what)});
+    const reply = await ask(path, {method: "POST", headers: {"Content-Type": "application/json"}, body: JSON.stringify(what)});
     tell(reply?.text || "Done.");
   } catch (error) {
     tell(`That did not work: ${error.message}`);
@@ -164,6 +167,7 @@ function setTheme(theme) {
   else document.documentElement.setAttribute("data-theme", theme);
   localStorage.setItem("theme", theme);
   get("theme").textContent = `Theme: ${theme}`;
+  redrawCharts();
 }
 function nextTheme() {
   const list = ["auto", "light", "dark"];
@@ -172,11 +176,11 @@ function nextTheme() {
 function setPaused(value) {
   paused = value;
   get("pause").setAttribute("aria-pressed", String(paused));
-  get("pause").textContent = paused ? "Paused" : "Pause";
+  get("pause").textContent = paused ? "Frozen" : "Freeze";
   if (!paused) draw();
 }
 function showKeys() {
-  const keys = [["1 – 8", "the views"], ["p", "pause the pictures"], ["t", "theme"], ["?", "this list"], ["Esc", "close"]];
+  const keys = [["1 – 9", "the views"], ["p", "freeze the pictures, not the run"], ["t", "theme"], ["?", "this list"], ["Esc", "close"]];
   const dialog = get("dialog");
   show(dialog, h("form", {method: "dialog"}, h("h2", {}, "Keys"), h("table", {}, h("tbody", {}, keys.map(([key, text]) => h("tr", {}, h("td", {}, h("kbd", {}, key)), h("td", {}, text))))),
     h("div", {class: "row"}, h("button", {autofocus: true}, "Close"))));
@@ -194,6 +198,7 @@ document.addEventListener("keydown", (event) => {
   else return;
   event.preventDefault();
 });
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redrawCharts);
 get("pause").hidden = !!ANSWERS;
 get("pause").addEventListener("click", () => setPaused(!paused));
 get("theme").addEventListener("click", nextTheme);
@@ -204,7 +209,9 @@ setTheme(localStorage.getItem("theme") || "auto");
 drawTabs();
 store.listen(async () => {
   drawHead();
+  if (store.state?.home) drawTabs();
   if (paused) return;
+  if (store.over) await loadReport(page, store);
   if (!store.lost) await current()[3]?.(page, store);
   draw();
 });

@@ -1,142 +1,254 @@
-// Charts as SVG: lines over time or steps, and bars. Lines differ by dashes as well as by colour; every chart has a
-// description in words and a table of its figures for those who cannot see it.
-import {h, s, known, number, duration} from "./util.js";
+// Charts by dygraphs (index.html loads it): lines over time or steps with zoom, values under the pointer in all charts of the same
+// axis, a logarithmic scale, enlargement, and downloads. Bars and the meter are small pictures of our own.
+import {duration, h, known, number, s} from "./util.js";
 
 const W = 460, H = 180, LEFT = 46, RIGHT = 8, TOP = 8, BOTTOM = 22;
+const COLOURS = 10;
+const charts = new Set(); // those in the document
+const zooms = new Map();  // axis -> [from, to] that a person has chosen for all its charts
+let pointed = null;       // {axis, x} below the pointer
 
-function ticks(low, high, count) {
-  const span = high - low || 1;
-  const raw = span / count, power = 10 ** Math.floor(Math.log10(raw));
-  const step = [1, 2, 5, 10].map((k) => k * power).find((one) => one >= raw * 0.999);
+function ticks(low, high, count, steps = [1, 2, 5, 10]) {
+  const raw = (high - low || 1) / count, power = 10 ** Math.floor(Math.log10(raw));
+  const step = steps === SECONDS ? SECONDS.find((one) => one >= raw) || raw : steps.map((k) => k * power).find((one) => one >= raw * 0.999);
   const out = [];
   for (let at = Math.ceil(low / step) * step; at <= high + step * 1e-9; at += step) out.push(Math.abs(at) < step * 1e-9 ? 0 : at);
   return out;
 }
+const SECONDS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400];
 
-// Powers of ten between two logarithms, and 2 and 5 times those if they are few.
-function logTicks(low, high) {
-  const factors = high - low > 3 ? [1] : [1, 2, 5], out = [];
-  for (let power = Math.floor(low); power <= high; power++)
-    for (const factor of factors) {
-      const at = power + Math.log10(factor);
-      if (at >= low - 1e-9 && at <= high + 1e-9) out.push(at);
-    }
-  return out;
-}
-
-function bounds(series, options) {
-  let low = Infinity, high = -Infinity, left = Infinity, right = -Infinity;
-  for (const one of series)
-    for (const [x, y] of one.points) {
-      if (!known(y) || !known(x)) continue;
-      low = Math.min(low, y); high = Math.max(high, y); left = Math.min(left, x); right = Math.max(right, x);
-    }
-  for (const line of options.lines || []) if (known(line.y)) { low = Math.min(low, line.y); high = Math.max(high, line.y); }
-  if (options.zero) low = Math.min(low, 0);
-  const least = 0.02 * Math.max(Math.abs(low), Math.abs(high)) || 2; // a line that hardly moves looks as if it hardly moves
-  if (high - low < least) {
-    const middle = options.zero ? low + least / 2 : (low + high) / 2;
-    low = middle - least / 2;
-    high = middle + least / 2;
-  }
-  if (left === right) right = left + 1;
-  return {low, high, left, right, some: low <= high};
-}
-
-// At most about two points a pixel: the mean, so that a peak of one second does not hide the rest.
-function thin(points, most = 600) {
-  if (points.length <= most) return points;
-  const out = [], size = points.length / most;
-  for (let i = 0; i < most; i++) {
-    const part = points.slice(Math.floor(i * size), Math.floor((i + 1) * size)).filter(([, y]) => known(y));
-    if (part.length) out.push([part[part.length >> 1][0], part.reduce((sum, [, y]) => sum + y, 0) / part.length]);
-  }
-  return out;
-}
-
-function path(points, x, y) {
-  let text = "", pen = false;
-  for (const [px, py] of points) {
-    if (!known(py)) { pen = false; continue; }
-    text += `${pen ? "L" : "M"}${x(px).toFixed(1)} ${y(py).toFixed(1)}`;
-    pen = true;
-  }
-  return text;
-}
-
-// series: [{name, points: [[x, y]]}], with a colour of its own: like, dashed; options: title, xTime (x is seconds
-// since 1970) or xName, yName, now, lines [{name, y}], format, log (for values that differ by orders of magnitude; 0 has no place there).
+// series: [{name, points: [[x, y]]}]; with like, the colour of another series, dashed; second: on the axis at the right; band: points
+// are [x, low, middle, high].
+// options: title, window [from, to] (x is seconds since 1970, and `to` is now or the end) or xName, yName, lines [{name, y}],
+// format (of values), formatSecond, zero (the axis begins at 0), dots, log, smooth (weight of the past, 0 to 1), over.
 export function lines(series, options) {
-  if (options.log) return logLines(series, options);
-  return draw(series, options, bounds(series, options), options.format || number);
+  const figure = h("figure", {class: "chart", "data-key": options.title});
+  figure.spec = {series, options};
+  return figure;
 }
 
-function logLines(series, options) {
-  const format = options.format || number, scaled = series.map((one) => ({...one, points: one.points.map(([x, y]) => [x, y > 0 ? Math.log10(y) : NaN])}));
-  const box = bounds(scaled, {});
-  box.low -= 0.1;
-  box.high += 0.1;
-  return draw(scaled, {...options, ticks: logTicks(box.low, box.high)}, box, (value) => format(known(value) ? 10 ** value : NaN));
+// Draws the figures of a part of the document that are new or have other data, and forgets those that are gone.
+export function drawCharts(root) {
+  for (const chart of charts) if (!chart.figure.isConnected) chart.remove();
+  for (const figure of root.querySelectorAll("figure.chart")) {
+    if (!figure.chart) figure.chart = new Chart(figure);
+    if (figure.chart.spec !== figure.spec) figure.chart.draw();
+  }
 }
 
-function draw(series, options, box, format) {
-  if (!box.some) return h("div", {class: "empty"}, `${options.title}: nothing yet`);
-  const x = (value) => LEFT + ((value - box.left) / (box.right - box.left)) * (W - LEFT - RIGHT);
-  const top = TOP + (options.yName ? 14 : 0), bottom = H - BOTTOM - (options.xName ? 14 : 0);
-  const y = (value) => top + (1 - (value - box.low) / (box.high - box.low)) * (bottom - top);
-  const xText = options.xTime ? (value) => (value >= box.right - 1e-9 ? (options.over ? "end" : "now") : `−${duration(box.right - value)}`) : number;
-  const xTicks = options.xTime ? ticks(box.left - box.right, 0, 3).map((at) => at + box.right) : ticks(box.left, box.right, 4);
-  const parts = (options.ticks || ticks(box.low, box.high, 4)).map((at) => [
-    s("line", {class: "axis", x1: LEFT, x2: W - RIGHT, y1: y(at), y2: y(at)}),
-    s("text", {x: LEFT - 5, y: y(at) + 4, "text-anchor": "end"}, format(at)),
-  ]);
-  parts.push(xTicks.map((at) => s("text", {x: Math.min(Math.max(x(at), LEFT + 10), W - 14), y: bottom + 16, "text-anchor": "middle"}, xText(at))));
-  if (options.xName) parts.push(s("text", {x: (LEFT + W - RIGHT) / 2, y: H - 4, "text-anchor": "middle"}, options.xName));
-  if (options.yName) parts.push(s("text", {x: 2, y: TOP + 2}, options.yName));
-  for (const line of options.lines || [])
-    if (known(line.y)) parts.push(s("line", {class: "curve l3 d2", x1: LEFT, x2: W - RIGHT, y1: y(line.y), y2: y(line.y)}),
-                                  s("text", {x: W - RIGHT, y: y(line.y) - 4, "text-anchor": "end"}, `${line.name} ${format(line.y)}`));
-  series.forEach((one, i) => {
-    const points = thin(one.points);
-    parts.push(s("path", {class: lineClass(one, i), d: path(points, x, y)}));
-    points.forEach(([px, py], k) => { // a point without neighbours has no line
-      const alone = !known(points[k - 1]?.[1]) && !known(points[k + 1]?.[1]);
-      if (known(py) && (options.dots || alone)) parts.push(s("circle", {class: `f${(one.like ?? i) % 4}`, cx: x(px), cy: y(py), r: 2.5}));
-    });
+export function redrawCharts() {
+  for (const chart of charts) chart.draw();
+}
+
+// The mean of all points so far, the newest with the most weight.
+function smoothed(points, weight) {
+  let mean = 0, sum = 0;
+  return points.map(([x, y]) => {
+    if (!known(y)) return [x, y];
+    mean = weight * mean + (1 - weight) * y;
+    sum = weight * sum + (1 - weight);
+    return [x, mean / sum];
   });
-  const last = series.map((one) => `${one.name} ${format(lastOf(one.points))}`).join(", ");
-  return h("figure", {style: "margin:0"},
-    s("svg", {viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": `${options.title}: ${last}`}, parts),
-    series.length > 1 || options.legend ? legend(series, format) : null,
-    asTable(series, options, format, xText));
 }
 
-function lineClass(one, i) {
-  return `curve l${(one.like ?? i) % 4} d${one.like == null ? i % 4 : one.dashed ? 1 : 0}`;
-}
-
-function lastOf(points) {
-  for (let i = points.length - 1; i >= 0; i--) if (known(points[i][1])) return points[i][1];
-  return NaN;
-}
-
-function legend(series, format) {
-  return h("ul", {class: "legend"}, series.map((one, i) => h("li", {},
-    s("svg", {viewBox: "0 0 26 8", "aria-hidden": "true"}, s("path", {class: lineClass(one, i), d: "M0 4H26"})),
-    `${one.name} ${format(lastOf(one.points))}`)));
-}
-
-function asTable(series, options, format, xText) {
-  const details = h("details", {}, h("summary", {}, "as a table"));
-  details.addEventListener("toggle", () => {
-    if (!details.open || details.childElementCount > 1) return;
-    const points = series.map((one) => thin(one.points, 12));
-    const most = points.reduce((a, b) => (b.length > a.length ? b : a), []);
-    const head = h("tr", {}, h("th", {}, options.xName || "time"), series.map((one) => h("th", {class: "n"}, one.name)));
-    const rows = most.map(([at], row) => h("tr", {}, h("td", {}, xText(at)), points.map((list) => h("td", {class: "n"}, format(list[row]?.[1])))));
-    details.append(h("div", {class: "scroll"}, h("table", {}, h("thead", {}, head), h("tbody", {}, rows))));
+// Series as they are drawn: constant lines as series, smoothed ones behind their own faint points.
+function drawn({series, options}) {
+  const out = series.map((one, i) => ({...one, colour: one.like ?? i, dashed: one.dashed || (one.like == null && i >= COLOURS)}));
+  const xs = series.flatMap((one) => one.points.map(([x]) => x)).filter(known);
+  const [from, to] = options.window || xs.reduce(([low, high], x) => [Math.min(low, x), Math.max(high, x)], [Infinity, -Infinity]);
+  (options.lines || []).forEach((line, i) => {
+    if (known(line.y) && xs.length) out.push({name: line.name, points: [[from, line.y], [to, line.y]], colour: series.length + i, dashed: true});
   });
-  return details;
+  if (!(options.smooth > 0)) return out;
+  return out.flatMap((one) => (one.band || one.dashed ? [one] : [{...one, name: "", faint: true}, {...one, points: smoothed(one.points, options.smooth)}]));
+}
+
+// Rows of dygraphs: [x, value of each series]; null: the series has no point there, NaN: a gap.
+function rowsOf(list, bands) {
+  const rows = new Map();
+  list.forEach((one, i) => {
+    for (const [x, ...y] of one.points) {
+      if (!known(x)) continue;
+      if (!rows.has(x)) rows.set(x, [x, ...list.map(() => null)]);
+      rows.get(x)[i + 1] = bands ? (known(y[0]) ? [y[0], y[1] ?? y[0], y[2] ?? y[0]] : null) : known(y[0]) ? y[0] : NaN;
+    }
+  });
+  return [...rows.values()].sort((a, b) => a[0] - b[0]);
+}
+
+const middle = (cell) => (Array.isArray(cell) ? cell[1] : cell);
+const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
+function saveAs(name, url) {
+  h("a", {href: url, download: name.replace(/[^\w.-]+/g, "-")}).click();
+}
+
+class Chart {
+  constructor(figure) {
+    this.figure = figure;
+    this.plot = h("div", {class: "plot"});
+    this.tip = h("div", {class: "tip", hidden: true});
+    this.legend = h("ul", {class: "legend"});
+    const tool = (text, name, act) => h("button", {type: "button", title: name, "aria-label": `${name}: ${figure.dataset.key}`, onclick: act}, text);
+    this.scale = tool("log", "Logarithmic scale", () => { this.log = !this.isLog; this.draw(); });
+    this.unzoom = tool("↺", "Whole range (double click)", () => this.zoom(null));
+    this.tools = h("div", {class: "tools"}, this.unzoom, this.scale, tool("⤢", "Enlarge", () => this.enlarge()),
+      tool("csv", "Download the data", () => this.saveData()), tool("png", "Download the picture", () => this.savePicture()));
+    this.yName = h("div", {class: "soft small"});
+    figure.append(this.tools, this.yName, h("div", {class: "frame"}, this.plot, this.tip), this.legend);
+    this.empty = h("div", {class: "empty"});
+    charts.add(this);
+  }
+
+  remove() {
+    this.graph?.destroy();
+    charts.delete(this);
+  }
+
+  get isLog() {
+    return this.log ?? !!this.spec.options.log;
+  }
+
+  get axis() {
+    const {window, xName} = this.spec.options;
+    return window ? "time" : xName;
+  }
+
+  draw() {
+    const {figure} = this, spec = this.spec = figure.spec, options = spec.options;
+    this.format = options.format || number;
+    this.list = drawn(spec);
+    const bands = this.list.some((one) => one.band);
+    this.rows = rowsOf(this.list, bands);
+    const some = this.rows.some((row) => row.slice(1).some((cell) => known(middle(cell))));
+    figure.setAttribute("role", "group");
+    figure.setAttribute("aria-label", `${options.title}: ${some ? this.words() : "nothing yet"}`);
+    this.empty.textContent = `${options.title}: nothing yet`;
+    figure.classList.toggle("without", !some);
+    if (!some) { figure.append(this.empty); return; }
+    this.empty.remove();
+    this.yName.textContent = options.yName || "";
+    this.scale.setAttribute("aria-pressed", String(this.isLog));
+    this.unzoom.hidden = !zooms.has(this.axis);
+    this.drawLegend();
+    const settings = this.settings(bands);
+    if (this.graph && this.bands === bands) this.graph.updateOptions(settings);
+    else {
+      this.graph?.destroy();
+      this.bands = bands;
+      this.graph = new Dygraph(this.plot, settings.file, settings);
+    }
+    this.point();
+  }
+
+  settings(bands) {
+    const {options} = this.spec, colour = (one) => css(`--c${one.colour % COLOURS}`);
+    const axis = (format) => ({axisLabelFormatter: (value) => format(value), axisLabelWidth: 52, logscale: this.isLog});
+    const window = zooms.get(this.axis) || options.window || null;
+    const end = options.window?.[1], label = (at) => (at > -0.5 ? (options.over ? "end" : "now") : `−${duration(-at)}`);
+    const x = options.window ? {ticker: (from, to) => ticks(from - end, to - end, 4, SECONDS).map((at) => ({v: at + end, label: label(at)}))}
+      : {axisLabelFormatter: (value) => number(value), pixelsPerLabel: 50};
+    return {
+      file: this.rows, labels: ["x", ...this.list.map((_, i) => String(i))], colors: this.list.map((one) => colour(one) + (one.faint ? "40" : "")),
+      series: Object.fromEntries(this.list.map((one, i) => [String(i), {axis: one.second ? "y2" : "y", strokePattern: one.dashed ? [6, 3] : null,
+        strokeWidth: one.faint ? 1 : 1.8, drawPoints: !!options.dots && !one.dashed}])),
+      axes: {x: {...x, drawGrid: false}, y: axis(this.format), y2: {...axis(options.formatSecond || this.format), drawGrid: false, independentTicks: true}},
+      dateWindow: window, valueRange: null, includeZero: !!options.zero && !this.isLog, logscale: this.isLog, customBars: bands, connectSeparatedPoints: true,
+      legend: "never", xlabel: options.xName || null, xLabelHeight: 15, axisLabelFontSize: 11, gridLineColor: css("--grid"), axisLineColor: css("--line"), pointSize: 2,
+      xRangePad: 4, yRangePad: 6, rightGap: 8, highlightCircleSize: 3, fillAlpha: 0.15,
+      highlightCallback: (event, at) => this.show(at), unhighlightCallback: () => this.show(null),
+      zoomCallback: () => this.zoom(this.graph.isZoomed("x") ? this.graph.xAxisRange() : null),
+    };
+  }
+
+  // All charts of the same axis show the same range.
+  zoom(window) {
+    if (window) zooms.set(this.axis, window); else zooms.delete(this.axis);
+    for (const one of charts) if (one.axis === this.axis && (one !== this || !window)) one.draw();
+    this.unzoom.hidden = !window;
+  }
+
+  show(x) {
+    pointed = x === null ? null : {axis: this.axis, x};
+    for (const one of charts) one.point(this);
+  }
+
+  // Shows the values at the x that is pointed at, in this chart or another one.
+  point(from) {
+    const here = pointed && pointed.axis === this.axis && this.graph && this.rows.length;
+    this.tip.hidden = !here;
+    if (!here) { if (this.graph && from !== this) this.graph.clearSelection(); return; }
+    let row = this.rows.findIndex((one) => one[0] >= pointed.x);
+    if (row < 0) row = this.rows.length - 1;
+    if (from !== this) this.graph.setSelection(row);
+    const {options} = this.spec, end = options.window?.[1];
+    const at = options.window ? (options.over ? `${duration(Math.max(0, end - pointed.x))} before the end` : `${duration(Math.max(0, end - pointed.x))} ago`) : `${number(pointed.x, 4)} ${options.xName || ""}`;
+    this.tip.replaceChildren(h("div", {class: "soft"}, at), ...this.list.flatMap((one, i) => (one.faint ? [] : [h("div", {}, swatch(one), `${one.name} `, h("b", {}, this.text(one, this.at(i, row))))])));
+    const left = this.graph.toDomXCoord(this.rows[row][0]), right = left > this.plot.clientWidth / 2;
+    this.tip.style.left = right ? "" : `${left + 10}px`;
+    this.tip.style.right = right ? `${this.plot.clientWidth - left + 10}px` : "";
+  }
+
+  // The value of a series at a row, or the last one before it.
+  at(i, row) {
+    for (let k = row; k >= 0; k--) if (this.rows[k][i + 1] !== null) return middle(this.rows[k][i + 1]);
+    return NaN;
+  }
+
+  text(one, value) {
+    return (one.second && this.spec.options.formatSecond || this.format)(value);
+  }
+
+  last(i) {
+    for (let k = this.rows.length - 1; k >= 0; k--) if (known(middle(this.rows[k][i + 1]))) return middle(this.rows[k][i + 1]);
+    return NaN;
+  }
+
+  words() {
+    return this.list.map((one, i) => (one.faint ? "" : `${one.name} ${this.text(one, this.last(i))}`)).filter(Boolean).join(", ");
+  }
+
+  drawLegend() {
+    this.legend.replaceChildren(...this.list.flatMap((one, i) => (one.faint ? [] : [h("li", {}, swatch(one), `${one.name} ${this.text(one, this.last(i))}${one.second ? " (right)" : ""}`)])));
+  }
+
+  enlarge() {
+    const on = this.figure.classList.toggle("large");
+    this.graph?.resize();
+    document.onkeyup = on ? (event) => { if (event.key === "Escape" && this.figure.classList.contains("large")) this.enlarge(); } : null;
+  }
+
+  saveData() {
+    const quote = (text) => `"${String(text).replaceAll('"', '""')}"`, list = this.list.map((one, i) => [one, i + 1]).filter(([one]) => !one.faint);
+    const head = [this.spec.options.xName || "unix_s", ...list.map(([one]) => one.name)].map(quote).join(",");
+    const rows = this.rows.map((row) => [row[0], ...list.map(([, i]) => (known(middle(row[i])) ? middle(row[i]) : ""))].join(","));
+    saveAs(`${this.spec.options.title}.csv`, URL.createObjectURL(new Blob([[head, ...rows].join("\n"), "\n"], {type: "text/csv"})));
+  }
+
+  // dygraphs draws lines on canvases and labels as elements: both go into one picture.
+  savePicture() {
+    const scale = window.devicePixelRatio || 1, box = this.plot.getBoundingClientRect(), canvas = h("canvas", {width: box.width * scale, height: (box.height + 22) * scale});
+    const pen = canvas.getContext("2d");
+    pen.scale(scale, scale);
+    pen.fillStyle = css("--card");
+    pen.fillRect(0, 0, box.width, box.height + 22);
+    for (const one of this.plot.querySelectorAll("canvas")) pen.drawImage(one, 0, 22, box.width, box.height);
+    pen.fillStyle = css("--ink");
+    pen.font = "11px sans-serif";
+    pen.textBaseline = "top";
+    for (const one of this.plot.querySelectorAll(".dygraph-axis-label, .dygraph-xlabel")) {
+      const at = one.getBoundingClientRect();
+      pen.textAlign = one.classList.contains("dygraph-axis-label-y") ? "right" : one.classList.contains("dygraph-axis-label-y2") ? "left" : "center";
+      pen.fillText(one.textContent, pen.textAlign === "right" ? at.right - box.left : pen.textAlign === "left" ? at.left - box.left : (at.left + at.right) / 2 - box.left, at.top - box.top + 22);
+    }
+    pen.textAlign = "left";
+    pen.fillText(`${this.spec.options.title}: ${this.words()}`, 6, 5);
+    saveAs(`${this.spec.options.title}.png`, canvas.toDataURL("image/png"));
+  }
+}
+
+function swatch(one) {
+  return h("i", {class: "swatch", style: `border-top: 2px ${one.dashed ? "dashed" : "solid"} var(--c${one.colour % COLOURS})`});
 }
 
 // bars: [{name, value}], in order.

@@ -1,14 +1,14 @@
 // The item browser: a table, its items, and one item's fields as numbers, images and curves.
-import {ask, exact, h, known, number, s, show, duration} from "./util.js";
-import {card, facts, grid} from "./views.js";
-import {lines} from "./chart.js";
+import {ask, exact, h, known, number, show, duration} from "./util.js";
+import {facts, grid} from "./views.js";
+import {drawCharts, lines} from "./chart.js";
 
 const PAGE = 20;
 const MOST_IMAGES = 16;
 
 export class Items {
   constructor() {
-    this.root = h("div", {class: "cards"});
+    this.root = Object.assign(h("div", {class: "cards"}), {kept: true});
     this.table = "";
     this.list = null;
     this.item = null;
@@ -35,7 +35,7 @@ export class Items {
       names.map((name) => h("option", {value: name, selected: name === this.table}, name)));
     this.listBox = h("div", {});
     this.itemBox = h("section", {class: "card", "aria-live": "polite"});
-    show(this.root, h("section", {class: "card", style: "grid-column: span 1"}, h("h2", {}, "Items"),
+    show(this.root, h("section", {class: "card double"}, h("h2", {}, "Items"),
       h("div", {class: "row"}, h("label", {for: "items-table"}, "Table"), this.choice,
         h("button", {type: "button", onclick: () => this.load("0")}, "Look again"),
         h("button", {type: "button", onclick: () => this.load(this.next)}, "More"),), this.listBox), this.itemBox);
@@ -77,6 +77,7 @@ export class Items {
     } catch (error) {
       show(this.itemBox, h("h2", {}, `Item ${key}`), h("p", {role: "alert"}, error.message));
     }
+    drawCharts(this.root);
     this.drawList();
   }
 
@@ -95,7 +96,7 @@ export function imagesOf(field) {
   if (shape.length === 4 || (shape.length === 3 && !small(shape[2]) && !small(shape[0]))) count = shape.shift();
   let layout = null;
   if (shape.length === 2) layout = {h: shape[0], w: shape[1], c: 1, at: (y, x) => y * shape[1] + x};
-  else if (shape.length === 3 && small(shape[2])) layout = {h: shape[0], w: shape[1], c: shape[2], at: (y, x, c) => (y * shape[1] + x) * shape[2] + c};
+  else if (shape.length === 3 && (small(shape[2]) || shape[2] < shape[0])) layout = {h: shape[0], w: shape[1], c: shape[2], at: (y, x, c) => (y * shape[1] + x) * shape[2] + c};
   else if (shape.length === 3) layout = {h: shape[1], w: shape[2], c: shape[0], at: (y, x, c) => (c * shape[1] + y) * shape[2] + x};
   if (!layout || layout.h < 4 || layout.w < 4) return null;
   return {...layout, count, size: shape.reduce((a, b) => a * b, 1)};
@@ -104,7 +105,11 @@ export function imagesOf(field) {
 function pictures(field) {
   const kind = imagesOf(field);
   if (!kind) return null;
-  const planes = kind.c === 3 ? [null] : Array.from({length: kind.c}, (_, c) => c); // four planes are four frames, not RGBA
+  // Small numbers, such as 0 and 1, would all be black. Several planes of zeros and ones are one picture, a colour for each plane.
+  const most = field.values.reduce((a, b) => Math.max(a, b), 0);
+  kind.scale = most > 0 && most < 16 ? 255 / most : 1;
+  kind.planes = most <= 1 && kind.c > 1;
+  const planes = kind.c === 3 || kind.planes ? [null] : Array.from({length: kind.c}, (_, c) => c); // four planes are four frames, not RGBA
   const out = [];
   for (let k = 0; k < kind.count && out.length < MOST_IMAGES; k++)
     for (const plane of planes) {
@@ -114,13 +119,22 @@ function pictures(field) {
   return out.length ? h("div", {class: "images"}, out) : null;
 }
 
+const PLANES = [[255, 255, 255], [250, 90, 70], [80, 160, 255], [90, 210, 110], [245, 200, 60], [190, 110, 240], [60, 210, 210], [250, 140, 190]];
+
+// A part of the colour of a pixel: the last plane that is set there has it.
+function coloured(count, at, part) {
+  for (let p = count - 1; p >= 0; p--) if (at(p) > 0) return PLANES[p % PLANES.length][part];
+  return 0;
+}
+
 function picture(field, kind, k, plane) {
   const canvas = h("canvas", {class: "image", width: kind.w, height: kind.h, role: "img", "aria-label": `${field.name} ${k}`});
   const context = canvas.getContext("2d"), image = context.createImageData(kind.w, kind.h), base = k * kind.size;
+  const at = (y, x, c) => field.values[base + kind.at(y, x, c)] * kind.scale;
   for (let y = 0; y < kind.h; y++)
     for (let x = 0; x < kind.w; x++) {
       const to = 4 * (y * kind.w + x);
-      for (let c = 0; c < 3; c++) image.data[to + c] = field.values[base + kind.at(y, x, plane === null ? c : plane)];
+      for (let c = 0; c < 3; c++) image.data[to + c] = kind.planes ? coloured(kind.c, (p) => at(y, x, p), c) : at(y, x, plane === null ? c : plane);
       image.data[to + 3] = 255;
     }
   context.putImageData(image, 0, 0);
@@ -135,7 +149,7 @@ function curve(field) {
   if (!(steps > 2) || field.shape.length > 2 || field.values.length < steps * width) return null;
   const series = Array.from({length: Math.min(width, 4)}, (_, k) => ({name: width > 1 ? `[${k}]` : field.name,
     points: Array.from({length: steps}, (_unused, i) => [i, Number(field.values[i * width + k])])}));
-  return lines(series, {title: field.name, xName: "step"});
+  return lines(series, {title: field.name, xName: field.shape.length > 1 ? "step" : "index"});
 }
 
 function numbers(field) {
@@ -143,5 +157,3 @@ function numbers(field) {
   return h("details", {open: field.values.length <= 16}, h("summary", {}, `${exact(field.values.length)} numbers`),
     h("pre", {tabindex: "0"}, text + (field.values.length > 256 ? " ..." : "")));
 }
-
-export {s};

@@ -63,9 +63,9 @@ function some(list) {
 
 // p50 and p99 of some kinds in one chart.
 export function latencyChart(store, names, title) {
-  const parts = names.map((name) => [name, windows(store, name, store.end - store.span)]).filter(([, list]) => some(list));
+  const parts = names.map((name) => [name, windows(store, name, store.axis.window[0])]).filter(([, list]) => some(list));
   return lines(parts.flatMap(([name, list]) => [["p50", 0.5], ["p99", 0.99]].map(([word, share]) =>
-    ({name: `${name} ${word}`, points: series(list, share)}))), {title, xTime: true, log: true, format: duration});
+    ({name: `${name} ${word}`, points: series(list, share)}))), {title, ...store.axis, log: true, format: duration});
 }
 
 function sum(list) {
@@ -83,13 +83,13 @@ function histogram(list, name) {
 export function latencyParts(store, page) {
   page.histogramsOpen ||= new Set();
   const parts = KINDS.map(([name, text]) => {
-    const list = windows(store, name, store.end - store.span);
+    const list = windows(store, name, store.axis.window[0]);
     if (!some(list)) return null;
     const open = page.histogramsOpen.has(name), counts = sum(list);
     const toggle = () => { if (open) page.histogramsOpen.delete(name); else page.histogramsOpen.add(name); page.redraw(); };
     return h("div", {class: "latency"}, h("h3", {}, name), h("p", {class: "soft small"}, `${text}; ${exact(total(counts))} in this time`),
       lines([{name: "p50", points: series(list, 0.5)}, {name: "p99", points: series(list, 0.99)}],
-        {title: `Latency: ${name}`, xTime: true, log: true, format: duration}),
+        {title: `Latency: ${name}`, ...store.axis, log: true, format: duration}),
       h("button", {type: "button", class: "small", "aria-expanded": String(open), onclick: toggle}, `Histogram of ${name}`), open ? histogram(list, name) : null);
   }).filter(Boolean);
   return parts.length ? [h("p", {class: "soft small"}, "Half took no longer than p50, 99 of 100 no longer than p99."), h("div", {class: "two"}, parts)] : h("p", {class: "empty"}, "Nothing was inserted, sampled or updated in this time.");

@@ -1,24 +1,25 @@
 // The report of a run that is over, or of a profile: what report.json says, and the charts of the whole run.
-import {ANSWERS, ask, bytes, duration, exact, h, known, number, percent, plural} from "./util.js";
-import {card, facts, grid, learningCharts, wide} from "./views.js";
+import {ANSWERS, ask, bytes, cores, duration, exact, h, known, number, percent, plural} from "./util.js";
+import {card, chartOptions, facts, grid, learningCharts, wide} from "./views.js";
 import {lines} from "./chart.js";
 
 const FAR_OFF = 0.2; // of the prediction
 
 export async function loadReport(page, store) {
   if (!ANSWERS && !store.over) { page.report = page.curves = null; return; } // it would be that of an earlier leg
-  if (!page.report && (page.report = await ask("api/report").catch(() => null))) page.curves = null;
-  page.curves ||= store.state?.run ? await ask("api/run").catch(() => null) : null;
+  if (page.report) return;
+  page.curves = store.state?.run ? await ask("api/run").catch(() => page.curves) : null;
+  page.report = await ask("api/report").catch(() => null); // the last question: then the launcher of a run that ended may go
 }
 
 export function report(store, page) {
   const data = page.report, run = store.state.run;
   if (!data) return h("p", {class: "empty"}, "There is no report yet: it is written when the run ends.");
-  return h("div", {class: "cards"},
-    data.summary ? [summary(data), compared(data), run ? learningCharts(run, page.curves) : null, timeCharts(store, data)] : null,
+  return h("div", {}, run && data.summary ? chartOptions(page) : null, h("div", {class: "cards"},
+    data.summary ? [summary(data), compared(data), run ? learningCharts(run, page.curves, page) : null, timeCharts(store, data)] : null,
     plan(data.plan), profile(data.plan?.input), hosts(data.hosts || []), events(data),
     data.command ? wide("Once more", h("pre", {}, data.command)) : null,
-    ANSWERS && data.files ? h("footer", {class: "row"}, ["report.json", ...data.files].map((file) => h("a", {href: file}, file))) : null);
+    ANSWERS && data.files ? h("footer", {class: "row"}, ["report.json", ...data.files].map((file) => h("a", {href: file}, file))) : null));
 }
 
 function summary(data) {
@@ -28,7 +29,7 @@ function summary(data) {
     ["cause", data.phase === "failed" ? data.reason : ""],
     ["processes", `${plural(data.actors_wanted, "actor")} and ${plural(data.learners_wanted, "learner")}`],
     ["broker", data.shards > 1 ? `${data.shards} shards${data.shards_reason ? `: ${data.shards_reason}` : ""}` : ""],
-    ["at most", `${bytes(data.peak_memory)} and ${number(data.peak_cpu)} cores`],
+    ["at most", `${bytes(data.peak_memory)} and ${cores(data.peak_cpu)} cores`],
     ["environment steps", `${exact(data.steps)}, ${mean(data.steps)}`], ["learner steps", `${exact(data.learner_steps)}, ${mean(data.learner_steps)}`],
     ["legs", data.legs > 1 ? String(data.legs) : ""]]));
 }
@@ -114,7 +115,7 @@ function profile(input) {
 function hosts(list) {
   return list.length ? wide("Hosts", grid([{name: "host", of: (one) => one.name}, {name: "actors", of: (one) => exact(one.actors_wanted), n: true},
     {name: "learners", of: (one) => exact(one.learners_wanted), n: true},
-    {name: "cores used", of: (one) => (known(one.mean_cpu) ? `${number(one.mean_cpu)} of ${number(one.cores)}` : "–"), n: true},
+    {name: "cores used", of: (one) => (known(one.mean_cpu) ? `${cores(one.mean_cpu)} of ${number(one.cores)}` : "–"), n: true},
     {name: "lost", of: (one) => (one.losses ? h("span", {class: "badge bad"}, `${plural(one.losses, "time")}, ${duration(one.lost_s)}`)
       : known(one.mean_cpu) ? "never" : h("span", {class: "badge bad"}, "never there"))}, {name: "processor", of: (one) => one.model, narrow: true}], list, "Hosts")) : null;
 }

@@ -51,6 +51,7 @@ export class Store {
     this.lostSince = 0;
     this.listeners = [];
     this.backfilled = false;
+    this.span = 300; // seconds that charts show
   }
 
   listen(listener) {
@@ -74,8 +75,10 @@ export class Store {
       this.take(state);
       if (!this.backfilled && state.run) await this.backfill();
     } catch (error) {
-      if (!this.lost) this.lostSince = Date.now();
-      this.lost = error;
+      if (!this.over) { // the launcher has ended with its run: what is shown is the end
+        if (!this.lost) this.lostSince = Date.now();
+        this.lost = error;
+      }
     }
     for (const listener of this.listeners) listener(this);
   }
@@ -102,6 +105,12 @@ export class Store {
   // The right end of charts, in seconds since 1970.
   get end() {
     return this.over ? this.state.run.unix_s : this.state.unix_s;
+  }
+
+  // The time that all charts over time show, as an option of theirs.
+  get axis() {
+    const from = Math.max(this.end - this.span, this.history.first);
+    return {window: [Math.min(from, this.end - 10), this.end], over: this.over};
   }
 
   take(state) {

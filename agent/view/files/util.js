@@ -12,7 +12,7 @@ export function s(tag, attrs, ...children) {
 
 function fill(element, attrs, children) {
   for (const [name, value] of Object.entries(attrs || {})) {
-    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    if (name.startsWith("on")) element[name] = value;
     else if (value === true) element.setAttribute(name, "");
     else if (value !== false && value != null) element.setAttribute(name, value);
   }
@@ -62,6 +62,11 @@ export function duration(seconds) {
   return hours ? `${hours} h ${minutes} min` : `${minutes} min ${whole % 60} s`;
 }
 
+// Processors: hundredths are as much as anybody can see.
+export function cores(value) {
+  return known(value) ? value.toFixed(value < 10 ? 2 : 1) : "–";
+}
+
 // Less than a tenth of a percent is nothing.
 export function percent(share) {
   return known(share) ? `${Math.abs(share) < 0.001 ? 0 : number(100 * share, 2)}%` : "–";
@@ -73,12 +78,12 @@ export class Refused extends Error {
 
 // The token comes with the address of the page once, and stays in this tab.
 const params = new URLSearchParams(location.search);
-// The name of another run than the page's own, which the list of runs has opened.
-export const OTHER = params.get("run") || "";
 if (params.get("token")) {
   sessionStorage.setItem("token", params.get("token"));
-  history.replaceState(null, "", location.pathname + (OTHER ? `?run=${encodeURIComponent(OTHER)}` : "") + location.hash);
+  history.replaceState(null, "", location.pathname + location.hash);
 }
+// Where the server begins: the page of a run is at 1/NAME/ below it.
+export const ROOT = location.pathname.replace(/\d+\/[^/]+\/$/, "");
 
 // The page in one file, without a server: the answers lie in it.
 export const ANSWERS = JSON.parse(document.getElementById("answers")?.textContent || "null");
@@ -89,8 +94,6 @@ export async function ask(path, options = {}) {
     throw new Refused(404, "This file does not have it: replay-launch open shows the run's folder.");
   }
   const token = sessionStorage.getItem("token");
-  if (OTHER && /^api\/(state|history|log|run|report)(\?|$)/.test(path) && !/[?&]run=/.test(path))
-    path += `${path.includes("?") ? "&" : "?"}run=${encodeURIComponent(OTHER)}`;
   const headers = {...(token ? {Authorization: `Bearer ${token}`} : {}), ...(options.headers || {})};
   const reply = await fetch(path, {...options, headers, cache: "no-store", signal: AbortSignal.timeout(8000)});
   const text = await reply.text();
@@ -100,9 +103,47 @@ export async function ask(path, options = {}) {
   return body;
 }
 
-// Replaces the children of an element only where they changed, so that focus and selection stay.
+const nodes = (children) => children.flat(Infinity).filter((child) => child != null && child !== false)
+  .map((child) => (child instanceof Node ? child : document.createTextNode(child)));
+
+// Replaces the children of an element.
 export function show(parent, ...children) {
-  parent.replaceChildren(...children.flat(Infinity).filter((child) => child != null && child !== false));
+  parent.replaceChildren(...nodes(children));
+}
+
+// Makes the children of an element like fresh ones and changes only what differs: focus, selected text, clicks under way, scroll
+// positions and open details stay.
+export function update(parent, ...children) {
+  const fresh = nodes(children);
+  fresh.forEach((node, i) => (parent.childNodes[i] ? become(parent.childNodes[i], node) : parent.append(node)));
+  while (parent.childNodes.length > fresh.length) parent.lastChild.remove();
+}
+
+const HANDLERS = ["onclick", "onchange", "oninput", "onsubmit", "ontoggle"];
+
+function become(old, fresh) {
+  if (old === fresh) return;
+  if (old.nodeType === Node.TEXT_NODE && fresh.nodeType === Node.TEXT_NODE) {
+    if (old.data !== fresh.data && !isSelected(old)) old.data = fresh.data;
+    return;
+  }
+  // An element that is `kept` belongs to somebody who changes it, and a canvas has no other content than its pixels.
+  if (old.nodeName !== fresh.nodeName || old.kept || fresh.kept || fresh.nodeName === "CANVAS" || old.dataset?.key !== fresh.dataset?.key) {
+    old.replaceWith(fresh);
+    return;
+  }
+  for (const name of HANDLERS) if (old[name] !== fresh[name]) old[name] = fresh[name];
+  if (fresh.spec) { old.spec = fresh.spec; return; } // a chart, which draws itself
+  for (const {name} of [...old.attributes]) if (!fresh.hasAttribute(name) && name !== "open") old.removeAttribute(name);
+  for (const {name, value} of fresh.attributes) if (old.getAttribute(name) !== value) old.setAttribute(name, value);
+  if (old.checked !== fresh.checked) old.checked = fresh.checked;
+  update(old, ...fresh.childNodes);
+  if (old.value !== fresh.value && document.activeElement !== old) old.value = fresh.value;
+}
+
+function isSelected(node) {
+  const selection = getSelection();
+  return !selection.isCollapsed && selection.containsNode(node, true);
 }
 
 export function plural(count, word) {

@@ -1,5 +1,5 @@
 // The views of a live or finished run. Each is a function (store, page) -> elements; it is called after every look.
-import {h, ask, bytes, duration, exact, known, number, percent, show} from "./util.js";
+import {ANSWERS, h, ask, bytes, cores, duration, exact, known, number, percent, plural} from "./util.js";
 import {bars, lines, meter} from "./chart.js";
 import {flow} from "./flow.js";
 import {latencyChart, latencyParts, within} from "./latency.js";
@@ -27,11 +27,8 @@ function badge(text, good) {
   return h("span", {class: `badge ${good ? "good" : "bad"}`}, `${good ? "✓" : "✕"} ${text}`);
 }
 
-function span(store) {
-  return store.end - store.span;
-}
 function over(store, field) {
-  return store.history.since(span(store)).map((point) => [point.t, field(point)]);
+  return store.history.since(store.axis.window[0]).map((point) => [point.t, field(point)]);
 }
 function mainTable(state) {
   const list = state.broker?.tables || [];
@@ -67,15 +64,15 @@ export function now(store) {
   const rates = table ? ratesOf(store, table.name) : {inserts: run?.inserts_rate, samples: run?.samples_rate, updates: NaN};
   return h("div", {class: "cards"},
     store.over ? null : h("section", {class: "card wide"}, flow(state, table, rates)),
-    card("Throughput", lines([{name: "samples/s", points: over(store, (p) => p.samples)}, {name: "inserts/s", points: over(store, (p) => p.inserts)}],
-      {title: "Throughput", xTime: true, over: store.over, zero: true})),
+    card("Throughput", lines([{name: "samples/s", points: over(store, (p) => p.samples)}, {name: "inserts/s", points: over(store, (p) => p.inserts), second: true}],
+      {title: "Throughput", ...store.axis, zero: true})),
     state.broker ? card("Latency", latencyChart(store, ["insert", "sample"], "Latency of inserts and samples")) : null,
     table ? card(`Ratio of ${table.name}`, h("p", {class: "number"}, number(rates.samples / rates.inserts), h("span", {class: "soft small"},
       hasRatio(table.limiter) ? ` samples per insert, target ${number(table.limiter.samples_per_insert)}` : " samples per insert")),
       cursorMeter(table), lines([{name: "samples per insert", points: ratio(store, table.name)}],
-        {title: "Samples per insert", xTime: true, lines: hasRatio(table.limiter) ? [{name: "target", y: table.limiter.samples_per_insert}] : []})) : null,
+        {title: "Samples per insert", ...store.axis, lines: hasRatio(table.limiter) ? [{name: "target", y: table.limiter.samples_per_insert}] : []})) : null,
     run ? card("Who waits", lines([{name: "actors", points: over(store, (p) => p.actorIdle)}, {name: "learners", points: over(store, (p) => p.learnerIdle)}],
-      {title: "Share of the time for which processes wait", xTime: true, over: store.over, zero: true, format: percent}),
+      {title: "Share of the time for which processes wait", ...store.axis, zero: true, format: percent}),
       store.over ? null : facts([["actors wait", causes(run, "actor")], ["learners wait", causes(run, "learner")], ["now", run.waits || "nobody waits"]])) : null,
     run ? progress(state, store.over) : null,
     waitsCard(state));
@@ -96,7 +93,7 @@ function progress(state, over) {
     ["environment steps", `${exact(run.steps)}${run.stop_steps ? ` of ${exact(run.stop_steps)}` : ""} (${number(run.steps_rate)}/s)`],
     ["learner steps", `${exact(run.learner_steps)} (${number(run.updates_rate)}/s)`],
     ["return", known(run.value) ? `${number(run.value)}, best ${number(run.best)}${known(run.stop_value) ? `, target ${number(run.stop_value)}` : ""}` : "no evaluation yet"],
-    ["processors", over ? "" : `${number(run.cpu)} of ${number(run.cores)}${run.others > 0 ? `; other programs take ${number(run.others)}` : ""}`],
+    ["processors", over ? "" : `${cores(run.cpu)} of ${number(run.cores)}${run.others >= 0.05 ? `; other programs take ${cores(run.others)}` : ""}`],
     ["memory", over ? "" : `${bytes(run.memory)}${run.memory_limit ? ` of ${bytes(run.memory_limit)}` : ""}`],
     ["last event", run.event ? `${run.event} (${duration(state.unix_s - run.event_unix_s)} ago)` : ""],
   ]));
@@ -129,9 +126,9 @@ export function tables(store, page) {
         ["waiting", `${table.waiting_inserts} inserts, ${table.waiting_samplers} samplers`],
         ["inserts wait", limiter.inserts_wait], ["samples wait", limiter.samples_wait]]), cursorMeter(table)),
       h("div", {}, h("h3", {}, "Rates"), lines([{name: "samples/s", points: over(store, (p) => p.tables?.[table.name]?.samples)},
-        {name: "inserts/s", points: over(store, (p) => p.tables?.[table.name]?.inserts)}], {title: `Rates of ${table.name}`, xTime: true, zero: true})),
+        {name: "inserts/s", points: over(store, (p) => p.tables?.[table.name]?.inserts), second: true}], {title: `Rates of ${table.name}`, ...store.axis, zero: true})),
       h("div", {}, h("h3", {}, "Cursor between its bounds"), lines([{name: "cursor", points: over(store, (p) => p.tables?.[table.name]?.cursor)}],
-        {title: `Cursor of ${table.name}`, xTime: true, lines: bounded ? [{name: "inserts wait", y: limiter.max_diff}, {name: "samples wait", y: limiter.min_diff}] : []})),
+        {title: `Cursor of ${table.name}`, ...store.axis, lines: bounded ? [{name: "inserts wait", y: limiter.max_diff}, {name: "samples wait", y: limiter.min_diff}] : []})),
       h("div", {}, h("h3", {}, state.broker.tables.length > 1 ? "Latency, over all tables" : "Latency"), latencyChart(store, ["insert", "sample"], "Latency of inserts and samples")),
       detail ? [h("div", {}, h("h3", {}, `Priorities of ${exact(detail.items)} items`), bars(named(detail.priorities, number), {title: `Priorities in ${table.name}`})),
         h("div", {}, h("h3", {}, `Ages of ${exact(detail.items)} items`), bars(named(detail.ages, duration), {title: `Ages of items in ${table.name}`}))] : null));
@@ -155,31 +152,46 @@ export async function loadHistograms(page, store) {
 export function learning(store, page) {
   const run = store.state.run;
   if (!run) return h("p", {class: "empty"}, "This page shows a broker alone. A broker knows no returns: the page of a run shows them (replay-launch open).");
-  return h("div", {class: "cards"}, learningCharts(run, page.curves),
+  return h("div", {}, chartOptions(page), h("div", {class: "cards"}, learningCharts(run, page.curves, page),
     card("Evaluations", facts([["newest", number(run.value)], ["best", number(run.best)], ["target", known(run.stop_value) ? number(run.stop_value) : "none"],
       ["evaluations", exact(run.n_values)], ["return of the actors, with exploration", number(run.actor_value)]])),
-    store.over ? null : planCard(run));
+    store.over ? null : planCard(run)));
 }
 
+const AXES = [["environment_steps", "environment steps"], ["learner_steps", "learner steps"], ["time", "seconds"]];
+
+// What charts of learning are drawn over, and how smooth: for all of them, and kept for the next visit.
+export function chartOptions(page) {
+  page.x ||= localStorage.getItem("x") || AXES[0][0];
+  page.smooth ??= Number(localStorage.getItem("smooth")) || 0;
+  const set = (name, value) => { page[name] = value; localStorage.setItem(name, value); page.redraw(); };
+  return h("div", {class: "row small spans"}, h("label", {}, "Over ", h("select", {onchange: (event) => set("x", event.target.value)},
+    AXES.map(([value, name]) => h("option", {value, selected: value === page.x}, name)))),
+  h("label", {}, "Smoothing ", h("input", {type: "range", min: "0", max: "0.99", step: "0.01", value: String(page.smooth), oninput: (event) => set("smooth", Number(event.target.value))})),
+  h("span", {class: "soft"}, page.smooth ? `${page.smooth}` : "off"));
+}
+
+export const axisName = (page) => AXES.find(([value]) => value === page.x)?.[1] || AXES[0][1];
+
 // [[x, y]] of two columns.
-function pairs(columns, x, y) {
+export function pairs(columns, x, y) {
   return (columns?.[y] || []).map((value, i) => [columns[x]?.[i], value]);
 }
 
 // Returns, losses and values: the same for a run that goes on and for its report. curves: what api/run answers.
-export function learningCharts(run, curves) {
-  const who = curves?.evaluated === false ? "mean return of the actors, who explore" : "mean return of an evaluation", learned = curves?.learning || {};
-  const target = known(run.stop_value) ? [{name: "target", y: run.stop_value}] : [];
-  const returns = (title, x, xName) => card(title, lines([{name: "return", points: pairs(curves?.curve, x, "return")}],
-    {title, lines: target, dots: (curves?.curve?.return || []).length < 80, xName, yName: who}));
-  const reports = (title, columns) => {
-    const some = columns.filter(([name]) => learned[name]);
-    return some.length ? card(title, lines(some.map(([column, name]) => ({name, points: pairs(learned, "learner_steps", column)})), {title, xName: "learner steps"})) : null;
+export function learningCharts(run, curves, page) {
+  const who = curves?.evaluated === false ? "mean return of the actors, who explore" : "mean return of an evaluation";
+  const chart = (title, part, columns, options = {}) => {
+    const some = columns.filter(([column]) => curves?.[part]?.[column]);
+    return some.length || options.always ? card(title, lines(some.map(([column, name]) => ({name, points: pairs(curves[part], page.x, column)})),
+      {title, xName: axisName(page), smooth: page.smooth, ...options})) : null;
   };
-  return [returns("Return against steps", "environment_steps", "environment steps"), returns("Return against time", "time", "seconds"),
-    reports("Loss", [["loss", "loss"], ["policy_loss", "of the policy"], ["value_loss", "of the values"]]),
-    reports("Value: mean Q of the batches", [["q", "Q"]]), reports("Entropy of the policy", [["entropy", "entropy"]]),
-    reports("Accuracy of the policy", [["accuracy", "accuracy"]])];
+  return [chart("Return", "curve", [["return", "return"]], {always: true, yName: who, lines: [{name: "target", y: run.stop_value}], dots: (curves?.curve?.return || []).length < 80}),
+    chart("Loss", "learning", [["loss", "loss"], ["policy_loss", "of the policy"], ["value_loss", "of the values"]]),
+    chart("Mean Q", "learning", [["q", "Q"]], {yName: "mean of the batches"}), chart("Norm of the gradient", "learning", [["gradient_norm", "norm"]]),
+    chart("Entropy of the policy", "learning", [["entropy", "entropy"]]), chart("Accuracy of the policy", "learning", [["accuracy", "accuracy"]]),
+    chart("Length of episodes", "acting", [["episode_length", "steps"]], {yName: "mean of the first actor's episodes"}),
+    chart("Exploration", "acting", [["epsilon", "epsilon"]], {yName: "epsilon of the first actor", zero: true})];
 }
 
 function planCard(run) {
@@ -199,16 +211,31 @@ export function processes(store, page) {
   return h("div", {class: "cards"},
     hosts.length ? wide("Hosts", grid([{name: "host", of: (one) => one.name}, {name: "state", of: (one) => badge(one.state, one.ready)},
       {name: "actors", of: (one) => `${one.actors} of ${one.actors_wanted}`, n: true}, {name: "learners", of: (one) => `${one.learners} of ${one.learners_wanted}`, n: true},
-      {name: "processors", of: (one) => `${number(one.cpu)} of ${number(one.cores)}`, n: true}, {name: "memory", of: (one) => bytes(one.memory), n: true, narrow: true},
+      {name: "processors", of: (one) => `${cores(one.cpu)} of ${number(one.cores)}`, n: true}, {name: "memory", of: (one) => bytes(one.memory), n: true, narrow: true},
       {name: "round trip", of: (one) => (known(one.round_trip_ms) ? `${number(one.round_trip_ms)} ms` : "–"), n: true, narrow: true},
       {name: "processor", of: (one) => one.model, narrow: true}], hosts, "Hosts")) : null,
     wide("Processes", grid([{name: "process", of: (one) => h("button", {type: "button", onclick: () => page.openLog(one.name)}, one.name)},
       {name: "state", of: (one) => badge(one.state, fine(one))}, {name: "host", of: (one) => one.host || "here", narrow: true},
-      {name: "restarts", of: (one) => exact(one.restarts), n: true}, {name: "processors", of: (one) => number(one.cpu), n: true},
+      {name: "restarts", of: (one) => exact(one.restarts), n: true, narrow: true}, {name: "processors", of: (one) => cores(one.cpu), n: true},
       {name: "memory", of: (one) => bytes(one.memory), n: true}, {name: "pid", of: (one) => String(one.pid || "–"), n: true, narrow: true}],
     run.processes || [], "Processes")),
-    h("section", {class: "card wide", id: "log"}, h("h2", {}, page.log ? `Last lines of ${page.log}` : "Log"),
-      page.log ? h("pre", {tabindex: "0"}, page.logText || "") : h("p", {class: "soft"}, "Choose a process to read what it printed last.")));
+    log(page));
+}
+
+// The newest lines of a process, at the bottom; while a person reads further up or has selected text, the log stands still.
+function log(page) {
+  if (!page.log) return h("section", {class: "card wide", id: "log"}, h("h2", {}, "Log"), h("p", {class: "soft"}, "Choose a process to read what it printed last."));
+  const wanted = (page.search || "").toLowerCase(), all = (page.logText || "").split("\n"), found = wanted ? all.filter((line) => line.toLowerCase().includes(wanted)) : all;
+  return h("section", {class: "card wide", id: "log"}, h("h2", {}, `Last lines of ${page.log}`),
+    h("div", {class: "row small"}, h("label", {}, "Search ", h("input", {type: "search", value: page.search || "", oninput: (event) => { page.search = event.target.value; page.redraw(); }})),
+      h("label", {}, h("input", {type: "checkbox", checked: page.follow, onchange: (event) => { page.follow = event.target.checked; page.redraw(); }}), " follow"),
+      h("span", {class: "soft"}, wanted ? `${found.length} of ${plural(all.length, "line")}` : "")),
+    h("pre", {tabindex: "0"}, found.join("\n")));
+}
+
+export function followLog(page) {
+  const box = document.querySelector("#log pre");
+  if (box && page.follow && getSelection().isCollapsed) box.scrollTop = box.scrollHeight;
 }
 
 export function broker(store, page) {
@@ -220,12 +247,12 @@ export function broker(store, page) {
   return h("div", {class: "cards"},
     card("Broker", facts([["release", server.release], ["since", duration(server.uptime_ns / 1e9)], ["service", server.service], ["ingest", server.ingest],
       ["memory", `${bytes(server.memory_bytes)} of ${bytes(server.memory_limit)}`], ["chunks", `${exact(server.chunk_count)}, ${bytes(server.chunk_bytes)} (${bytes(server.raw_bytes)} unpacked)`],
-      ["shared memory", server.shared_clients ? `${bytes(server.memory?.shared ?? 0)}, read by ${plural(server.shared_clients, "sampler")}` : "not used"],
+      ["shared memory", server.shared_clients ? `${bytes(server.memory?.shared ?? 0)}, used by ${plural(server.shared_clients, "client")}` : "not used"],
       ["granted to writers", bytes(server.granted_bytes)], ["messages", `${exact(server.messages_in)}, ${exact(server.messages_bad)} bad`],
       ["longest stretch", duration(server.longest_stretch_ns / 1e9)]]),
-      lines([{name: "memory", points: over(store, (p) => p.brokerMemory)}], {title: "Memory of the broker's tables", xTime: true, zero: true, format: bytes}),
+      lines([{name: "memory", points: over(store, (p) => p.brokerMemory)}], {title: "Memory of the broker's tables", ...store.axis, zero: true, format: bytes}),
       changes(state, page)),
-    card("Requests", grid([{name: "request", of: (one) => one.name}, {name: "calls", of: (one) => exact(one.calls) + (one.errors ? `, ${exact(one.errors)} failed` : ""), n: true},
+    h("section", {class: "card double"}, h("h2", {}, "Requests"), grid([{name: "request", of: (one) => one.name}, {name: "calls", of: (one) => exact(one.calls) + (one.errors ? `, ${exact(one.errors)} failed` : ""), n: true},
       {name: "p50", of: (one) => within(one.times, 0.5), n: true}, {name: "p99", of: (one) => within(one.times, 0.99), n: true},
       {name: "work", of: (one) => duration(one.max_ns / 1e9), n: true, narrow: true}], calls, "Requests"),
       h("p", {class: "soft small"}, "Since the broker started, from the request to its reply: half took no longer than p50, 99 of 100 no longer than p99. Work: the longest without waiting.")),
@@ -269,7 +296,7 @@ function changes(state, page) {
     h("button", {type: "button", onclick: () => page.change({action: "checkpoint"}, "Write a checkpoint now?")}, "Checkpoint"),
     names.map((name) => h("button", {type: "button", class: "danger", onclick: () => page.change({action: "reset", table: name}, `Remove all items of ${name}? They are gone then.`)}, `Reset ${name}`)),
     names.map((name) => h("button", {type: "button", onclick: () => page.limiter(name)}, `Limiter of ${name}`)),
-    state.can.stop ? h("button", {type: "button", class: "danger", onclick: () => page.change({action: "stop"}, `End the ${state.can.stop} in order?`)}, `Stop the ${state.can.stop}`) : null));
+    state.can.stop === "broker" ? h("button", {type: "button", class: "danger", onclick: () => page.change({action: "stop"}, "End the broker in order?")}, "Stop the broker") : null));
 }
 
 export async function loadCurves(page, store) {
@@ -285,9 +312,7 @@ export async function loadSessions(page) {
 }
 
 export async function loadLog(page) {
-  if (!page.log) return;
-  const reply = await ask(`api/log?process=${encodeURIComponent(page.log)}&lines=60`).catch((error) => ({text: String(error.message)}));
+  if (!page.log || (page.logText && !page.follow)) return;
+  const reply = await ask(`api/log?process=${encodeURIComponent(page.log)}&lines=400`).catch((error) => ({text: String(error.message)}));
   page.logText = reply.text;
 }
-
-export {show};

@@ -1,7 +1,4 @@
 /* What replay-ctl makes of numbers and names. Its sources are not part of a library: they are compiled in here. */
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "agent/ctl/ctl.c"
 #include "agent/ctl/top.c"

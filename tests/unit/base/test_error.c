@@ -1,8 +1,5 @@
 #include "proto/base/error.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 #include "tests/support/test.h"
 
 TEST(names_and_texts)
@@ -48,7 +45,6 @@ TEST(codes_are_fixed)
 
 TEST(set_and_prefix)
 {
-    rp_error err = {0};
     assert_int_equal(err_set(&err, RP_NOT_FOUND, "no table '%s'", "replay"), RP_NOT_FOUND);
     assert_int_equal(err.status, RP_NOT_FOUND);
     assert_string_equal(err.text, "no table 'replay'");
@@ -63,7 +59,6 @@ TEST(set_and_prefix)
 
 TEST(long_texts_are_cut_between_characters)
 {
-    rp_error err;
     char text[2000];
     memset(text, 'x', sizeof text);
     text[sizeof text - 1] = '\0';

@@ -1,7 +1,6 @@
 /* The comparison that other tests rely on: prose may change, facts may not. */
 
 #include "tests/support/facts.h"
-#include "tests/support/test.h"
 
 TEST(facts)
 {

@@ -1,7 +1,4 @@
 /* JSON text: what is written reads back with another parser. */
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include <json-c/json.h>
 

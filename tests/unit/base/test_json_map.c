@@ -1,7 +1,4 @@
 /* Structs as JSON and back: one table for both directions. */
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include <json-c/json.h>
 

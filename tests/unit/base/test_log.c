@@ -5,16 +5,11 @@
 #include <pthread.h>
 #include <regex.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "proto/base/clock.h"
 #include "tests/support/tempdir.h"
-#include "tests/support/test.h"
 
 static char path[96];
 
@@ -77,7 +72,6 @@ TEST(one_line_stays_one_line, set_up, tear_down)
 
 TEST(open_fails_with_a_reason, set_up, tear_down)
 {
-    rp_error err = {0};
     assert_int_equal(log_open("/nonexistent/log", &err), RP_IO);
     assert_string_equal(err.text, "the log '/nonexistent/log' cannot be opened: No such file or directory");
 }

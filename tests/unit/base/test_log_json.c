@@ -1,14 +1,9 @@
 /* Log lines as JSON objects: types, escapes, lines that are too long, and fields of any bytes. */
 #include <json-c/json.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 #include "proto/base/log.h"
-#include "proto/base/rng.h"
 #include "proto/base/utf8.h"
-#include "tests/support/test.h"
+#include "tests/support/naive.h"
 
 /* Parses a line strictly; fails unless it is one whole object on one line. */
 static json_object *parse(const char *line, size_t size)
@@ -89,8 +84,7 @@ TEST(quoted)
 TEST(any_bytes)
 {
     static const char pieces[] = " ==\"\"\\\\xx01ab_ab \xc3\xa4\xe6\x97\xff\x80.-e\n\t\x1b{}[],:";
-    struct rng rng;
-    rng_seed(&rng, 15);
+    struct rng rng = rng_of(15);
     for (int i = 0; i < 20000; i++) {
         char fields[2048], line[4096];
         size_t n = rng_below(&rng, i % 10 ? 60 : sizeof fields), size = 512 + rng_below(&rng, sizeof line - 512);

@@ -1,10 +1,6 @@
 #include "proto/base/need.h"
 
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include "tests/support/test.h"
 

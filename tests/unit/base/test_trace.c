@@ -2,8 +2,6 @@
 #include "proto/base/trace.h"
 
 #include <pthread.h>
-#include <stdio.h>
-#include <string.h>
 
 #include "tests/support/test.h"
 

@@ -1,4 +1,3 @@
-#include <string.h>
 
 #include "proto/base/utf8.h"
 #include "tests/support/test.h"

@@ -1,10 +1,7 @@
 /* Lines broken between words: nothing is lost, nothing is too wide, and tables stay tables. */
-#include <stdlib.h>
-#include <string.h>
 
 #include "proto/base/format.h"
-#include "proto/base/rng.h"
-#include "tests/support/test.h"
+#include "tests/support/naive.h"
 
 static char *wrap(const char *text, uint32_t columns)
 {
@@ -47,8 +44,7 @@ TEST(frame)
 /* The words come out as they went in, and a line is wider than asked for only if it is one word. */
 TEST(any)
 {
-    struct rng rng;
-    rng_seed(&rng, 3);
+    struct rng rng = rng_of(3);
     for (int round = 0; round < 2000; round++) {
         char text[400];
         size_t n = rng_next(&rng) % (sizeof text - 1);

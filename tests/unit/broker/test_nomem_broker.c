@@ -1,12 +1,8 @@
 /* Every allocation of the broker fails once, and from each on all of them do: whoever asked gets an error, nobody
  * crashes, nothing leaks, and after a retry everything is as if nothing had failed. */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "broker/spill/spill.h"
 #include "tests/support/nomem_peer.h"
-#include "tests/support/test.h"
 #include "tests/support/twin.h"
 
 /* ---- a broker with a writer and a learner ---- */

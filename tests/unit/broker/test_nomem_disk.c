@@ -2,16 +2,11 @@
  * restore, and chunks that are spilled and read back. Whoever asked gets an error, nobody
  * crashes or waits for ever, nothing leaks, and after a retry the tables, and the files, are as if nothing had failed. */
 #include <dirent.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 #include "broker/checkpoint/checkpoint.h"
 #include "broker/journal/stream.h"
 #include "broker/spill/spill.h"
 #include "tests/support/nomem_peer.h"
-#include "tests/support/test.h"
 #include "tests/support/twin.h"
 
 /* ---- a broker with a folder, a writer and a learner ---- */
@@ -283,6 +278,7 @@ static struct twin_folder saved; /* the files of a broker that was killed */
 
 static void start_again(const struct nomem_scene *scene, uint64_t n, enum nomem_mode mode, struct state *out)
 {
+    err = (rp_error){0};
     static struct run run;
     char yaml[2000], problems[1000], more[300];
     memset(&run, 0, sizeof run);
@@ -297,7 +293,6 @@ static void start_again(const struct nomem_scene *scene, uint64_t n, enum nomem_
     log_set_level(LEVEL_OFF);
     run.embed.manual.now_ns = 1000 * NS_PER_S;
     run.embed.context = zmq_ctx_new();
-    rp_error err = {0};
     nomem_arm(n, mode);
     run.embed.broker = broker_new(&run.embed.config, clock_manual(&run.embed.manual), run.embed.context, &err);
     if (!run.embed.broker) {

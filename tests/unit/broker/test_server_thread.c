@@ -1,7 +1,4 @@
 /* The embedded broker: a thread beside its clients, over each of the transports. */
-#include <stdio.h>
-#include <string.h>
-#include <unistd.h>
 #include <zmq.h>
 
 #include "replay/replay.h"
@@ -20,16 +17,12 @@ static void a_writer_and_a_sampler_meet(const char *endpoints)
         "service: %s\ningest: %s\nevents: %s\nlog: {level: off}\ntables: [{name: replay, sampler: {kind: fifo}}]\n",
         service, ingest, events);
     void *context = zmq_ctx_new();
-    rp_error err = {0};
-    rp_server *server = rp_server_start(yaml, context, &err);
-    assert_non_null(server);
+    rp_server *server = must(rp_server_start(yaml, context, &err));
 
     rp_client_options options = {.struct_size = sizeof options, .zmq_context = context};
-    rp_client *client = rp_client_connect(rp_server_endpoint(server), &options, 10000, &err);
-    assert_non_null(client);
+    rp_client *client = must(rp_client_connect(rp_server_endpoint(server), &options, 10000, &err));
     const rp_column column = {.name = "n", .dtype = RP_DTYPE_INT64, .codec = RP_CODEC_AUTO};
-    rp_writer *writer = rp_writer_new(client, &column, 1, NULL, 10000, &err);
-    assert_non_null(writer);
+    rp_writer *writer = must(rp_writer_new(client, &column, 1, NULL, 10000, &err));
     for (int64_t i = 0; i < 1000; i++) {
         const void *values[] = {&i};
         assert_int_equal(rp_writer_append(writer, values, 10000, &err), RP_OK);
@@ -37,8 +30,7 @@ static void a_writer_and_a_sampler_meet(const char *endpoints)
     }
     assert_int_equal(rp_writer_flush(writer, 0, 10000, &err), RP_OK);
 
-    rp_sampler *sampler = rp_sampler_new(client, "replay", NULL, &err);
-    assert_non_null(sampler);
+    rp_sampler *sampler = must(rp_sampler_new(client, "replay", NULL, &err));
     rp_batch *batch = NULL;
     assert_int_equal(rp_sampler_next(sampler, &batch, 10000, &err), RP_OK);
     assert_int_equal(*(const int64_t *)rp_batch_find(batch, "n")->data, 0);
@@ -70,7 +62,6 @@ TEST(over_tcp_at_any_port)
 
 TEST(a_broker_that_cannot_start_says_why)
 {
-    rp_error err = {0};
     assert_null(rp_server_start("service: tcp://256.0.0.1:1\ntables: [{name: replay}]\n", NULL, &err));
     assert_int_not_equal(err.status, RP_OK);
     assert_non_null(strstr(err.text, "256.0.0.1"));

@@ -1,18 +1,11 @@
 /* Checkpoints: what is written in slices, while everything changes, is the state at one instant. */
-#include <stdint.h>
 
 #include <dirent.h>
 #include <fcntl.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 #include "broker/checkpoint/checkpoint.h"
-#include "proto/base/rng.h"
 #include "tests/support/embed.h"
 #include "tests/support/naive.h"
-#include "tests/support/test.h"
 #include "tests/support/testpeer.h"
 #include "tests/support/twin.h"
 
@@ -72,7 +65,6 @@ static void start(bool journal, const char *extra)
     embed_start(&embed, tables, more);
     broker = embed.broker;
     broker->checkpoints->slice = 64;
-    rp_error err = {0};
     Replay__Column column = REPLAY__COLUMN__INIT, *list = &column;
     column.name = (char[]){"x"};
     column.dtype = (char[]){"uint64"};
@@ -103,7 +95,6 @@ static uint32_t below(uint32_t n)
 /* One of a few layouts of a table. */
 static uint32_t layout_of(uint32_t table)
 {
-    rp_error err = {0};
     Replay__Layout wire = REPLAY__LAYOUT__INIT;
     Replay__Field field = REPLAY__FIELD__INIT, *fields = &field;
     field.name = (char[]){"a"};
@@ -111,9 +102,7 @@ static uint32_t layout_of(uint32_t table)
     wire.table = (char *)(uintptr_t)broker->tables.list[table].name;
     wire.n_fields = 1;
     wire.fields = &fields;
-    struct layout *layout = layouts_intern(&broker->layouts, &wire, columns, table, (struct signature){0}, &err);
-    if (!layout)
-        fail_msg("%s", err.text);
+    struct layout *layout = must(layouts_intern(&broker->layouts, &wire, columns, table, (struct signature){0}, &err));
     return layout->id;
 }
 
@@ -148,8 +137,7 @@ static void insert(uint32_t t)
         else
             arrival.span.one = chunk;
     }
-    rp_error err = {0};
-    ok(table_insert(&broker->tables.list[t], &arrival, &err), &err);
+    ok(table_insert(&broker->tables.list[t], &arrival, &err));
 }
 
 static bool any_slot(const struct table *table, uint32_t *slot)
@@ -185,7 +173,7 @@ static void change(void)
     else if (what < 55 && any_slot(table, &slot))
         table_remove(table, slot);
     else if (what < 75 && any_slot(table, &slot))
-        table_update(table, slot, (double)below(20));
+        table_update(table, 1, &slot, &(double){below(20)});
     else if (what < 92)
         sample(table, 1 + below(3));
     else if (what < 96) {
@@ -294,10 +282,10 @@ static int by_place(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-static rp_status check_chunk(void *ctx, uint64_t at, const struct chunk_view *chunk, rp_error *err)
+static rp_status check_chunk(void *ctx, uint64_t at, const struct chunk_view *chunk, rp_error *error)
 {
     (void)ctx;
-    (void)err;
+    (void)error;
     assert_true(n_read < n_wanted);
     assert_int_equal(wanted[n_read].at, at);
     uint64_t data[2];
@@ -312,13 +300,12 @@ static rp_status check_chunk(void *ctx, uint64_t at, const struct chunk_view *ch
 
 static void check_chunks(const struct folder *in)
 {
-    rp_error err = {0};
     uint64_t *places = malloc((n_wanted + 1) * sizeof *places);
     qsort(wanted, n_wanted, sizeof wanted[0], by_place);
     for (uint32_t i = 0; i < n_wanted; i++)
         places[i] = wanted[i].at;
     n_read = 0;
-    ok(chunks_read(in, places, n_wanted, check_chunk, NULL, &err), &err);
+    ok(chunks_read(in, places, n_wanted, check_chunk, NULL, &err));
     assert_int_equal(n_read, n_wanted);
     free(places);
 }

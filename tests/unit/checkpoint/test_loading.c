@@ -1,15 +1,9 @@
 /* What entries of files do, without a broker. Sessions: test_restore.c. */
 #include "broker/checkpoint/loading.h"
 
-#include <stdbool.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "proto/base/rng.h"
 #include "tests/support/diskfile.h"
 #include "tests/support/facts.h"
 #include "tests/support/naive.h"
-#include "tests/support/test.h"
 
 /* Entries on their way, without a file. */
 static struct diskfile feed = {.number = 1, .offset = FILE_HEAD_BYTES, .used = sizeof(struct record_head)};
@@ -17,15 +11,15 @@ static struct diskfile feed = {.number = 1, .offset = FILE_HEAD_BYTES, .used = s
 static enum load_phase phase = LOAD_JOURNAL; /* of what is put */
 
 /* Applies what was put; gives the first status that is not RP_OK. */
-static rp_status run(struct offline *state, rp_error *err)
+static rp_status run(struct offline *state, rp_error *error)
 {
     rp_status status = RP_OK;
     record_seal(feed.record, feed.used, disk_at(1, feed.offset));
     struct entry_reader reader = entry_reader((struct record_view){feed.record, feed.used, disk_at(1, feed.offset)});
     for (struct entry_view entry; status == RP_OK && entry_next(&reader, &entry);) {
-        status = entry_check(&entry, err);
+        status = entry_check(&entry, error);
         if (status == RP_OK)
-            status = offline_apply(state, phase, &entry, err);
+            status = offline_apply(state, phase, &entry, error);
     }
     assert_false(reader.bad);
     feed.used = sizeof(struct record_head);
@@ -34,13 +28,12 @@ static rp_status run(struct offline *state, rp_error *err)
 
 static void sure(struct offline *state)
 {
-    rp_error err = {0};
-    ok(run(state, &err), &err);
+    ok(run(state, &err));
 }
 
 static void refused(struct offline *state, const char *words)
 {
-    rp_error err = {0};
+    err = (rp_error){0};
     assert_int_equal(run(state, &err), RP_BAD_MESSAGE);
     if (!facts_within(err.text, words))
         fail_msg("'%s' instead of '%s'", err.text, words);
@@ -55,6 +48,22 @@ static void begin(struct offline *state, int64_t wall_ns, int64_t clock_ns, uint
     diskfile_layout(&feed, 1, 1, "b");
     sure(state);
 }
+
+static int set_up(void **state)
+{
+    static struct offline off;
+    offline_init(&off);
+    *state = &off;
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    offline_fini(*state);
+    return 0;
+}
+
+#define CASE(name) TEST_WITH(struct offline, off, name, set_up, tear_down)
 
 static void put_insert(uint32_t table, uint32_t slot, uint64_t key, double priority, int64_t insert_ns,
                        uint32_t session, uint64_t number, uint32_t n_chunks)
@@ -95,16 +104,14 @@ static void put_pick(uint32_t table, uint64_t client, uint64_t id, uint32_t slot
     diskfile_put(&feed, ENTRY_PICK, table, &pick, sizeof pick, &picked, sizeof picked);
 }
 
-TEST(items)
+CASE(items)
 {
-    struct offline off;
-    offline_init(&off);
-    begin(&off, 5000, 100, 1);
+    begin(off, 5000, 100, 1);
     diskfile_session(&feed, 3, "actor");
     put_insert(0, 0, 77, 1.5, 110, 3, 1, 1);
     put_insert(0, 1, 78, 2.5, 120, 0, 0, 3);
-    sure(&off);
-    const struct loaded_table *loaded = &off.loading.tables[0];
+    sure(off);
+    const struct loaded_table *loaded = &off->loading.tables[0];
     const struct table *table = loaded->table;
     assert_string_equal(table->name, "a");
     assert_int_equal(table->in.size, 2);
@@ -115,62 +122,56 @@ TEST(items)
     assert_int_equal(offline_places(&table->in.items[1])[2], disk_at(4, 64 + 8 * 80));
     assert_int_equal(offline_places(&table->in.items[0])[0], disk_at(3, 64 + 8 * 77));
     put_insert(0, 1, 79, 1, 130, 0, 0, 1);
-    refused(&off, "taken");
+    refused(off, "taken");
     put_insert(0, 3000, 79, 1, 130, 0, 0, 1);
-    refused(&off, "outside");
+    refused(off, "outside");
     put_slot(ENTRY_REMOVE, 0, 2);
-    refused(&off, "no item");
+    refused(off, "no item");
     put_slot(ENTRY_REMOVE, 2, 0);
-    refused(&off, "not named");
+    refused(off, "not named");
     put_pick(0, 1, 1, 5, 1, 0.5);
-    refused(&off, "no item");
+    refused(off, "no item");
     assert_int_equal(table->in.size, 2);
     put_slot(ENTRY_REMOVE, 0, 1);
     struct entry_priority priority = {.slot = 0, .priority = 9};
     diskfile_put(&feed, ENTRY_PRIORITY, 0, &priority, sizeof priority, NULL, 0);
-    sure(&off);
+    sure(off);
     assert_true(table->in.items[0].priority == 9 && table->stats.updates == 1);
     assert_int_equal(loaded->limiter.deletes, 1);
     assert_int_equal(table->in.items[1].span.n, 0);
     diskfile_put(&feed, ENTRY_RESET, 0, NULL, 0, NULL, 0);
-    sure(&off);
+    sure(off);
     assert_int_equal(table->in.size, 0);
     assert_int_equal(loaded->limiter.inserts + loaded->limiter.deletes, 0);
     assert_int_equal(table->stats.total_inserts, 2);
     assert_int_equal(table->resets, 1);
-    offline_fini(&off);
 }
 
 /* Ids of layouts are used again: items keep what they were inserted with. */
-TEST(layouts)
+CASE(layouts)
 {
-    struct offline off;
-    offline_init(&off);
-    begin(&off, 0, 0, 1);
+    begin(off, 0, 0, 1);
     put_insert(0, 0, 1, 1, 1, 0, 0, 1);
     diskfile_layout(&feed, 0, 0, "other");
     put_insert(0, 1, 2, 1, 2, 0, 0, 1);
     diskfile_layout(&feed, 0, 0, "other");
     put_insert(0, 2, 3, 1, 3, 0, 0, 1);
-    sure(&off);
-    const struct item *items = off.loading.tables[0].table->in.items;
+    sure(off);
+    const struct item *items = off->loading.tables[0].table->in.items;
     assert_int_equal(items[1].span.layout, items[2].span.layout);
     assert_int_not_equal(items[0].span.layout, items[1].span.layout);
-    assert_int_equal(layouts_at(&off.layouts, items[0].span.layout)->refs, 1);
-    assert_int_equal(layouts_at(&off.layouts, items[1].span.layout)->refs, 3);
+    assert_int_equal(layouts_at(&off->layouts, items[0].span.layout)->refs, 1);
+    assert_int_equal(layouts_at(&off->layouts, items[1].span.layout)->refs, 3);
     diskfile_layout(&feed, 0, UINT64_C(1) << 40, "far");
-    refused(&off, "impossible id");
+    refused(off, "impossible id");
     struct entry_named named = {7};
     diskfile_put(&feed, ENTRY_LAYOUT, 0, &named, sizeof named, "\xff\xff\xff", 3);
-    refused(&off, "decoded");
-    offline_fini(&off);
+    refused(off, "decoded");
 }
 
-TEST(picks)
+CASE(picks)
 {
-    struct offline off;
-    offline_init(&off);
-    begin(&off, 0, 0, 1);
+    begin(off, 0, 0, 1);
     put_insert(0, 0, 10, 1, 1, 0, 0, 2);
     put_insert(0, 1, 11, 2, 2, 0, 0, 1);
     put_pick(0, 5, 1, 0, 1, 0.25);
@@ -179,8 +180,8 @@ TEST(picks)
     put_pick(0, 0, 0, 0, 2, 1);
     put_request(ENTRY_ANSWERED, 5, 1, NULL);
     put_pick(0, 5, 2, 0, 3, 1);
-    sure(&off);
-    const struct loading *loading = &off.loading;
+    sure(off);
+    const struct loading *loading = &off->loading;
     assert_int_equal(loading->tables[0].limiter.samples, 4);
     assert_int_equal(loading->tables[0].table->stats.total_samples, 4);
     assert_int_equal(loading->tables[0].table->in.items[0].times_sampled, 3);
@@ -196,45 +197,39 @@ TEST(picks)
     assert_false(loading->newest->kept.info.answered);
     put_request(ENTRY_FORGET, 5, 1, NULL);
     put_request(ENTRY_FORGET, 6, 6, NULL);
-    sure(&off);
+    sure(off);
     assert_int_equal(loading->selections.count, 1);
     assert_int_equal(loading->oldest->kept.info.id, 2);
     assert_ptr_equal(loading->oldest, loading->newest);
-    offline_fini(&off);
 }
 
-TEST(sessions_and_replies)
+CASE(sessions_and_replies)
 {
-    struct offline off;
-    offline_init(&off);
-    begin(&off, 0, 0, 1);
+    begin(off, 0, 0, 1);
     diskfile_session(&feed, 9, "nine");
     diskfile_session(&feed, 4, "four");
     diskfile_session(&feed, 9, "again");
     put_request(ENTRY_REPLY, 1, 7, "frame");
-    sure(&off);
-    assert_int_equal(off.loading.next_ordinal, 10);
-    assert_int_equal(off.loading.sessions.count, 2);
-    assert_int_equal(kept_replies_find(&off.replies, 1, 7)->size, 5);
+    sure(off);
+    assert_int_equal(off->loading.next_ordinal, 10);
+    assert_int_equal(off->loading.sessions.count, 2);
+    assert_int_equal(kept_replies_find(&off->replies, 1, 7)->size, 5);
     struct entry_progress progress = {.session = 4, .n_flows = 1};
     struct entry_flow flow = {.table = 5};
     diskfile_put(&feed, ENTRY_PROGRESS, 0, &progress, sizeof progress, &flow, sizeof flow);
-    refused(&off, "not named");
+    refused(off, "not named");
     struct entry_named ended = {4};
     diskfile_put(&feed, ENTRY_SESSION_END, 0, &ended, sizeof ended, NULL, 0);
     put_insert(0, 0, 1, 1, 1, 4, 3, 1);
-    sure(&off);
-    assert_int_equal(off.loading.sessions.count, 1);
+    sure(off);
+    assert_int_equal(off->loading.sessions.count, 1);
     diskfile_session(&feed, 0, "nobody");
-    refused(&off, "ordinal");
-    offline_fini(&off);
+    refused(off, "ordinal");
 }
 
-TEST(values)
+CASE(values)
 {
-    struct offline off;
-    offline_init(&off);
-    begin(&off, 0, 0, 1);
+    begin(off, 0, 0, 1);
     diskfile_value(&feed, ENTRY_SLOT, "policy", 1, 5, "abc", 3);
     diskfile_value(&feed, ENTRY_SLOT, "policy2", 7, 5, NULL, 0);
     diskfile_value(&feed, ENTRY_SLOT, "policy", 2, 6, "defg", 4);
@@ -244,104 +239,93 @@ TEST(values)
     diskfile_put(&feed, ENTRY_LIMITER, 1, &limiter, sizeof limiter, NULL, 0);
     struct entry_named ordinal = {100};
     diskfile_put(&feed, ENTRY_ORDINAL, 0, &ordinal, sizeof ordinal, NULL, 0);
-    sure(&off);
-    assert_int_equal(off.params.n_slots, 2);
-    assert_int_equal(off.params.slots[0].version, 2);
-    assert_int_equal(zmq_msg_size(&off.params.slots[0].value), 4);
-    assert_memory_equal(zmq_msg_data(&off.params.slots[0].value), "defg", 4);
-    assert_int_equal(off.params.n_counters, 1);
-    assert_int_equal(off.params.counters[0].value, -4);
-    assert_memory_equal(&off.loading.tables[1].limiter, &limiter, sizeof limiter);
-    assert_int_equal(off.loading.next_ordinal, 100);
-    offline_fini(&off);
+    sure(off);
+    assert_int_equal(off->params.n_slots, 2);
+    assert_int_equal(off->params.slots[0].version, 2);
+    assert_int_equal(zmq_msg_size(&off->params.slots[0].value), 4);
+    assert_memory_equal(zmq_msg_data(&off->params.slots[0].value), "defg", 4);
+    assert_int_equal(off->params.n_counters, 1);
+    assert_int_equal(off->params.counters[0].value, -4);
+    assert_memory_equal(&off->loading.tables[1].limiter, &limiter, sizeof limiter);
+    assert_int_equal(off->loading.next_ordinal, 100);
 }
 
 /* Tables are known by their names: indexes are a file's own, and its counters are not news. */
-TEST(files_number_tables_anew)
+CASE(files_number_tables_anew)
 {
-    struct offline off;
-    offline_init(&off);
-    begin(&off, 0, 0, 1);
+    begin(off, 0, 0, 1);
     put_insert(0, 0, 1, 1, 1, 0, 0, 1);
-    sure(&off);
+    sure(off);
     struct entry_table counters = {.limiter = {.min_size = 5, .inserts = 1000}};
     diskfile_start(&feed, 1, 0, 10, 1, 0, 0);
-    sure(&off);
+    sure(off);
     put_slot(ENTRY_REMOVE, 0, 0);
-    refused(&off, "not named");
+    refused(off, "not named");
     diskfile_table(&feed, 0, "new", 8, &counters);
     diskfile_table(&feed, 5, "a", 1000, &counters);
     put_insert(5, 1, 2, 1, 2, 0, 0, 1);
-    rp_error err = {0};
-    assert_int_equal(run(&off, &err), RP_BAD_MESSAGE); /* a layout that was not described */
+    assert_int_equal(run(off, &err), RP_BAD_MESSAGE); /* a layout that was not described */
     diskfile_layout(&feed, 5, 5, "a");
     put_insert(5, 1100, 2, 1, 2, 0, 0, 1);
-    sure(&off);
-    const struct loaded_table *tables = off.loading.tables;
-    assert_int_equal(off.loading.n_tables, 3);
+    sure(off);
+    const struct loaded_table *tables = off->loading.tables;
+    assert_int_equal(off->loading.n_tables, 3);
     assert_string_equal(tables[2].table->name, "new");
     assert_int_equal(tables[2].table->stats.total_inserts, 1000);
     assert_int_equal(tables[0].table->stats.total_inserts, 2);
     assert_int_equal(tables[0].limiter.inserts, 2);
     assert_true(tables[0].limiter.min_size == 5);
     assert_int_equal(tables[0].table->in.size, 2);
-    offline_fini(&off);
 }
 
-TEST(clocks)
+CASE(clocks)
 {
-    struct offline off;
-    offline_init(&off);
-    begin(&off, 1000000, 1000, 1);
+    begin(off, 1000000, 1000, 1);
     put_insert(0, 0, 1, 1, 1500, 0, 0, 1);
     put_insert(0, 1, 2, 1, 2500, 0, 0, 1);
     put_insert(0, 2, 3, 1, 2501, 0, 0, 1);
     diskfile_value(&feed, ENTRY_SLOT, "p", 1, 2400, "x", 1);
-    sure(&off);
+    sure(off);
     /* Another file of the same process: its clock is the same, whatever the wall clock does. */
-    begin(&off, 7000000, 2600, 1);
+    begin(off, 7000000, 2600, 1);
     put_insert(0, 3, 4, 1, 2700, 0, 0, 1);
-    sure(&off);
+    sure(off);
     /* A new process with a clock of its own. */
-    begin(&off, 7000500, 10, 2);
+    begin(off, 7000500, 10, 2);
     put_insert(0, 4, 5, 1, 11, 0, 0, 1);
-    sure(&off);
+    sure(off);
     /* All times are in wall time. */
-    const struct item *items = off.loading.tables[0].table->in.items;
+    const struct item *items = off->loading.tables[0].table->in.items;
     const int64_t zero = 1000000 - 1000, next = 7000500 - 10;
     assert_int_equal(items[0].insert_ns, zero + 1500);
     assert_int_equal(items[3].insert_ns, zero + 2700);
     assert_int_equal(items[4].insert_ns, next + 11);
-    assert_int_equal(off.params.slots[0].put_ns, zero + 2400);
+    assert_int_equal(off->params.slots[0].put_ns, zero + 2400);
     /* A process whose wall clock went back by far: nothing lies after its beginning, and the order stays. */
-    begin(&off, 1000, 50000, 3);
+    begin(off, 1000, 50000, 3);
     for (uint32_t i = 0; i < 5; i++)
         assert_int_equal(items[i].insert_ns, 1000 - 4 + i);
-    assert_int_equal(off.params.slots[0].put_ns, 1000);
+    assert_int_equal(off->params.slots[0].put_ns, 1000);
     put_insert(0, 5, 6, 1, 50001, 0, 0, 1);
-    sure(&off);
-    loading_clamp(&off.loading, 500);
+    sure(off);
+    loading_clamp(&off->loading, 500);
     for (uint32_t i = 0; i < 6; i++)
         assert_int_equal(items[i].insert_ns, 500 - 5 + i);
-    offline_fini(&off);
 }
 
 /* Times at the ends of what is possible do no harm. */
-TEST(far_clocks)
+CASE(far_clocks)
 {
     const int64_t far = INT64_C(1) << 62;
-    struct offline off;
-    offline_init(&off);
-    begin(&off, far, -far, 1);
+    begin(off, far, -far, 1);
     put_insert(0, 0, 1, 1, far, 0, 0, 1);
     put_insert(0, 1, 2, 1, -far, 0, 0, 1);
-    sure(&off);
-    begin(&off, -far, far, 2);
-    begin(&off, far, -far, 3);
-    const struct item *items = off.loading.tables[0].table->in.items;
-    loading_clamp(&off.loading, far);
+    sure(off);
+    begin(off, -far, far, 2);
+    begin(off, far, -far, 3);
+    const struct item *items = off->loading.tables[0].table->in.items;
+    loading_clamp(&off->loading, far);
     assert_true(items[0].insert_ns >= items[1].insert_ns);
-    offline_fini(&off);
 }
 
 static void put_selector(uint32_t table, uint32_t which, const char *bytes)
@@ -350,10 +334,8 @@ static void put_selector(uint32_t table, uint32_t which, const char *bytes)
     diskfile_put(&feed, ENTRY_SELECTOR, table, &body, sizeof body, bytes, strlen(bytes));
 }
 
-TEST(selectors_are_exact_until_a_change)
+CASE(selectors_are_exact_until_a_change)
 {
-    struct offline off;
-    offline_init(&off);
     phase = LOAD_CHECKPOINT;
     diskfile_start(&feed, 1, 0, 0, 0, 0, 0);
     diskfile_checkpoint(&feed, 0, 0);
@@ -364,16 +346,15 @@ TEST(selectors_are_exact_until_a_change)
     put_selector(0, 1, "remover");
     put_selector(1, 0, "other");
     diskfile_finish(&feed, 0);
-    sure(&off);
+    sure(off);
     phase = LOAD_JOURNAL;
-    assert_false(off.loading.changed);
-    assert_memory_equal(off.loading.tables[0].selector[1], "remover", 7);
-    begin(&off, 0, 0, 1);
-    assert_false(off.loading.changed);
+    assert_false(off->loading.changed);
+    assert_memory_equal(off->loading.tables[0].selector[1], "remover", 7);
+    begin(off, 0, 0, 1);
+    assert_false(off->loading.changed);
     put_insert(0, 0, 1, 1, 1, 0, 0, 1);
-    sure(&off);
-    assert_true(off.loading.changed);
-    offline_fini(&off);
+    sure(off);
+    assert_true(off->loading.changed);
 }
 
 /* ---- against a model */
@@ -523,8 +504,7 @@ static void model_compare(const struct model *m, const struct loading *loading)
 
 TEST(against_a_model)
 {
-    struct rng rng;
-    rng_seed(&rng, naive_seed("loading"));
+    struct rng rng = naive_rng("loading");
     static struct model m;
     struct offline off;
     offline_init(&off);

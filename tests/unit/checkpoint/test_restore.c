@@ -1,18 +1,11 @@
 /* From files to a broker: the same state, and what differs from the configuration. */
-#include <stdint.h>
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "broker/checkpoint/checkpoint.h"
 #include "broker/checkpoint/loading.h"
 #include "broker/checkpoint/restore.h"
 #include "broker/disk/folder.h"
 #include "broker/journal/stream.h"
-#include "proto/base/rng.h"
 #include "tests/support/naive.h"
-#include "tests/support/test.h"
 #include "tests/support/world.h"
 
 /* Selectors without chance give the same items in the same order; extensions know the items. */
@@ -226,7 +219,7 @@ TEST(tables_come_and_go)
     end(&pair);
 }
 
-static struct broker *refused(const struct twin_folder *folder, const char *tables, const char *more, rp_error *err)
+static struct broker *refused(const struct twin_folder *folder, const char *tables, const char *more, rp_error *error)
 {
     char yaml[2048], problems[1024];
     struct broker_config config;
@@ -235,7 +228,7 @@ static struct broker *refused(const struct twin_folder *folder, const char *tabl
              twin_config(folder, more), tables);
     if (!embed_read_config(yaml, &config, problems, sizeof problems))
         fail_msg("%s", problems);
-    struct broker *broker = broker_new(&config, clock_system(), NULL, err);
+    struct broker *broker = broker_new(&config, clock_system(), NULL, error);
     assert_null(broker);
     schema_free(&broker_schema, &config);
     return broker;
@@ -263,7 +256,6 @@ TEST(another_signature_is_refused)
     assert_int_equal(embed_table(&pair.embed, "t")->in.size, 1);
     twin_kill(&pair.embed);
     char other[512];
-    rp_error err = {0};
     snprintf(other, sizeof other, PLAIN, 100, ", signature: {x: [float32, 4]}");
     refused(&pair.folder, other, NULL, &err);
     assert_int_equal(err.status, RP_INVALID_ARGUMENT);
@@ -337,7 +329,6 @@ TEST(starting_from_nothing_or_from_a_number)
 {
     struct pair_of pair;
     char tables[512];
-    rp_error err = {0};
     snprintf(tables, sizeof tables, PLAIN, 100, "");
     begin(&pair, 60);
     refused(&pair.folder, tables, "checkpoint: {load: 12}\n", &err);
@@ -427,8 +418,7 @@ TEST(keys_go_on_after_a_restart)
 
 TEST(pairs_are_sorted_and_equal_ones_stay_in_order)
 {
-    struct rng rng;
-    rng_seed(&rng, naive_seed(__func__));
+    struct rng rng = naive_rng(__func__);
     for (uint32_t round = 0; round < 200; round++) {
         uint64_t n = rng_next(&rng) % 300, bits = rng_next(&rng) % 64;
         struct pair *pairs = calloc(n + 1, sizeof *pairs);

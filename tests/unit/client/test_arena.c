@@ -1,16 +1,12 @@
 /* What a broker says about its memory is checked before it is mapped. */
 #include <errno.h>
 #include <fcntl.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/inotify.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "agent/client/conn/arena.h"
 #include "tests/support/tempdir.h"
-#include "tests/support/test.h"
 
 #define SIZE 8192u
 #define NONCE UINT64_C(0x1122334455667788)

@@ -1,9 +1,5 @@
 /* Batches decoded from replies: against a naive model over random streams, layouts and items; against damage;
  * weights. */
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
 #include "agent/client/sampler/batch.h"
@@ -12,7 +8,7 @@
 #include "proto/wire/codec.h"
 #include "proto/wire/pb.h"
 #include "replay.pb-c.h"
-#include "tests/support/fixture.h"
+#include "tests/support/test.h"
 
 #define MAX_COLUMNS 6u
 #define MAX_FIELDS 8u
@@ -69,12 +65,14 @@ struct reply {
     size_t arena_size;
     uint64_t place[MAX_CHUNKS], stamp[MAX_CHUNKS];
     uint32_t n_places;
+    uint64_t packed_at[3]; /* place, stamp and bytes */
+    bool packed_there;
 };
 
-static rp_status decode_reply(struct batch_decoder *decoder, const struct reply *r, rp_batch **batch, rp_error *err)
+static rp_status decode_reply(struct batch_decoder *decoder, const struct reply *r, rp_batch **batch, rp_error *error)
 {
     struct batch_reply reply = {&r->view, r->outer.text, r->list, r->n_frames, r->arena, r->arena_size};
-    return batch_decode(decoder, &reply, batch, err);
+    return batch_decode(decoder, &reply, batch, error);
 }
 
 static uint64_t seed_of_run(void)
@@ -254,7 +252,10 @@ static void model_init(struct model *m, uint64_t seed)
 
 static void shared_model(struct model *m, uint64_t seed)
 {
-    model_init(m, seed);
+    if (seed % 2)
+        model_init(m, seed);
+    else
+        regular_model(m, seed);
     m->shared = true;
 }
 
@@ -385,10 +386,22 @@ static void encode_items(struct model *m, struct arrays *a)
     }
 }
 
-/* Moves the last frames to the broker's memory, the last one first. */
-static void share_frames(struct model *m, struct reply *r, uint32_t n)
+static void share_frame(struct reply *r, struct text *frame, uint64_t place, uint64_t stamp)
+{
+    memcpy(r->arena + place - 64, &stamp, 8);
+    memcpy(r->arena + place, frame->data, frame->size);
+    text_fini(frame);
+}
+
+/* Moves the last frames to the broker's memory, the last one first, and that of the packed chunks. */
+static void share_frames(struct model *m, struct reply *r, uint32_t n, bool packed)
 {
     size_t size = 64;
+    r->packed_there = packed;
+    if (packed) {
+        memcpy(r->packed_at, (uint64_t[]){size + 64, rng_next(&m->rng), r->frames[0].size}, sizeof r->packed_at);
+        size += 64 + (r->frames[0].size + 63) / 64 * 64;
+    }
     r->n_places = n;
     r->n_frames -= n;
     for (uint32_t k = n; k > 0; k--) {
@@ -399,12 +412,20 @@ static void share_frames(struct model *m, struct reply *r, uint32_t n)
     r->arena_size = size;
     r->arena = aligned_alloc(64, size);
     memset(r->arena, 0, size);
-    for (uint32_t k = 0; k < n; k++) {
-        struct text *frame = &r->frames[r->n_frames + k];
-        memcpy(r->arena + r->place[k] - 64, &r->stamp[k], 8);
-        memcpy(r->arena + r->place[k], frame->data, frame->size);
-        text_fini(frame);
+    for (uint32_t k = 0; k < n; k++)
+        share_frame(r, &r->frames[r->n_frames + k], r->place[k], r->stamp[k]);
+    if (packed) {
+        share_frame(r, &r->frames[0], r->packed_at[0], r->packed_at[1]);
+        memmove(r->frames, r->frames + 1, --r->n_frames * sizeof r->frames[0]);
     }
+}
+
+/* Returns where the reply says k-th that data is, and gives the stamp of that data. */
+static uint8_t *place_of(struct reply *r, uint32_t k, uint64_t *stamp)
+{
+    *stamp = k < r->n_places ? r->stamp[k] : r->packed_at[1];
+    const struct pb_array *array = k < r->n_places ? &r->view.place : &r->view.packed_at;
+    return (uint8_t *)(uintptr_t)array->data + (k < r->n_places ? (size_t)k * 8 : 0);
 }
 
 static void encode_reply(struct model *m, struct reply *r)
@@ -412,7 +433,7 @@ static void encode_reply(struct model *m, struct reply *r)
     memset(r, 0, sizeof *r);
     struct arrays *a = calloc(1, sizeof *a);
     encode_items(m, a);
-    uint32_t packed = m->regular ? a->n_chunks : below(m, a->n_chunks + !m->shared);
+    uint32_t packed = m->regular ? a->n_chunks : below(m, a->n_chunks + 1);
     for (uint32_t k = 0; k < a->n_chunks; k++) {
         uint32_t c = 0;
         while (a->index[c] != k)
@@ -426,13 +447,15 @@ static void encode_reply(struct model *m, struct reply *r)
         }
     }
     if (m->shared)
-        share_frames(m, r, 1 + below(m, a->n_chunks - packed));
+        share_frames(m, r, packed < a->n_chunks ? 1 + below(m, a->n_chunks - packed) : 0,
+                     packed == a->n_chunks || (packed && below(m, 2)));
     struct text layouts = {0};
     encode_layouts(m, &layouts);
     struct wire_sampled_out out = {.id = 9,
                                    .place = r->place,
                                    .stamp = r->stamp,
                                    .n_places = r->n_places,
+                                   .packed_at = r->packed_there ? r->packed_at : NULL,
                                    .text = "because",
                                    .n_items = m->n_items,
                                    .n_chunks = a->n_chunks,
@@ -470,10 +493,10 @@ static void encode_reply(struct model *m, struct reply *r)
         r->list[i] = (struct batch_frame){r->frames[i].data, r->frames[i].size};
 }
 
-static rp_status reply_read(struct reply *r, rp_error *err)
+static rp_status reply_read(struct reply *r, rp_error *error)
 {
-    rp_status status = wire_read_reply(r->header.data, r->header.size, &r->outer, err);
-    return status == RP_OK ? wire_read_sampled(r->outer.data, r->outer.size, &r->view, err) : status;
+    rp_status status = wire_read_reply(r->header.data, r->header.size, &r->outer, error);
+    return status == RP_OK ? wire_read_sampled(r->outer.data, r->outer.size, &r->view, error) : status;
 }
 
 static void reply_fini(struct reply *r)
@@ -636,7 +659,6 @@ static uint64_t check_random_replies(struct fixture *f, void (*make)(struct mode
     if (left)
         batch_decoder_leave_items(f->decoder);
     for (uint64_t round = 0; round < rounds; round++) {
-        rp_error err = {0};
         struct rp_batch *batch = NULL;
         make(m, seed + round * 1000003);
         encode_reply(m, r);
@@ -696,13 +718,14 @@ BATCH_TEST(overtaken_reply)
         shared_model(m, seed + round * 1000003);
         encode_reply(m, r);
         assert_int_equal(reply_read(r, NULL), RP_OK);
-        uint32_t k = below(m, r->n_places);
-        uint8_t *stamp = r->arena + r->place[k] - 64;
+        uint64_t at, good;
+        memcpy(&at, place_of(r, below(m, r->n_places + r->packed_there), &good), 8);
+        uint8_t *stamp = r->arena + at - 64;
         stamp[below(m, 8)] ^= 1;
         assert_int_equal(decode_reply(f->decoder, r, &batch, NULL), RP_DATA_LOSS);
         assert_true(batch_decoder_shared(f->decoder).overtaken);
         assert_null(batch);
-        memcpy(stamp, &r->stamp[k], 8);
+        memcpy(stamp, &good, 8);
         assert_int_equal(decode_reply(f->decoder, r, &batch, NULL), RP_OK);
         assert_false(batch_decoder_shared(f->decoder).overtaken);
         check_batch(m, batch);
@@ -765,11 +788,12 @@ BATCH_TEST(hostile_places)
         shared_model(m, seed + round * 1000003);
         encode_reply(m, r);
         assert_int_equal(reply_read(r, NULL), RP_OK);
-        uint32_t k = below(m, r->n_places);
-        const uint64_t end = r->arena_size, good = r->place[k];
+        uint64_t good, stamp;
+        uint8_t *place = place_of(r, below(m, r->n_places + r->packed_there), &stamp);
+        memcpy(&good, place, 8);
+        const uint64_t end = r->arena_size;
         const uint64_t bad[] = {
             0, 8, 63, good + 1, good + 32, end + 64, end + 4096, UINT64_C(1) << 63, UINT64_MAX - 63, UINT64_MAX};
-        uint8_t *place = (uint8_t *)(uintptr_t)r->view.place.data + (size_t)k * 8;
         for (uint32_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
             struct rp_batch *batch = NULL;
             memcpy(place, &bad[i], 8);
@@ -780,7 +804,7 @@ BATCH_TEST(hostile_places)
         for (uint64_t at = 64; at <= end; at += 64) {
             struct rp_batch *batch = NULL;
             memcpy(place, &at, 8);
-            memcpy(r->arena + at - 64, &r->stamp[k], 8);
+            memcpy(r->arena + at - 64, &stamp, 8);
             decode_reply(f->decoder, r, &batch, NULL);
             batch_list_release(&batch);
         }
@@ -809,7 +833,6 @@ BATCH_TEST(damage)
         models[round % 3](m, seed + round * 999983);
         encode_reply(m, r);
         for (uint32_t k = 0; k < 50; k++) {
-            rp_error err = {0};
             struct rp_batch *batch = NULL;
             uint32_t frame = below(m, r->n_frames + 2);
             struct text *hit = frame < r->n_frames ? &r->frames[frame] : &r->header;
@@ -871,12 +894,11 @@ static void plain_model(struct model *m, uint32_t n_items)
 /* A batch outlives decoder and pool owner. */
 BATCH_TEST(batch_outlives)
 {
-    rp_error err = {0};
     struct rp_batch *batch = NULL;
     plain_model(&f->m, 10);
     encode_reply(&f->m, &f->r);
-    ok(reply_read(&f->r, &err), &err);
-    ok(decode_reply(f->decoder, &f->r, &batch, &err), &err);
+    ok(reply_read(&f->r, &err));
+    ok(decode_reply(f->decoder, &f->r, &batch, &err));
     reply_fini(&f->r);
     batch_decoder_destroy(&f->decoder);
     batch_pool_unref(&f->pool);
@@ -933,7 +955,6 @@ static void expect_split(struct fixture *f, uint32_t odd)
     const struct model *m = &f->m;
     struct reply *r = &f->r;
     struct rp_batch *list = NULL;
-    rp_error err = {0};
     bool alike[2][MAX_LAYOUTS];
     bool has[2] = {false, false};
     for (uint32_t l = 0; l < m->n_layouts; l++) {
@@ -943,8 +964,8 @@ static void expect_split(struct fixture *f, uint32_t odd)
     for (uint32_t i = 0; i < m->n_items; i++)
         has[m->items[i].layout == odd] = true;
     encode_reply(&f->m, r);
-    ok(reply_read(r, &err), &err);
-    ok(decode_reply(f->decoder, r, &list, &err), &err);
+    ok(reply_read(r, &err));
+    ok(decode_reply(f->decoder, r, &list, &err));
     assert_int_equal(batch_list_items(list), m->n_items);
     for (uint32_t k = 0; k < 2; k++) {
         uint32_t which = odd == 0 ? 1 - k : k; /* in the order of the layouts */
@@ -1034,7 +1055,6 @@ BATCH_TEST(different_fields_share_max_bytes)
     snprintf(m->layouts[1].fields[0].name, sizeof m->layouts[1].fields[0].name, "other");
     m->items[1].layout = 1;
     encode_reply(m, r);
-    rp_error err = {0};
     assert_int_equal(reply_read(r, &err), RP_OK);
     for (uint32_t k = 0; k < 2; k++) {
         options.max_bytes = 8 * 400 + (k ? 1024 : 0); /* each field begins at a multiple of 64 */
@@ -1055,14 +1075,13 @@ BATCH_TEST(layout_number_reused)
     struct model *m = &f->m;
     struct reply *r = &f->r;
     for (uint32_t k = 0; k < 4; k++) {
-        rp_error err = {0};
         struct rp_batch *batch = NULL;
         plain_model(m, 16);
         if (k % 2)
             snprintf(m->layouts[0].fields[1].name, sizeof m->layouts[0].fields[1].name, "renamed");
         encode_reply(m, r);
-        ok(reply_read(r, &err), &err);
-        ok(decode_reply(f->decoder, r, &batch, &err), &err);
+        ok(reply_read(r, &err));
+        ok(decode_reply(f->decoder, r, &batch, &err));
         check_batch(m, batch);
         rp_batch_release(&batch);
         reply_fini(r);

@@ -1,11 +1,7 @@
 /* Rows of several batches in one: fields of different lengths, orders and types, bounds, weights. */
-#include <math.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "agent/client/sampler/batch.h"
-#include "tests/support/fixture.h"
+#include "tests/support/test.h"
 
 #define ITEMS 4u
 
@@ -127,7 +123,6 @@ static void check(const struct rp_batch *batch, const uint64_t *keys, const uint
 CASE(items_of_different_lengths)
 {
     struct rp_batch *out;
-    rp_error err = {0};
     assert_int_equal(batch_join(f->pool, f->rows, 3, &plain, &out, &err), RP_OK);
     assert_null(out->next);
     check(out, (const uint64_t[]){11, 20, 12}, (const uint32_t[]){2, 1, 3}, 3, 3);
@@ -141,7 +136,6 @@ CASE(items_of_different_lengths)
 CASE(fields_are_found_by_name)
 {
     struct rp_batch *out;
-    rp_error err = {0};
     swap_fields(f->b);
     assert_int_equal(batch_join(f->pool, f->rows, 3, &plain, &out, &err), RP_OK);
     assert_null(out->next);
@@ -153,7 +147,6 @@ CASE(fields_are_found_by_name)
 CASE(items_that_do_not_fit_are_apart)
 {
     struct rp_batch *out;
-    rp_error err = {0};
     f->b->batch->fields[1].dtype = RP_DTYPE_FLOAT32;
     assert_int_equal(batch_join(f->pool, f->rows, 3, &plain, &out, &err), RP_OK);
     check(out, (const uint64_t[]){11, 12}, (const uint32_t[]){2, 3}, 2, 3);
@@ -171,7 +164,6 @@ CASE(items_that_do_not_fit_are_apart)
 CASE(probabilities_and_weights)
 {
     struct rp_batch *out;
-    rp_error err = {0};
     const double expected[] = {0.5 * 0.25, 0.25 * 0.125, 0.5 * 0.375};
     assert_int_equal(batch_join(f->pool, f->rows, 3, &plain, &out, &err), RP_OK);
     for (uint32_t i = 0; i < 3; i++) {
@@ -189,7 +181,6 @@ CASE(max_bytes_is_exact)
 {
     struct batch_join_options options = plain;
     struct rp_batch *out;
-    rp_error err = {0};
     options.max_bytes = 64 + 12;
     assert_int_equal(batch_join(f->pool, f->rows, 3, &options, &out, &err), RP_OK);
     rp_batch_release(&out);

@@ -1,15 +1,10 @@
 /* A client of several shards: finding them all, and refusing those that do not belong together. The shards are scripted, so that
  * they can say what no real broker would. */
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "agent/client/conn/client.h"
 #include "proto/base/clock.h"
 #include "proto/base/log.h"
 #include "tests/support/fakepeer.h"
-#include "tests/support/fixture.h"
 #include "tests/support/process.h"
 
 #define SHARDS 3u
@@ -51,8 +46,7 @@ static int tear_down(void **state)
 
 static rp_client *connect_to(struct fixture *f, const char *endpoints)
 {
-    rp_error err = {0};
-    f->client = must(rp_client_connect(endpoints, NULL, WAIT, &err), &err);
+    f->client = must(rp_client_connect(endpoints, NULL, WAIT, &err));
     return f->client;
 }
 
@@ -127,33 +121,25 @@ CASE(any_host)
         fakepeer_join(&f->peers[i], i, NULL, 0, 0);
 }
 
-struct refusal {
-    const char *endpoints;
-    rp_error err;
-};
-
 static int is_refused(void *ctx)
 {
-    struct refusal *refusal = ctx;
-    rp_client *client = rp_client_connect(refusal->endpoints, NULL, WAIT, &refusal->err);
+    rp_client *client = rp_client_connect(ctx, NULL, WAIT, &err);
     bool refused = !client;
     rp_client_destroy(&client);
     return refused;
 }
 
 /* Connects until it is refused: a client gets along without a shard that takes long to answer. */
-static rp_error refuse(const char *endpoints)
+static int32_t refuse(char *endpoints)
 {
-    struct refusal refusal = {.endpoints = endpoints};
-    assert_true(process_await(is_refused, &refusal));
-    return refusal.err;
+    assert_true(process_await(is_refused, endpoints));
+    return err.status;
 }
 
 CASE(other_settings)
 {
     fakepeer_join(&f->peers[2], 2, f->list, SHARDS, SETTINGS + 1);
-    rp_error err = refuse(f->peers[0].endpoint);
-    assert_int_equal(err.status, RP_FAILED_PRECONDITION);
+    assert_int_equal(refuse(f->peers[0].endpoint), RP_FAILED_PRECONDITION);
     assert_non_null(strstr(err.text, "shard 2"));
     assert_non_null(strstr(err.text, f->peers[2].endpoint));
 }
@@ -161,17 +147,17 @@ CASE(other_settings)
 CASE(other_number)
 {
     fakepeer_join(&f->peers[2], 1, f->list, SHARDS, SETTINGS);
-    assert_int_equal(refuse(f->peers[0].endpoint).status, RP_FAILED_PRECONDITION);
+    assert_int_equal(refuse(f->peers[0].endpoint), RP_FAILED_PRECONDITION);
     fakepeer_join(&f->peers[2], SHARDS, f->list, SHARDS, SETTINGS);
-    assert_int_equal(refuse(f->peers[2].endpoint).status, RP_BAD_MESSAGE);
+    assert_int_equal(refuse(f->peers[2].endpoint), RP_BAD_MESSAGE);
 }
 
 CASE(other_count)
 {
     fakepeer_join(&f->peers[1], 1, f->list, SHARDS - 1, SETTINGS);
-    assert_int_equal(refuse(f->peers[0].endpoint).status, RP_FAILED_PRECONDITION);
+    assert_int_equal(refuse(f->peers[0].endpoint), RP_FAILED_PRECONDITION);
     fakepeer_join(&f->peers[1], 0, NULL, 0, 0);
-    assert_int_equal(refuse(f->peers[0].endpoint).status, RP_FAILED_PRECONDITION);
+    assert_int_equal(refuse(f->peers[0].endpoint), RP_FAILED_PRECONDITION);
 }
 
 /* A shard that does not answer gets the hello of another, and the call does not wait for it for ever. */
@@ -197,7 +183,6 @@ CASE(silent_shard)
 
 CASE(silent_shard_0)
 {
-    rp_error err = {0};
     fakepeer_set(&f->peers[0], &f->peers[0].deaf, true);
     assert_null(rp_client_connect(f->peers[1].endpoint, NULL, 1000, &err));
     assert_int_equal(err.status, RP_UNAVAILABLE);
@@ -246,17 +231,17 @@ CASE(strangers)
     char names[256];
     snprintf(names, sizeof names, "%s,%s", f->peers[0].endpoint, f->peers[1].endpoint);
     fakepeer_join(&f->peers[1], 0, f->list, SHARDS, SETTINGS);
-    assert_int_equal(refuse(names).status, RP_FAILED_PRECONDITION);
+    assert_int_equal(refuse(names), RP_FAILED_PRECONDITION);
     fakepeer_join(&f->peers[0], 0, NULL, 0, 0);
     fakepeer_join(&f->peers[1], 0, NULL, 0, 0);
-    assert_int_equal(refuse(names).status, RP_FAILED_PRECONDITION);
+    assert_int_equal(refuse(names), RP_FAILED_PRECONDITION);
 }
 
 CASE(bad_names)
 {
     char names[256];
     snprintf(names, sizeof names, "%s,", f->peers[0].endpoint);
-    assert_int_equal(refuse(names).status, RP_INVALID_ARGUMENT);
+    assert_int_equal(refuse(names), RP_INVALID_ARGUMENT);
     snprintf(names, sizeof names, "%s,no-endpoint", f->peers[0].endpoint);
-    assert_int_equal(refuse(names).status, RP_INVALID_ARGUMENT);
+    assert_int_equal(refuse(names), RP_INVALID_ARGUMENT);
 }

@@ -1,12 +1,8 @@
 /* The I/O thread of a client and its wake-ups: nothing that was left for it may be slept over. */
 #include <fcntl.h>
 #include <pthread.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/ioctl.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "agent/client/conn/client.h"
 #include "agent/client/conn/conn.c"
@@ -15,7 +11,6 @@
 #include "replay/log.h"
 #include "tests/support/fakepeer.h"
 #include "tests/support/process.h"
-#include "tests/support/test.h"
 
 struct fixture {
     struct fakepeer peer;
@@ -27,10 +22,9 @@ struct fixture {
 static int set_up(void **state)
 {
     struct fixture *f = calloc(1, sizeof *f);
-    rp_error err = {0};
     log_set_level(LEVEL_OFF);
     fakepeer_start(&f->peer);
-    f->client = must(rp_client_connect(f->peer.endpoint, NULL, WAIT, &err), &err);
+    f->client = must(rp_client_connect(f->peer.endpoint, NULL, WAIT, &err));
     f->conn = client_conn(f->client);
     *state = f;
     return 0;
@@ -70,9 +64,8 @@ static void let_go(struct fixture *f)
     assert_int_equal(write(f->conn->wake_write, "", 1), 1);
 }
 
-TEST(stop_while_waking, set_up, tear_down)
+FIXTURE_TEST(struct fixture, stop_while_waking, set_up, tear_down)
 {
-    struct fixture *f = *state;
     struct timespec until;
     hold(f);
     conn_stop(f->conn);
@@ -102,9 +95,8 @@ static int is_answered(void *ctx)
     return atomic_load(&answer->status) != -1;
 }
 
-TEST(cancel_while_waking, set_up, tear_down)
+FIXTURE_TEST(struct fixture, cancel_while_waking, set_up, tear_down)
 {
-    struct fixture *f = *state;
     struct answer answer = {-1};
     fakepeer_set(&f->peer, &f->peer.deaf, true);
     hold(f);
@@ -117,12 +109,10 @@ TEST(cancel_while_waking, set_up, tear_down)
 }
 
 /* Without any hold: the end of a client right after its last request, at all distances between the two. */
-TEST(ends_at_any_time, set_up, tear_down)
+FIXTURE_TEST(struct fixture, ends_at_any_time, set_up, tear_down)
 {
-    struct fixture *f = *state;
-    rp_error err = {0};
     for (long spins = 0; spins < 200; spins++) {
-        rp_client *client = must(rp_client_connect(f->peer.endpoint, NULL, WAIT, &err), &err);
+        rp_client *client = must(rp_client_connect(f->peer.endpoint, NULL, WAIT, &err));
         conn_cancel(client_conn(client), UINT64_MAX);
         for (int64_t until = conn_now() + spins * 500; conn_now() < until;)
             ;

@@ -1,7 +1,4 @@
 /* Answers of shards as one: means, bounds, slots and waits. */
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "agent/client/admin/gather.h"
 #include "proto/wire/pb.h"

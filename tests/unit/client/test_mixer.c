@@ -1,8 +1,4 @@
 /* A sampler over shards whose brokers answer what no real broker would: it waits, and does not ask without end. */
-#include <math.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "proto/base/clock.h"
 #include "proto/base/log.h"
@@ -10,7 +6,6 @@
 #include "replay/client.h"
 #include "replay/sampler.h"
 #include "tests/support/fakepeer.h"
-#include "tests/support/fixture.h"
 
 #define SHARDS 2u
 #define SOON_MS 1500 /* less than the 2 s that nobody should wait */
@@ -48,7 +43,6 @@ struct fixture {
 static int set_up(void **state)
 {
     struct fixture *f = calloc(1, sizeof *f);
-    rp_error err = {0};
     log_set_level(LEVEL_OFF);
     replay__permit_reply__init(&f->permit);
     for (uint32_t i = 0; i < SHARDS; i++) {
@@ -57,7 +51,7 @@ static int set_up(void **state)
     }
     for (uint32_t i = 0; i < SHARDS; i++)
         fakepeer_join(&f->peers[i], i, f->list, SHARDS, 77);
-    f->client = must(rp_client_connect(f->peers[0].endpoint, NULL, WAIT, &err), &err);
+    f->client = must(rp_client_connect(f->peers[0].endpoint, NULL, WAIT, &err));
     *state = f;
     return 0;
 }
@@ -98,13 +92,13 @@ static int64_t now_ms(void)
     return clock_now(&clock) / NS_PER_MS;
 }
 
-static rp_sampler *new_sampler(struct fixture *f, uint32_t on_demand, uint32_t distinct, rp_error *err)
+static rp_sampler *new_sampler(struct fixture *f, uint32_t on_demand, uint32_t distinct, rp_error *error)
 {
     rp_sampler_options options = {.struct_size = sizeof options};
     options.batch_size = 16;
     options.on_demand = on_demand;
     options.distinct = distinct;
-    return rp_sampler_new(f->client, "a", &options, err);
+    return rp_sampler_new(f->client, "a", &options, error);
 }
 
 #define CASE(name) FIXTURE_TEST(struct fixture, name, set_up, tear_down)
@@ -113,7 +107,6 @@ CASE(answers_without_sense_do_no_harm)
 {
     struct clock clock = clock_system();
     for (uint32_t i = 0; i < 6 * sizeof rows / sizeof rows[0]; i++) {
-        rp_error err = {0};
         rp_batch *batch;
         f->permit.removes = i / 3 % 2; /* nobody reads it now: there is no sampler */
         say(f, &rows[i / 6]);
@@ -137,7 +130,6 @@ CASE(answers_without_sense_do_no_harm)
 CASE(a_deal_that_nobody_knows_is_refused)
 {
     const struct row row = {0, 7, 0, 1, 1, 0, 0};
-    rp_error err = {0};
     say(f, &row);
     assert_null(new_sampler(f, 0, 0, &err));
     assert_int_equal(err.status, RP_BAD_MESSAGE);
@@ -155,7 +147,6 @@ static void set_all(struct fixture *f, size_t knob, bool value)
 CASE(replies_with_items)
 {
     static const double masses[] = {5, INFINITY, 1e308, 1e-300};
-    rp_error err = {0};
     rp_batch *batch;
     set_all(f, offsetof(struct fakepeer, give), true);
     for (uint32_t i = 0; i < 2 * sizeof masses / sizeof masses[0]; i++) {
@@ -201,7 +192,6 @@ CASE(replies_with_items)
 /* One shard that answers is enough to begin, and a new sampler waits for the others but shortly. */
 CASE(a_silent_shard_does_not_hold_up_the_start)
 {
-    rp_error err = {0};
     say(f, &sound);
     for (uint32_t i = 0; i < SHARDS; i++) {
         fakepeer_set(&f->peers[i], &f->peers[i].deaf, true);
@@ -228,7 +218,6 @@ static int stop(void *ctx)
 /* Also if no shard answers: the caller gets its thread back when it asks for it. */
 CASE(waits_that_the_caller_ends)
 {
-    rp_error err = {0};
     rp_batch *batch;
     int calls = 0;
     say(f, &sound);
@@ -254,16 +243,15 @@ CASE(waits_that_the_caller_ends)
 /* A reply whose memory is gone comes when the stream has ended already: what is asked for again is cancelled, too. */
 TEST(a_stream_that_ends_recalls_what_it_asks_for_again)
 {
-    rp_error err = {0};
     rp_batch *batch;
     struct fakepeer *peer = calloc(1, sizeof *peer);
     fakepeer_start(peer);
     fakepeer_set(peer, &peer->overtake, true);
-    rp_client *client = must(rp_client_connect(peer->endpoint, NULL, WAIT, &err), &err);
+    rp_client *client = must(rp_client_connect(peer->endpoint, NULL, WAIT, &err));
     rp_sampler_options options = {.struct_size = sizeof options, .batch_size = 1, .in_flight = 1};
-    rp_sampler *sampler = must(rp_sampler_new(client, "a", &options, &err), &err);
+    rp_sampler *sampler = must(rp_sampler_new(client, "a", &options, &err));
     assert_true(fakepeer_await(peer, &peer->samples, 1));
-    ok(rp_sampler_stop(sampler, &err), &err);
+    ok(rp_sampler_stop(sampler, &err));
     assert_int_equal(rp_sampler_next(sampler, &batch, WAIT, &err), RP_END_OF_STREAM);
     assert_int_equal(fakepeer_read(peer, &peer->samples), 2);
     assert_int_equal(fakepeer_read(peer, &peer->cancels), 2);

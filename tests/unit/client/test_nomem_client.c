@@ -1,10 +1,6 @@
 /* Every allocation of the client library fails once, and from each on all of them do: the call gives NO_MEMORY, in time, and
  * works when it is made again; nothing leaks, and nothing is inserted or counted twice. The client has no thread, so the
  * same allocation fails each time. */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 #include "agent/client/conn/client.h"
 #include "replay/admin.h"
@@ -14,15 +10,16 @@
 #include "replay/writer.h"
 #include "tests/support/embed.h"
 #include "tests/support/nomem_scene.h"
-#include "tests/support/test.h"
 
 #define IN_FLIGHT 2
 #define SHORT_WAIT 40 /* while there is no memory for a long time */
 
 void __real_broker_turn(struct broker *self, int wait_ms);
 void __wrap_broker_turn(struct broker *self, int wait_ms);
-struct broker *__real_broker_new(const struct broker_config *config, struct clock clock, void *context, rp_error *err);
-struct broker *__wrap_broker_new(const struct broker_config *config, struct clock clock, void *context, rp_error *err);
+struct broker *__real_broker_new(const struct broker_config *config, struct clock clock, void *context,
+                                 rp_error *error);
+struct broker *__wrap_broker_new(const struct broker_config *config, struct clock clock, void *context,
+                                 rp_error *error);
 
 /* The broker's allocations do not count. */
 void __wrap_broker_turn(struct broker *self, int wait_ms)
@@ -32,9 +29,9 @@ void __wrap_broker_turn(struct broker *self, int wait_ms)
     nomem_enter();
 }
 
-struct broker *__wrap_broker_new(const struct broker_config *config, struct clock clock, void *context, rp_error *err)
+struct broker *__wrap_broker_new(const struct broker_config *config, struct clock clock, void *context, rp_error *error)
 {
-    return __real_broker_new(config, clock, context, err);
+    return __real_broker_new(config, clock, context, error);
 }
 
 static const char yaml[] = "seed: 7\nsession: {expiry: 1500ms}\ntables:\n"
@@ -48,7 +45,7 @@ static enum nomem_mode mode_now;
 
 struct run {
     struct broker_config config;
-    struct ducts ducts;
+    struct channels channels;
     struct broker *broker;
     rp_client *client;
 };
@@ -59,7 +56,7 @@ static void turn(void *ctx, int wait_ms)
 }
 
 /* True: the call is to be made once more. */
-static bool again(rp_status status, const rp_error *err, const char *what)
+static bool again(rp_status status, const char *what)
 {
     if (status == RP_OK)
         return false;
@@ -68,17 +65,17 @@ static bool again(rp_status status, const rp_error *err, const char *what)
     bool late = mode_now == NOMEM_FOR_EVER && (status == RP_DEADLINE_EXCEEDED || status == RP_UNAVAILABLE);
     patience = WAIT;
     if (!nomem_has_failed() || (status != RP_NO_MEMORY && !late))
-        fail_msg("%s: %s %s", what, rp_status_name((int32_t)status), err->text);
+        fail_msg("%s: %s %s", what, rp_status_name((int32_t)status), err.text);
     if (!nomem_disarm())
-        fail_msg("%s fails once more: %s", what, err->text);
+        fail_msg("%s fails once more: %s", what, err.text);
     nomem_enter();
     return true;
 }
 
 #define TRY(call)                                                                                                      \
     do {                                                                                                               \
-        rp_error err = {0};                                                                                            \
-        if (again((call), &err, #call)) {                                                                              \
+        err = (rp_error){0};                                                                                           \
+        if (again((call), #call)) {                                                                                    \
             err = (rp_error){0};                                                                                       \
             rp_status status_ = (call);                                                                                \
             for (int more_ = 0; status_ == RP_NO_MEMORY && more_ < IN_FLIGHT; more_++)                                 \
@@ -89,9 +86,9 @@ static bool again(rp_status status, const rp_error *err, const char *what)
     } while (0)
 #define MAKE(out, call)                                                                                                \
     do {                                                                                                               \
-        rp_error err = {0};                                                                                            \
+        err = (rp_error){0};                                                                                           \
         (out) = (call);                                                                                                \
-        if (!(out) && again((rp_status)err.status, &err, #call))                                                       \
+        if (!(out) && again((rp_status)err.status, #call))                                                             \
             (out) = (call);                                                                                            \
         if (!(out))                                                                                                    \
             fail_msg("%s: %s", #call, err.text);                                                                       \
@@ -102,7 +99,7 @@ static bool again(rp_status status, const rp_error *err, const char *what)
 static void connect_client(struct run *run)
 {
     rp_client_options options = {.struct_size = sizeof options, .name = "nomem"};
-    const struct conn_host host = {.ducts = &run->ducts, .turn = turn, .ctx = run};
+    const struct conn_host host = {.channels = &run->channels, .turn = turn, .ctx = run};
     MAKE(run->client, client_connect("this process", &options, &host, patience, &err));
 }
 
@@ -294,12 +291,11 @@ static void compare(const struct state *want, const struct state *got)
 static void start(struct run *run)
 {
     char problems[2048];
-    rp_error err = {0};
     *run = (struct run){0};
     log_set_level(LEVEL_OFF);
     if (!embed_read_config(yaml, &run->config, problems, sizeof problems))
         fail_msg("%s", problems);
-    run->broker = must(broker_new_local(&run->config, clock_system(), &run->ducts, &err), &err);
+    run->broker = must(broker_new_local(&run->config, clock_system(), &run->channels, &err));
 }
 
 static void play(const struct nomem_scene *scene, uint64_t n, enum nomem_mode mode, struct state *out)
@@ -326,7 +322,7 @@ static void play(const struct nomem_scene *scene, uint64_t n, enum nomem_mode mo
     __real_broker_turn(run.broker, 0);
     look(&run, out);
     broker_destroy(&run.broker);
-    ducts_fini(&run.ducts);
+    channels_fini(&run.channels);
     schema_free(&broker_schema, &run.config);
 }
 

@@ -1,12 +1,6 @@
 /* Patterns: which items they make after which steps. */
-#include <math.h>
-#include <stdbool.h>
-#include <stdint.h>
-
-#include <string.h>
 
 #include "proto/base/rng.h"
-#include "tests/support/fixture.h"
 #include "tests/support/writer_fixture.h"
 
 static const rp_column columns[] = {
@@ -28,7 +22,7 @@ static void add_pattern(struct writer_fixture *f, const char *table, uint32_t st
     rp_slice slice = {.column = 0, .start = -(int64_t)steps};
     rp_pattern pattern = {
         .table = table, .priority = 1, .slices = &slice, .n_slices = 1, .conditions = conditions, .n_conditions = n};
-    ok(rp_writer_add_pattern(f->writer, &pattern, &f->err), &f->err);
+    ok(rp_writer_add_pattern(f->writer, &pattern, &err));
 }
 
 static void run(struct writer_fixture *f, uint32_t steps)
@@ -36,12 +30,12 @@ static void run(struct writer_fixture *f, uint32_t steps)
     float x = 1, r = 2;
     const void *values[] = {&x, &r};
     for (uint32_t i = 0; i < steps; i++)
-        assert_int_equal(rp_writer_append(f->writer, values, 5000, &f->err), RP_OK);
+        assert_int_equal(rp_writer_append(f->writer, values, 5000, &err), RP_OK);
 }
 
 static void end(struct writer_fixture *f)
 {
-    ok(rp_writer_end_episode(f->writer, RP_END_WAIT, 5000, &f->err), &f->err);
+    ok(rp_writer_end_episode(f->writer, RP_END_WAIT, 5000, &err));
 }
 
 #define CASE(name) FIXTURE_TEST(struct writer_fixture, name, set_up, writer_fixture_tear_down)
@@ -84,7 +78,7 @@ CASE(absent_values_make_no_item)
     const void *values[] = {NULL, &x};
     add_pattern(f, "a", 2, NULL, 0);
     run(f, 3);
-    assert_int_equal(rp_writer_append(f->writer, values, 0, &f->err), RP_OK);
+    assert_int_equal(rp_writer_append(f->writer, values, 0, &err), RP_OK);
     run(f, 3);
     end(f);
     /* After steps 2, 3, 6 and 7. */
@@ -96,12 +90,12 @@ CASE(a_time_out_takes_no_step)
     rp_writer_options options = {.struct_size = sizeof options, .max_in_flight_items = 2, .keep_alive = 4};
     rp_writer_destroy(&f->writer, 0, NULL);
     fakepeer_set(&f->peer, &f->peer.hold, true);
-    f->writer = rp_writer_new(f->client, columns, 2, &options, 5000, &f->err);
+    f->writer = rp_writer_new(f->client, columns, 2, &options, 5000, &err);
     add_pattern(f, "a", 1, NULL, 0);
     run(f, 2);
     float x = 0;
     const void *values[] = {&x, &x};
-    assert_int_equal(rp_writer_append(f->writer, values, 30, &f->err), RP_DEADLINE_EXCEEDED);
+    assert_int_equal(rp_writer_append(f->writer, values, 30, &err), RP_DEADLINE_EXCEEDED);
     rp_writer_info info = {.struct_size = sizeof info};
     rp_writer_get_info(f->writer, &info, NULL);
     assert_int_equal(info.steps, 2);
@@ -189,8 +183,7 @@ static const double numbers[] = {-INFINITY,
 
 static rp_condition random_condition(struct rng *rng)
 {
-    rp_condition c = {.kind = (int32_t)rng_below(rng, 6) + 1};
-    c.a = rng_below(rng, 6) + 1;
+    rp_condition c = {.kind = (int32_t)rng_below(rng, 6) + 1, .a = rng_below(rng, 6) + 1};
     if (c.kind == RP_WHEN_STEP_MODULO)
         c.b = rng_below(rng, c.a);
     if (c.kind == RP_WHEN_STEPS)
@@ -232,7 +225,7 @@ static void random_step(struct writer_fixture *f, struct model *model, struct rn
         values[i] = model->absent[i] ? NULL : values[i];
         model->newest[i] = exact[i];
     }
-    assert_int_equal(rp_writer_append(f->writer, values, 5000, &f->err), RP_OK);
+    assert_int_equal(rp_writer_append(f->writer, values, 5000, &err), RP_OK);
     model->steps++;
     model_apply(model, false);
 }
@@ -255,7 +248,7 @@ CASE(random_patterns_agree_with_a_model)
         rp_writer_options options = {
             .struct_size = sizeof options, .chunk_length = (uint32_t)rng_below(&rng, 4) + 1, .keep_alive = 4};
         rp_writer_destroy(&f->writer, 5000, NULL);
-        f->writer = rp_writer_new(f->client, model_columns, MODEL_COLUMNS, &options, 5000, &f->err);
+        f->writer = rp_writer_new(f->client, model_columns, MODEL_COLUMNS, &options, 5000, &err);
         assert_non_null(f->writer);
         random_patterns(f, &model, &rng);
         for (uint32_t i = 0; i < MODEL_STEPS; i++) {
@@ -279,26 +272,26 @@ CASE(bad_conditions_are_refused)
     rp_condition c = {.kind = RP_WHEN_VALUE, .a = RP_COMPARE_EQ, .number = 1};
     rp_pattern pattern = {
         .table = "a", .priority = 1, .slices = &slice, .n_slices = 1, .conditions = &c, .n_conditions = 1};
-    assert_int_equal(rp_writer_add_pattern(f->writer, &pattern, &f->err), RP_OK);
+    assert_int_equal(rp_writer_add_pattern(f->writer, &pattern, &err), RP_OK);
     c.column = 2;
-    assert_int_equal(rp_writer_add_pattern(f->writer, &pattern, &f->err), RP_INVALID_ARGUMENT);
+    assert_int_equal(rp_writer_add_pattern(f->writer, &pattern, &err), RP_INVALID_ARGUMENT);
     c.column = 0;
     c.a = 7;
-    assert_int_equal(rp_writer_add_pattern(f->writer, &pattern, &f->err), RP_INVALID_ARGUMENT);
+    assert_int_equal(rp_writer_add_pattern(f->writer, &pattern, &err), RP_INVALID_ARGUMENT);
     c.a = RP_COMPARE_EQ;
     c.number = NAN;
-    assert_int_equal(rp_writer_add_pattern(f->writer, &pattern, &f->err), RP_INVALID_ARGUMENT);
+    assert_int_equal(rp_writer_add_pattern(f->writer, &pattern, &err), RP_INVALID_ARGUMENT);
     c.kind = 7;
-    assert_int_equal(rp_writer_add_pattern(f->writer, &pattern, &f->err), RP_INVALID_ARGUMENT);
+    assert_int_equal(rp_writer_add_pattern(f->writer, &pattern, &err), RP_INVALID_ARGUMENT);
     static const rp_column others[] = {
         {.name = "pair", .dtype = RP_DTYPE_INT32, .codec = RP_CODEC_AUTO, .rank = 1, .shape = {2}},
         {.name = "half", .dtype = RP_DTYPE_FLOAT16, .codec = RP_CODEC_AUTO},
     };
     rp_writer_destroy(&f->writer, 5000, NULL);
-    f->writer = rp_writer_new(f->client, others, 2, NULL, 5000, &f->err);
+    f->writer = rp_writer_new(f->client, others, 2, NULL, 5000, &err);
     c = (rp_condition){.kind = RP_WHEN_VALUE, .a = RP_COMPARE_EQ, .number = 1};
     for (c.column = 0; c.column < 2; c.column++)
-        assert_int_equal(rp_writer_add_pattern(f->writer, &pattern, &f->err), RP_INVALID_ARGUMENT);
+        assert_int_equal(rp_writer_add_pattern(f->writer, &pattern, &err), RP_INVALID_ARGUMENT);
 }
 
 CASE(bad_patterns_are_refused)
@@ -307,26 +300,26 @@ CASE(bad_patterns_are_refused)
     rp_condition never = {.kind = RP_WHEN_STEP_MODULO, .a = 3, .b = 3};
     rp_pattern pattern = {.table = "a", .priority = 1, .slices = &slice, .n_slices = 1};
     slice.start = -9;
-    assert_int_equal(rp_writer_add_pattern(f->writer, &pattern, &f->err), RP_INVALID_ARGUMENT);
-    assert_string_equal(f->err.text, "a slice starts 9 steps back, but keep_alive is 8");
+    assert_int_equal(rp_writer_add_pattern(f->writer, &pattern, &err), RP_INVALID_ARGUMENT);
+    assert_string_equal(err.text, "a slice starts 9 steps back, but keep_alive is 8");
     slice.start = 0;
-    assert_int_equal(rp_writer_add_pattern(f->writer, &pattern, &f->err), RP_INVALID_ARGUMENT);
+    assert_int_equal(rp_writer_add_pattern(f->writer, &pattern, &err), RP_INVALID_ARGUMENT);
     slice.start = -1;
     slice.column = 2;
-    assert_int_equal(rp_writer_add_pattern(f->writer, &pattern, &f->err), RP_INVALID_ARGUMENT);
+    assert_int_equal(rp_writer_add_pattern(f->writer, &pattern, &err), RP_INVALID_ARGUMENT);
     slice.column = 0;
     slice.count = 2;
-    assert_int_equal(rp_writer_add_pattern(f->writer, &pattern, &f->err), RP_INVALID_ARGUMENT);
+    assert_int_equal(rp_writer_add_pattern(f->writer, &pattern, &err), RP_INVALID_ARGUMENT);
     slice.count = 1;
     pattern.conditions = &never;
     pattern.n_conditions = 1;
-    assert_int_equal(rp_writer_add_pattern(f->writer, &pattern, &f->err), RP_INVALID_ARGUMENT);
+    assert_int_equal(rp_writer_add_pattern(f->writer, &pattern, &err), RP_INVALID_ARGUMENT);
     pattern.n_conditions = 0;
     pattern.table = "c";
-    assert_int_equal(rp_writer_add_pattern(f->writer, &pattern, &f->err), RP_NOT_FOUND);
+    assert_int_equal(rp_writer_add_pattern(f->writer, &pattern, &err), RP_NOT_FOUND);
     pattern.table = "a";
     pattern.priority = -1;
-    assert_int_equal(rp_writer_add_pattern(f->writer, &pattern, &f->err), RP_INVALID_ARGUMENT);
+    assert_int_equal(rp_writer_add_pattern(f->writer, &pattern, &err), RP_INVALID_ARGUMENT);
     run(f, 4);
     end(f);
     assert_int_equal(fakepeer_read(&f->peer, &f->peer.messages), 0);

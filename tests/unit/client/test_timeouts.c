@@ -1,9 +1,5 @@
 /* Every public call that takes a time-out: any number is allowed, the call ends in time, and rp_wait_set ends it before. */
-#include <stdbool.h>
-#include <stdint.h>
 
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
 #include "proto/base/log.h"
@@ -11,7 +7,6 @@
 #include "replay/replay.h"
 #include "replay/server.h"
 #include "tests/support/fakepeer.h"
-#include "tests/support/fixture.h"
 
 #define SLACK_MS 400 /* for a busy machine */
 
@@ -45,12 +40,11 @@ static int64_t now_ms(void)
 
 static rp_writer *full_writer(struct fixture *f, bool patterns)
 {
-    rp_error err = {0};
     rp_writer_options options = {.struct_size = sizeof options, .max_in_flight_items = 2, .keep_alive = 4};
     rp_slice slice = {.start = -1};
     rp_condition end = {.kind = RP_WHEN_END_OF_EPISODE};
     rp_pattern each = {.table = "a", .priority = 1, .slices = &slice, .n_slices = 1}, last = each;
-    rp_writer *writer = must(rp_writer_new(f->client, &column, 1, &options, WAIT, &err), &err);
+    rp_writer *writer = must(rp_writer_new(f->client, &column, 1, &options, WAIT, &err));
     assert_int_equal(rp_writer_append(writer, values, WAIT, &err), RP_OK);
     for (int i = 0; i < 2; i++)
         assert_int_equal(rp_writer_item_last(writer, "a", 1, 1, WAIT, NULL, &err), RP_OK);
@@ -65,15 +59,13 @@ static rp_writer *full_writer(struct fixture *f, bool patterns)
 
 static rp_sampler *sampler(struct fixture *f, uint32_t on_demand)
 {
-    rp_sampler_options options = {.struct_size = sizeof options};
-    options.on_demand = on_demand;
+    rp_sampler_options options = {.struct_size = sizeof options, .on_demand = on_demand};
     return rp_sampler_new(f->client, "a", &options, NULL);
 }
 
 static int set_up(void **state)
 {
     struct fixture *f = calloc(1, sizeof *f);
-    rp_error err = {0};
     rp_updater_options limits = {.struct_size = sizeof limits, .batch = 1, .in_flight = 1};
     log_set_level(LEVEL_OFF);
     fakepeer_start(&f->peer);
@@ -126,55 +118,54 @@ static int tear_down(void **state)
 
 /* ---- the calls */
 
-static rp_status status_of(const void *made, const rp_error *err)
+static rp_status status_of(const void *made)
 {
-    return made ? RP_OK : (rp_status)err->status;
+    return made ? RP_OK : (rp_status)err.status;
 }
 
 #define CALL(name, ...)                                                                                                \
-    static rp_status name(struct fixture *f, int64_t ms, rp_error *err)                                                \
+    static rp_status name(struct fixture *f, int64_t ms)                                                               \
     {                                                                                                                  \
         (void)f;                                                                                                       \
         __VA_ARGS__                                                                                                    \
     }
 
-CALL(client_connect, rp_client *made = rp_client_connect("tcp://127.0.0.1:1", NULL, ms, err);
-     return status_of(made, err);)
-CALL(writer_new, rp_writer *made = rp_writer_new(f->client, &column, 1, NULL, ms, err); return status_of(made, err);)
-CALL(writer_append, return rp_writer_append(f->ruled, values, ms, err);)
-CALL(writer_end_step, return rp_writer_end_step(f->begun, ms, err);)
-CALL(writer_item, rp_slice slice = {.start = -1}; return rp_writer_item(f->writer, "a", 1, &slice, 1, ms, NULL, err);)
-CALL(writer_item_last, return rp_writer_item_last(f->writer, "a", 1, 1, ms, NULL, err);)
-CALL(writer_flush, return rp_writer_flush(f->writer, 0, ms, err);)
-CALL(writer_end_episode, return rp_writer_end_episode(f->ruled, RP_END_GO, ms, err);)
-CALL(sampler_next, rp_batch *batch; return rp_sampler_next(f->sampler, &batch, ms, err);)
-CALL(demand_next, rp_batch *batch; return rp_sampler_next(f->demand, &batch, ms, err);)
-CALL(priorities_update, return rp_priorities_update(f->client, "a", &key, &priority, 1, ms, NULL, err);)
-CALL(items_delete, return rp_items_delete(f->client, "a", &key, 1, ms, NULL, err);)
-CALL(updater_add, return rp_updater_add(f->updater, &key, &priority, 1, ms, NULL, err);)
-CALL(updater_flush, return rp_updater_flush(f->updater, ms, NULL, err);)
-CALL(params_put, return rp_params_put(f->client, "slot", &one, sizeof one, ms, NULL, err);)
-CALL(params_get, rp_params *params; return rp_params_get(f->real, "never", 0, ms, &params, err);)
-CALL(publisher_flush, return rp_publisher_flush(f->publisher, ms, NULL, err);)
-CALL(subscriber_take, rp_params *params; return rp_subscriber_take(f->subscriber, ms, &params, err);)
-CALL(counter_add, return rp_counter_add(f->client, "n", 1, ms, NULL, err);)
-CALL(counter_read, return rp_counter_read(f->client, "n", ms, NULL, err);)
-CALL(counter_end, rp_addition *addition = rp_counter_begin(f->client, "n", 1, err);
-     rp_status status = rp_counter_end(&addition, ms, NULL, err); rp_counter_forget(&addition); return status;)
-CALL(reduce_join, rp_reduce *made = rp_reduce_join(f->client, "group", ms, err); return status_of(made, err);)
-CALL(reduce_add, float sum = 1; return rp_reduce_add(f->members[0], &sum, 1, -1, ms, NULL, err);)
-CALL(admin_info, rp_info *info; return rp_admin_info(f->client, NULL, 1, ms, &info, err);)
-CALL(admin_why, rp_info *info; return rp_admin_why(f->client, ms, &info, err);)
-CALL(admin_list, rp_info *info; return rp_admin_list(f->client, "a", 0, 1, ms, &info, err);)
-CALL(admin_fetch, rp_batch *batch; return rp_admin_fetch(f->client, "a", &key, 1, ms, &batch, err);)
-CALL(admin_reset, return rp_admin_reset(f->client, "a", ms, NULL, err);)
-CALL(admin_checkpoint, return rp_admin_checkpoint(f->client, ms, NULL, err);)
+CALL(client_connect, rp_client *made = rp_client_connect("tcp://127.0.0.1:1", NULL, ms, &err); return status_of(made);)
+CALL(writer_new, rp_writer *made = rp_writer_new(f->client, &column, 1, NULL, ms, &err); return status_of(made);)
+CALL(writer_append, return rp_writer_append(f->ruled, values, ms, &err);)
+CALL(writer_end_step, return rp_writer_end_step(f->begun, ms, &err);)
+CALL(writer_item, rp_slice slice = {.start = -1}; return rp_writer_item(f->writer, "a", 1, &slice, 1, ms, NULL, &err);)
+CALL(writer_item_last, return rp_writer_item_last(f->writer, "a", 1, 1, ms, NULL, &err);)
+CALL(writer_flush, return rp_writer_flush(f->writer, 0, ms, &err);)
+CALL(writer_end_episode, return rp_writer_end_episode(f->ruled, RP_END_GO, ms, &err);)
+CALL(sampler_next, rp_batch *batch; return rp_sampler_next(f->sampler, &batch, ms, &err);)
+CALL(demand_next, rp_batch *batch; return rp_sampler_next(f->demand, &batch, ms, &err);)
+CALL(priorities_update, return rp_priorities_update(f->client, "a", &key, &priority, 1, ms, NULL, &err);)
+CALL(items_delete, return rp_items_delete(f->client, "a", &key, 1, ms, NULL, &err);)
+CALL(updater_add, return rp_updater_add(f->updater, &key, &priority, 1, ms, NULL, &err);)
+CALL(updater_flush, return rp_updater_flush(f->updater, ms, NULL, &err);)
+CALL(params_put, return rp_params_put(f->client, "slot", &one, sizeof one, ms, NULL, &err);)
+CALL(params_get, rp_params *params; return rp_params_get(f->real, "never", 0, ms, &params, &err);)
+CALL(publisher_flush, return rp_publisher_flush(f->publisher, ms, NULL, &err);)
+CALL(subscriber_take, rp_params *params; return rp_subscriber_take(f->subscriber, ms, &params, &err);)
+CALL(counter_add, return rp_counter_add(f->client, "n", 1, ms, NULL, &err);)
+CALL(counter_read, return rp_counter_read(f->client, "n", ms, NULL, &err);)
+CALL(counter_end, rp_addition *addition = rp_counter_begin(f->client, "n", 1, &err);
+     rp_status status = rp_counter_end(&addition, ms, NULL, &err); rp_counter_forget(&addition); return status;)
+CALL(reduce_join, rp_reduce *made = rp_reduce_join(f->client, "group", ms, &err); return status_of(made);)
+CALL(reduce_add, float sum = 1; return rp_reduce_add(f->members[0], &sum, 1, -1, ms, NULL, &err);)
+CALL(admin_info, rp_info *info; return rp_admin_info(f->client, NULL, 1, ms, &info, &err);)
+CALL(admin_why, rp_info *info; return rp_admin_why(f->client, ms, &info, &err);)
+CALL(admin_list, rp_info *info; return rp_admin_list(f->client, "a", 0, 1, ms, &info, &err);)
+CALL(admin_fetch, rp_batch *batch; return rp_admin_fetch(f->client, "a", &key, 1, ms, &batch, &err);)
+CALL(admin_reset, return rp_admin_reset(f->client, "a", ms, NULL, &err);)
+CALL(admin_checkpoint, return rp_admin_checkpoint(f->client, ms, NULL, &err);)
 CALL(admin_set_limiter, rp_limiter_change change = {.struct_size = sizeof change};
-     return rp_admin_set_limiter(f->client, "a", &change, ms, NULL, err);)
+     return rp_admin_set_limiter(f->client, "a", &change, ms, NULL, &err);)
 
 struct row {
     const char *name;
-    rp_status (*call)(struct fixture *f, int64_t ms, rp_error *err);
+    rp_status (*call)(struct fixture *f, int64_t ms);
     int32_t grace_ms; /* beyond the time-out, if the broker is connected and silent; -1: 10 s, not tested */
 };
 
@@ -215,12 +206,12 @@ static const struct row rows[] = {
 /* Makes the call and checks how long it takes. A busy machine makes a call late now and then, but not five times. */
 static rp_status timed(struct fixture *f, const struct row *row, int64_t ms, int64_t least_ms, int64_t most_ms)
 {
-    rp_error err = {0};
     rp_status status = RP_OK;
+    err = (rp_error){0};
     int64_t took_ms = INT64_MAX;
     for (int i = 0; i < 5 && took_ms > most_ms; i++) {
         int64_t start = now_ms();
-        status = row->call(f, ms, &err);
+        status = row->call(f, ms);
         took_ms = now_ms() - start;
     }
     if (took_ms < least_ms || took_ms > most_ms)
@@ -307,7 +298,6 @@ static void took(int64_t start, int64_t least_ms)
 
 CASE(destroy_in_time)
 {
-    rp_error err = {0};
     int64_t start = now_ms();
     assert_int_equal(rp_writer_destroy(&f->writer, 60, &err), RP_DEADLINE_EXCEEDED);
     took(start, 59);
@@ -326,10 +316,8 @@ CASE(destroy_in_time)
 /* The options of a sampler and the pauses of a client take any number, too. */
 CASE(options)
 {
-    rp_error err = {0};
     rp_batch *batch;
-    rp_sampler_options options = {.struct_size = sizeof options};
-    options.end_after_ms = INT64_MAX;
+    rp_sampler_options options = {.struct_size = sizeof options, .end_after_ms = INT64_MAX};
     rp_sampler *endless = rp_sampler_new(f->real, "replay", &options, &err);
     assert_int_equal(rp_sampler_next(endless, &batch, 60, &err), RP_DEADLINE_EXCEEDED);
     rp_sampler_destroy(&endless);
@@ -349,13 +337,11 @@ static int use_library(void *ctx)
 {
     struct fixture *f = ctx;
     int64_t value = 0;
-    rp_error err = {0};
     return rp_counter_add(f->real, "inside", 1, WAIT, &value, &err) == RP_OK && value == 3;
 }
 
 CASE(wait_function)
 {
-    rp_error err = {0};
     int calls = 0;
     rp_batch *batch;
     rp_wait_set(twice, &calls);

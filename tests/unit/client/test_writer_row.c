@@ -1,11 +1,6 @@
 /* rp_writer_row against a model that keeps every step, while chunks are compressed, sent and evicted. */
-#include <stdbool.h>
-#include <stdint.h>
 
-#include <string.h>
-
-#include "proto/base/rng.h"
-#include "tests/support/test.h"
+#include "tests/support/naive.h"
 #include "tests/support/writer_fixture.h"
 
 #define STEPS 400
@@ -38,7 +33,7 @@ static void agrees(struct writer_fixture *f, const struct model *model)
         int64_t at = step < 0 ? length + step : step;
         for (uint32_t c = 0; c < 2; c++) {
             const void *row = &row;
-            rp_status status = rp_writer_row(f->writer, c, step, &row, &f->err);
+            rp_status status = rp_writer_row(f->writer, c, step, &row, &err);
             if (at < length - kept || at >= length) {
                 assert_int_equal(status, RP_NOT_FOUND);
                 assert_null(row);
@@ -65,50 +60,47 @@ static void random_run(struct writer_fixture *f, struct rng *rng)
             model.absent[model.steps][c] = c == 1 && rng_below(rng, 4) == 0;
             values[c] = model.absent[model.steps][c] ? NULL : model.rows[model.steps][c];
         }
-        assert_int_equal(rp_writer_append(f->writer, values, 5000, &f->err), RP_OK);
+        assert_int_equal(rp_writer_append(f->writer, values, 5000, &err), RP_OK);
         model.steps++;
         rp_slice slice = {.column = 0, .start = -1};
         if (rng_below(rng, 2))
-            assert_int_equal(rp_writer_item(f->writer, "a", 1, &slice, 1, 5000, NULL, &f->err), RP_OK);
+            assert_int_equal(rp_writer_item(f->writer, "a", 1, &slice, 1, 5000, NULL, &err), RP_OK);
         agrees(f, &model);
         if (rng_below(rng, 20) == 0) {
-            assert_int_equal(rp_writer_end_episode(f->writer, RP_END_GO, 5000, &f->err), RP_OK);
+            assert_int_equal(rp_writer_end_episode(f->writer, RP_END_GO, 5000, &err), RP_OK);
             model.start = model.steps;
             agrees(f, &model);
         }
     }
 }
 
-TEST(model, writer_fixture_set_up, writer_fixture_tear_down)
+TEST_WITH(struct writer_fixture, f, model, writer_fixture_set_up, writer_fixture_tear_down)
 {
-    struct writer_fixture *f = *state;
     for (uint32_t chunk_length = 1; chunk_length <= 9; chunk_length += 2) {
-        struct rng rng;
-        rng_seed(&rng, chunk_length);
+        struct rng rng = rng_of(chunk_length);
         open_writer(f, chunk_length, 1);
         random_run(f, &rng);
     }
 }
 
-TEST(statuses, writer_fixture_set_up, writer_fixture_tear_down)
+TEST_WITH(struct writer_fixture, f, statuses, writer_fixture_set_up, writer_fixture_tear_down)
 {
-    struct writer_fixture *f = *state;
     int64_t x[3] = {1, 2, 3};
     const void *row, *values[] = {x, NULL};
     open_writer(f, 1, 0);
-    assert_int_equal(rp_writer_append(f->writer, values, 0, &f->err), RP_OK);
-    assert_int_equal(rp_writer_row(f->writer, 0, -1, &row, &f->err), RP_FAILED_PRECONDITION);
+    assert_int_equal(rp_writer_append(f->writer, values, 0, &err), RP_OK);
+    assert_int_equal(rp_writer_row(f->writer, 0, -1, &row, &err), RP_FAILED_PRECONDITION);
     open_writer(f, 1, 1);
-    assert_int_equal(rp_writer_row(f->writer, 0, -1, &row, &f->err), RP_NOT_FOUND);
-    assert_int_equal(rp_writer_set(f->writer, 0, x, sizeof x, &f->err), RP_OK);
-    assert_int_equal(rp_writer_row(f->writer, 0, 0, &row, &f->err), RP_NOT_FOUND); /* the step is not complete */
-    assert_int_equal(rp_writer_end_step(f->writer, 0, &f->err), RP_OK);
-    assert_int_equal(rp_writer_row(f->writer, 0, 0, &row, &f->err), RP_OK);
+    assert_int_equal(rp_writer_row(f->writer, 0, -1, &row, &err), RP_NOT_FOUND);
+    assert_int_equal(rp_writer_set(f->writer, 0, x, sizeof x, &err), RP_OK);
+    assert_int_equal(rp_writer_row(f->writer, 0, 0, &row, &err), RP_NOT_FOUND); /* the step is not complete */
+    assert_int_equal(rp_writer_end_step(f->writer, 0, &err), RP_OK);
+    assert_int_equal(rp_writer_row(f->writer, 0, 0, &row, &err), RP_OK);
     assert_memory_equal(row, x, sizeof x);
-    assert_int_equal(rp_writer_row(f->writer, 2, 0, &row, &f->err), RP_INVALID_ARGUMENT);
-    assert_int_equal(rp_writer_row(f->writer, 0, INT64_MIN, &row, &f->err), RP_NOT_FOUND);
-    assert_int_equal(rp_writer_row(f->writer, 0, INT64_MAX, &row, &f->err), RP_NOT_FOUND);
+    assert_int_equal(rp_writer_row(f->writer, 2, 0, &row, &err), RP_INVALID_ARGUMENT);
+    assert_int_equal(rp_writer_row(f->writer, 0, INT64_MIN, &row, &err), RP_NOT_FOUND);
+    assert_int_equal(rp_writer_row(f->writer, 0, INT64_MAX, &row, &err), RP_NOT_FOUND);
     rp_writer_options huge = {.struct_size = sizeof huge, .keep_alive = UINT64_MAX, .history = 1};
-    assert_null(rp_writer_new(f->client, columns, 2, &huge, 5000, &f->err));
-    assert_int_equal(f->err.status, RP_NO_MEMORY);
+    assert_null(rp_writer_new(f->client, columns, 2, &huge, 5000, &err));
+    assert_int_equal(err.status, RP_NO_MEMORY);
 }

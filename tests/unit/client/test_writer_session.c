@@ -1,13 +1,7 @@
 /* A writer against a scripted peer: what is sent when, credit, and what happens when messages, sessions or the peer's
  * patience get lost. */
-#include <stdint.h>
-
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "tests/support/facts.h"
-#include "tests/support/fixture.h"
 #include "tests/support/writer_fixture.h"
 
 static const rp_column columns[] = {
@@ -24,20 +18,20 @@ static void append(struct writer_fixture *f)
 {
     float x[4] = {(float)f->step, 1, 2, 3};
     const void *values[] = {x, &f->step};
-    ok(rp_writer_append(f->writer, values, 5000, &f->err), &f->err);
+    ok(rp_writer_append(f->writer, values, 5000, &err));
     f->step++;
 }
 
 static uint64_t add_item(struct writer_fixture *f, const char *table, uint32_t steps)
 {
     uint64_t key = 0;
-    ok(rp_writer_item_last(f->writer, table, 1.0, steps, 5000, &key, &f->err), &f->err);
+    ok(rp_writer_item_last(f->writer, table, 1.0, steps, 5000, &key, &err));
     return key;
 }
 
 static void flush(struct writer_fixture *f)
 {
-    ok(rp_writer_flush(f->writer, 0, 10000, &f->err), &f->err);
+    ok(rp_writer_flush(f->writer, 0, 10000, &err));
 }
 
 static rp_writer_info info(struct writer_fixture *f)
@@ -57,7 +51,7 @@ CASE(nothing_is_sent_without_items)
     for (int i = 0; i < 1000; i++)
         append(f);
     flush(f);
-    assert_int_equal(rp_writer_end_episode(f->writer, RP_END_WAIT, 1000, &f->err), RP_OK);
+    assert_int_equal(rp_writer_end_episode(f->writer, RP_END_WAIT, 1000, &err), RP_OK);
     assert_true(fakepeer_await(&f->peer, &f->peer.heartbeats, fakepeer_read(&f->peer, &f->peer.heartbeats) + 2));
     assert_int_equal(fakepeer_read(&f->peer, &f->peer.messages), 0);
 }
@@ -113,7 +107,7 @@ CASE(layouts_are_shared_by_items_of_any_length)
         rp_slice ends[] = {{.field = "first", .column = 0, .start = -(int64_t)i, .count = 1, .squeeze = 1},
                            {.field = "last", .column = 0, .start = -1, .count = 1, .squeeze = 1}};
         if (i > 1)
-            assert_int_equal(rp_writer_item(f->writer, "b", 1, ends, 2, 1000, NULL, &f->err), RP_OK);
+            assert_int_equal(rp_writer_item(f->writer, "b", 1, ends, 2, 1000, NULL, &err), RP_OK);
     }
     flush(f);
     assert_int_equal(fakepeer_read(&f->peer, &f->peer.layouts), 2);
@@ -131,31 +125,31 @@ CASE(bad_calls_are_refused_with_a_sentence)
     int32_t r = 0;
     for (int i = 0; i < 5; i++)
         append(f);
-    assert_int_equal(rp_writer_item(f->writer, "a", 1, &past, 1, 0, NULL, &f->err), RP_INVALID_ARGUMENT);
-    assert_non_null(strstr(f->err.text, "keep_alive is 3"));
-    assert_int_equal(rp_writer_item_last(f->writer, "c", 1, 1, 0, NULL, &f->err), RP_NOT_FOUND);
-    assert_non_null(strstr(f->err.text, "'a', 'b'"));
-    assert_int_equal(rp_writer_item_last(f->writer, "a", -1, 1, 0, NULL, &f->err), RP_INVALID_ARGUMENT);
-    assert_int_equal(rp_writer_item_last(f->writer, "a", NAN, 1, 0, NULL, &f->err), RP_INVALID_ARGUMENT);
-    assert_int_equal(rp_writer_item_last(f->writer, "a", INFINITY, 1, 0, NULL, &f->err), RP_INVALID_ARGUMENT);
-    assert_int_equal(rp_writer_item_last(f->writer, "a", 1, 4, 0, NULL, &f->err), RP_INVALID_ARGUMENT);
-    assert_int_equal(rp_writer_set(f->writer, 0, x, sizeof x, &f->err), RP_OK);
-    assert_int_equal(rp_writer_set(f->writer, 0, x, sizeof x, &f->err), RP_FAILED_PRECONDITION);
-    assert_int_equal(rp_writer_set(f->writer, 1, x, sizeof x, &f->err), RP_INVALID_ARGUMENT);
-    assert_non_null(strstr(f->err.text, "takes 1 "));
-    assert_int_equal(rp_writer_end_episode(f->writer, RP_END_WAIT, 0, &f->err), RP_FAILED_PRECONDITION);
-    assert_int_equal(rp_writer_end_step(f->writer, 0, &f->err), RP_OK);
-    assert_int_equal(rp_writer_end_step(f->writer, 0, &f->err), RP_FAILED_PRECONDITION);
+    assert_int_equal(rp_writer_item(f->writer, "a", 1, &past, 1, 0, NULL, &err), RP_INVALID_ARGUMENT);
+    assert_non_null(strstr(err.text, "keep_alive is 3"));
+    assert_int_equal(rp_writer_item_last(f->writer, "c", 1, 1, 0, NULL, &err), RP_NOT_FOUND);
+    assert_non_null(strstr(err.text, "'a', 'b'"));
+    assert_int_equal(rp_writer_item_last(f->writer, "a", -1, 1, 0, NULL, &err), RP_INVALID_ARGUMENT);
+    assert_int_equal(rp_writer_item_last(f->writer, "a", NAN, 1, 0, NULL, &err), RP_INVALID_ARGUMENT);
+    assert_int_equal(rp_writer_item_last(f->writer, "a", INFINITY, 1, 0, NULL, &err), RP_INVALID_ARGUMENT);
+    assert_int_equal(rp_writer_item_last(f->writer, "a", 1, 4, 0, NULL, &err), RP_INVALID_ARGUMENT);
+    assert_int_equal(rp_writer_set(f->writer, 0, x, sizeof x, &err), RP_OK);
+    assert_int_equal(rp_writer_set(f->writer, 0, x, sizeof x, &err), RP_FAILED_PRECONDITION);
+    assert_int_equal(rp_writer_set(f->writer, 1, x, sizeof x, &err), RP_INVALID_ARGUMENT);
+    assert_non_null(strstr(err.text, "takes 1 "));
+    assert_int_equal(rp_writer_end_episode(f->writer, RP_END_WAIT, 0, &err), RP_FAILED_PRECONDITION);
+    assert_int_equal(rp_writer_end_step(f->writer, 0, &err), RP_OK);
+    assert_int_equal(rp_writer_end_step(f->writer, 0, &err), RP_FAILED_PRECONDITION);
     /* That step has no r. */
     const rp_slice absent = {.column = 1, .start = -1, .count = 1};
-    assert_int_equal(rp_writer_item(f->writer, "a", 1, &absent, 1, 0, NULL, &f->err), RP_INVALID_ARGUMENT);
-    assert_true(facts_within(f->err.text, "'r' has no value"));
+    assert_int_equal(rp_writer_item(f->writer, "a", 1, &absent, 1, 0, NULL, &err), RP_INVALID_ARGUMENT);
+    assert_true(facts_within(err.text, "'r' has no value"));
     const rp_slice present = {.column = 0, .start = -1, .count = 1};
-    assert_int_equal(rp_writer_item(f->writer, "a", 1, &present, 1, 0, NULL, &f->err), RP_OK);
+    assert_int_equal(rp_writer_item(f->writer, "a", 1, &present, 1, 0, NULL, &err), RP_OK);
     const void *none[] = {NULL, NULL}, *again[] = {NULL, &r};
-    assert_int_equal(rp_writer_append(f->writer, none, 0, &f->err), RP_INVALID_ARGUMENT);
-    assert_int_equal(rp_writer_set(f->writer, 1, &r, sizeof r, &f->err), RP_OK);
-    assert_int_equal(rp_writer_append(f->writer, again, 0, &f->err), RP_FAILED_PRECONDITION);
+    assert_int_equal(rp_writer_append(f->writer, none, 0, &err), RP_INVALID_ARGUMENT);
+    assert_int_equal(rp_writer_set(f->writer, 1, &r, sizeof r, &err), RP_OK);
+    assert_int_equal(rp_writer_append(f->writer, again, 0, &err), RP_FAILED_PRECONDITION);
 }
 
 CASE(a_signature_is_checked_at_the_call)
@@ -169,23 +163,23 @@ CASE(a_signature_is_checked_at_the_call)
     f->peer.signature = signature;
     f->peer.n_signature = 2;
     pthread_mutex_unlock(&f->peer.mutex);
-    f->client = rp_client_connect(f->peer.endpoint, NULL, 5000, &f->err);
+    f->client = rp_client_connect(f->peer.endpoint, NULL, 5000, &err);
     rp_writer_options options = {.struct_size = sizeof options, .keep_alive = 8};
     open_writer(f, &options);
     for (int i = 0; i < 5; i++)
         append(f);
     rp_slice good[] = {{.field = "obs", .column = 0, .start = -3, .count = 3}, {.column = 1, .start = -3}};
-    assert_int_equal(rp_writer_item(f->writer, "a", 1, good, 2, 0, NULL, &f->err), RP_OK);
+    assert_int_equal(rp_writer_item(f->writer, "a", 1, good, 2, 0, NULL, &err), RP_OK);
     good[0].count = 0; /* three steps are three steps */
-    assert_int_equal(rp_writer_item(f->writer, "a", 1, good, 2, 0, NULL, &f->err), RP_OK);
+    assert_int_equal(rp_writer_item(f->writer, "a", 1, good, 2, 0, NULL, &err), RP_OK);
     good[0].count = 2;
-    assert_int_equal(rp_writer_item(f->writer, "a", 1, good, 2, 0, NULL, &f->err), RP_INVALID_ARGUMENT);
-    assert_string_equal(f->err.text, "field 'obs' has shape [2,4], table 'a' wants [3,4]");
+    assert_int_equal(rp_writer_item(f->writer, "a", 1, good, 2, 0, NULL, &err), RP_INVALID_ARGUMENT);
+    assert_string_equal(err.text, "field 'obs' has shape [2,4], table 'a' wants [3,4]");
     good[0].count = 3;
     good[0].column = 1;
-    assert_int_equal(rp_writer_item(f->writer, "a", 1, good, 2, 0, NULL, &f->err), RP_INVALID_ARGUMENT);
-    assert_string_equal(f->err.text, "field 'obs' is int32, table 'a' wants float32");
-    assert_int_equal(rp_writer_item(f->writer, "a", 1, good, 1, 0, NULL, &f->err), RP_INVALID_ARGUMENT);
+    assert_int_equal(rp_writer_item(f->writer, "a", 1, good, 2, 0, NULL, &err), RP_INVALID_ARGUMENT);
+    assert_string_equal(err.text, "field 'obs' is int32, table 'a' wants float32");
+    assert_int_equal(rp_writer_item(f->writer, "a", 1, good, 1, 0, NULL, &err), RP_INVALID_ARGUMENT);
     flush(f);
 }
 
@@ -203,9 +197,9 @@ CASE(credit_of_one_table_does_not_hold_back_another)
     }
     assert_true(fakepeer_await(&f->peer, &f->peer.arrived[1], 100));
     assert_int_equal(fakepeer_read(&f->peer, &f->peer.arrived[0]), 5);
-    assert_int_equal(rp_writer_flush(f->writer, 0, 200, &f->err), RP_DEADLINE_EXCEEDED);
-    assert_non_null(strstr(f->err.text, "200 items are unconfirmed"));
-    assert_non_null(strstr(f->err.text, "the test says so"));
+    assert_int_equal(rp_writer_flush(f->writer, 0, 200, &err), RP_DEADLINE_EXCEEDED);
+    assert_non_null(strstr(err.text, "200 items are unconfirmed"));
+    assert_non_null(strstr(err.text, "the test says so"));
     fakepeer_release(&f->peer);
     flush(f);
     assert_int_equal(fakepeer_read(&f->peer, &f->peer.arrived[0]), 100);
@@ -227,7 +221,7 @@ CASE(unused_credit_is_given_up_on_request)
         append(f);
         add_item(f, "a", 1);
     }
-    assert_int_equal(rp_writer_flush(f->writer, 0, 200, &f->err), RP_DEADLINE_EXCEEDED);
+    assert_int_equal(rp_writer_flush(f->writer, 0, 200, &err), RP_DEADLINE_EXCEEDED);
     uint64_t bytes = fakepeer_read(&f->peer, &f->peer.received_bytes);
     assert_true(bytes > 0 && bytes <= keep);
     /* In the next epoch all of a larger window counts. */
@@ -292,11 +286,11 @@ CASE(a_full_writer_waits_and_loses_nothing)
     for (int i = 0; i < 3; i++)
         add_item(f, "a", 1);
     uint64_t key = 0;
-    assert_int_equal(rp_writer_item_last(f->writer, "a", 1, 1, 0, &key, &f->err), RP_DEADLINE_EXCEEDED);
-    assert_int_equal(rp_writer_item_last(f->writer, "a", 1, 1, 150, &key, &f->err), RP_DEADLINE_EXCEEDED);
-    assert_true(facts_within(f->err.text, "3 items are in flight, the limit is 3: table 'a' holds back"));
+    assert_int_equal(rp_writer_item_last(f->writer, "a", 1, 1, 0, &key, &err), RP_DEADLINE_EXCEEDED);
+    assert_int_equal(rp_writer_item_last(f->writer, "a", 1, 1, 150, &key, &err), RP_DEADLINE_EXCEEDED);
+    assert_true(facts_within(err.text, "3 items are in flight, the limit is 3: table 'a' holds back"));
     fakepeer_release(&f->peer);
-    assert_int_equal(rp_writer_item_last(f->writer, "a", 1, 1, 5000, &key, &f->err), RP_OK);
+    assert_int_equal(rp_writer_item_last(f->writer, "a", 1, 1, 5000, &key, &err), RP_OK);
     flush(f);
     assert_int_equal(fakepeer_read(&f->peer, &f->peer.items), 4);
     assert_int_equal(f->peer.keys[3], key);
@@ -306,13 +300,13 @@ CASE(an_item_larger_than_a_message_is_refused)
 {
     const rp_column wide = {.name = "w", .dtype = RP_DTYPE_UINT8, .codec = RP_CODEC_RAW, .rank = 1, .shape = {400000}};
     rp_writer_options options = {.struct_size = sizeof options, .keep_alive = 3};
-    f->writer = rp_writer_new(f->client, &wide, 1, &options, 5000, &f->err);
+    f->writer = rp_writer_new(f->client, &wide, 1, &options, 5000, &err);
     uint8_t *row = calloc(1, 400000);
     const void *values[] = {row};
     for (int i = 0; i < 3; i++)
-        assert_int_equal(rp_writer_append(f->writer, values, 0, &f->err), RP_OK);
-    assert_int_equal(rp_writer_item_last(f->writer, "a", 1, 3, 0, NULL, &f->err), RP_RESOURCE_EXHAUSTED);
-    assert_int_equal(rp_writer_item_last(f->writer, "a", 1, 2, 0, NULL, &f->err), RP_OK);
+        assert_int_equal(rp_writer_append(f->writer, values, 0, &err), RP_OK);
+    assert_int_equal(rp_writer_item_last(f->writer, "a", 1, 3, 0, NULL, &err), RP_RESOURCE_EXHAUSTED);
+    assert_int_equal(rp_writer_item_last(f->writer, "a", 1, 2, 0, NULL, &err), RP_OK);
     flush(f);
     free(row);
 }
@@ -327,9 +321,9 @@ CASE(rejections_are_told_once_and_can_be_read)
     uint64_t keys[4];
     for (int i = 0; i < 4; i++)
         keys[i] = add_item(f, "a", 1);
-    assert_int_equal(rp_writer_flush(f->writer, 0, 5000, &f->err), RP_INVALID_ARGUMENT);
-    assert_non_null(strstr(f->err.text, "odd items are not liked"));
-    assert_int_equal(rp_writer_flush(f->writer, 0, 5000, &f->err), RP_OK);
+    assert_int_equal(rp_writer_flush(f->writer, 0, 5000, &err), RP_INVALID_ARGUMENT);
+    assert_non_null(strstr(err.text, "odd items are not liked"));
+    assert_int_equal(rp_writer_flush(f->writer, 0, 5000, &err), RP_OK);
     rp_rejection rejection;
     for (int i = 0; i < 4; i += 2) {
         assert_int_equal(rp_writer_next_rejection(f->writer, &rejection), RP_OK);
@@ -375,7 +369,7 @@ CASE(a_lost_last_message_is_noticed)
     append(f);
     fakepeer_set(&f->peer, &f->peer.lose, true);
     add_item(f, "a", 1);
-    assert_int_equal(rp_writer_flush(f->writer, 0, 30, &f->err), RP_DEADLINE_EXCEEDED);
+    assert_int_equal(rp_writer_flush(f->writer, 0, 30, &err), RP_DEADLINE_EXCEEDED);
     fakepeer_set(&f->peer, &f->peer.lose, false);
     flush(f);
     assert_int_equal(fakepeer_read(&f->peer, &f->peer.items), 1);
@@ -442,8 +436,8 @@ CASE(a_forgotten_session_leaves_items_in_doubt)
 {
     uint64_t keys[20];
     lose_session(f, RP_DOUBT_REPORT, keys);
-    assert_int_equal(rp_writer_flush(f->writer, 0, 5000, &f->err), RP_IN_DOUBT);
-    assert_true(facts_within(f->err.text, "10 items were not accepted"));
+    assert_int_equal(rp_writer_flush(f->writer, 0, 5000, &err), RP_IN_DOUBT);
+    assert_true(facts_within(err.text, "10 items were not accepted"));
     rp_rejection rejection;
     for (int i = 10; i < 20; i++) {
         assert_int_equal(rp_writer_next_rejection(f->writer, &rejection), RP_OK);
@@ -509,7 +503,7 @@ CASE(a_new_session_waits_for_unconfirmed_items)
     for (uint32_t i = 0; i < 3; i++)
         add_item(f, "a", 1);
     uint64_t key;
-    assert_int_equal(rp_writer_item_last(f->writer, "a", 1.0, 1, 50, &key, &f->err), RP_DEADLINE_EXCEEDED);
+    assert_int_equal(rp_writer_item_last(f->writer, "a", 1.0, 1, 50, &key, &err), RP_DEADLINE_EXCEEDED);
     assert_int_equal(fakepeer_read(&f->peer, &f->peer.byes), 0);
     fakepeer_set(&f->peer, &f->peer.hold, false);
     fakepeer_release(&f->peer);
@@ -533,8 +527,8 @@ CASE(a_silent_broker_is_given_up)
     while (rp_client_get_state(f->client) == RP_CLIENT_CONNECTED && waited++ < 200)
         rp_writer_flush(f->writer, 0, 20, NULL);
     assert_int_equal(rp_client_get_state(f->client), RP_CLIENT_CONNECTING);
-    assert_int_equal(rp_writer_flush(f->writer, 0, 20, &f->err), RP_DEADLINE_EXCEEDED);
-    assert_non_null(strstr(f->err.text, "no broker answers at tcp://"));
+    assert_int_equal(rp_writer_flush(f->writer, 0, 20, &err), RP_DEADLINE_EXCEEDED);
+    assert_non_null(strstr(err.text, "no broker answers at tcp://"));
     fakepeer_set(&f->peer, &f->peer.deaf, false);
     flush(f);
     assert_int_equal(fakepeer_read(&f->peer, &f->peer.items), 1);
@@ -548,7 +542,7 @@ CASE(destroy_says_bye)
     open_writer(f, NULL);
     append(f);
     add_item(f, "a", 1);
-    assert_int_equal(rp_writer_destroy(&f->writer, 5000, &f->err), RP_OK);
+    assert_int_equal(rp_writer_destroy(&f->writer, 5000, &err), RP_OK);
     assert_null(f->writer);
     assert_int_equal(fakepeer_read(&f->peer, &f->peer.byes), 1);
     assert_int_equal(fakepeer_read(&f->peer, &f->peer.items), 1);
@@ -572,7 +566,6 @@ CASE(policy_versions_travel_with_items)
 
 TEST(connecting_fails_with_a_sentence)
 {
-    rp_error err = {0};
     assert_null(rp_client_connect("tcp://127.0.0.1:1", NULL, 100, &err));
     assert_int_equal(err.status, RP_UNAVAILABLE);
     assert_string_equal(err.text,

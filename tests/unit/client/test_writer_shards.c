@@ -1,8 +1,4 @@
 /* A writer over several shards: waits over all of its lanes. The shards are scripted, so that they confirm items when they are told to. */
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
 #include "agent/client/conn/client.h"
@@ -10,7 +6,6 @@
 #include "proto/base/log.h"
 #include "replay/writer.h"
 #include "tests/support/fakepeer.h"
-#include "tests/support/fixture.h"
 
 #define SHARDS 3u
 #define ITEMS 60u
@@ -28,7 +23,6 @@ static const rp_column column = {.name = "number", .dtype = RP_DTYPE_INT32};
 static int set_up(void **state)
 {
     struct fixture *f = calloc(1, sizeof *f);
-    rp_error err = {0};
     log_set_level(LEVEL_OFF);
     for (uint32_t i = 0; i < SHARDS; i++) {
         fakepeer_start(&f->peers[i]);
@@ -38,7 +32,7 @@ static int set_up(void **state)
         fakepeer_join(&f->peers[i], i, f->list, SHARDS, 1);
         fakepeer_set(&f->peers[i], &f->peers[i].hold, true);
     }
-    f->client = must(rp_client_connect(f->list[0], NULL, WAIT, &err), &err);
+    f->client = must(rp_client_connect(f->list[0], NULL, WAIT, &err));
     *state = f;
     return 0;
 }
@@ -60,15 +54,14 @@ static int tear_down(void **state)
 /* Writes items, an episode for each: the better of two makes their numbers about equal. Waits until all have arrived. */
 static void insert(struct fixture *f)
 {
-    rp_error err = {0};
     uint64_t arrived = 0;
     f->writer = rp_writer_new(f->client, &column, 1, NULL, WAIT, &err);
     assert_non_null(f->writer);
     for (int32_t i = 0; i < (int32_t)ITEMS; i++) {
         const void *value = &i;
-        ok(rp_writer_append(f->writer, &value, WAIT, &err), &err);
-        ok(rp_writer_item_last(f->writer, "a", 1, 1, WAIT, NULL, &err), &err);
-        ok(rp_writer_end_episode(f->writer, RP_END_GO, WAIT, &err), &err);
+        ok(rp_writer_append(f->writer, &value, WAIT, &err));
+        ok(rp_writer_item_last(f->writer, "a", 1, 1, WAIT, NULL, &err));
+        ok(rp_writer_end_episode(f->writer, RP_END_GO, WAIT, &err));
     }
     assert_int_equal(rp_writer_flush(f->writer, 0, 0, &err), RP_DEADLINE_EXCEEDED); /* sends what is collected */
     struct timespec pause = {.tv_nsec = NS_PER_MS};
@@ -97,23 +90,21 @@ static int release_two(void *ctx)
 /* A flush that may leave some items needs no particular lane to be empty: here the first one keeps all of its items. */
 CASE(a_flush_leaves_items_of_any_lane)
 {
-    rp_error err = {0};
     rp_writer_info info = {.struct_size = sizeof info};
     insert(f);
     uint64_t kept = fakepeer_read(&f->peers[0], &f->peers[0].items);
     assert_in_range(kept, 1, ITEMS - 1);
     rp_wait_set(release_two, f);
     int64_t start = conn_now();
-    ok(rp_writer_flush(f->writer, kept, WAIT, &err), &err);
+    ok(rp_writer_flush(f->writer, kept, WAIT, &err));
     assert_true(conn_now() - start < (WAIT - 500) * NS_PER_MS); /* not at the end of the time */
-    ok(rp_writer_get_info(f->writer, &info, &err), &err);
+    ok(rp_writer_get_info(f->writer, &info, &err));
     assert_int_equal(info.unconfirmed, kept);
 }
 
 /* The error counts the items of all lanes. */
 CASE(a_flush_in_vain_counts_all_lanes)
 {
-    rp_error err = {0};
     unsigned items = 0;
     insert(f);
     fakepeer_release(&f->peers[1]);
@@ -135,7 +126,6 @@ static int stop_once(void *ctx)
 /* A caller that stops once has stopped the whole wait, not that of the first lane. */
 CASE(a_stop_ends_the_wait_for_all_lanes)
 {
-    rp_error err = {0};
     insert(f);
     rp_wait_set(stop_once, f);
     assert_int_equal(rp_writer_flush(f->writer, 0, WAIT, &err), RP_CANCELLED);
@@ -150,17 +140,16 @@ CASE(a_stop_ends_the_wait_for_all_lanes)
 /* A shard that is connected and silent does not hold a writer up that has a session elsewhere. */
 CASE(a_silent_shard_opens_later)
 {
-    rp_error err = {0};
     int32_t zero = 0;
     const void *value = &zero;
     fakepeer_set(&f->peers[1], &f->peers[1].deaf, true);
-    f->writer = must(rp_writer_new(f->client, &column, 1, NULL, 300, &err), &err);
+    f->writer = must(rp_writer_new(f->client, &column, 1, NULL, 300, &err));
     for (uint32_t i = 0; i < ITEMS; i++) {
-        ok(rp_writer_append(f->writer, &value, WAIT, &err), &err);
-        ok(rp_writer_item_last(f->writer, "a", 1, 1, WAIT, NULL, &err), &err);
-        ok(rp_writer_end_episode(f->writer, RP_END_GO, WAIT, &err), &err);
+        ok(rp_writer_append(f->writer, &value, WAIT, &err));
+        ok(rp_writer_item_last(f->writer, "a", 1, 1, WAIT, NULL, &err));
+        ok(rp_writer_end_episode(f->writer, RP_END_GO, WAIT, &err));
     }
     for (uint32_t i = 0; i < SHARDS; i += 2)
         fakepeer_release(&f->peers[i]);
-    ok(rp_writer_flush(f->writer, 0, WAIT, &err), &err);
+    ok(rp_writer_flush(f->writer, 0, WAIT, &err));
 }

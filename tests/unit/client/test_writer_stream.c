@@ -1,16 +1,10 @@
 /* Steps, chunks, the window, and the layouts of items, without any connection. */
-#include <stdint.h>
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "agent/client/writer/item_layout.h"
 #include "agent/client/writer/step_stream.h"
 #include "proto/base/rng.h"
 #include "proto/wire/codec.h"
 #include "tests/support/facts.h"
-#include "tests/support/test.h"
 
 static const rp_column columns[] = {
     {.name = "x", .dtype = RP_DTYPE_INT32, .codec = RP_CODEC_AUTO, .rank = 1, .shape = {3}},
@@ -22,8 +16,7 @@ static Replay__TableSpec table = {.name = (char *)(uintptr_t) "t"};
 
 static void start(struct step_stream *stream, uint32_t chunk_length, uint64_t keep_alive)
 {
-    rp_error err = {0};
-    ok(step_stream_init(stream, columns, 3, chunk_length, keep_alive, &err), &err);
+    ok(step_stream_init(stream, columns, 3, chunk_length, keep_alive, &err));
 }
 
 /* The bytes of step n, told from all others. */
@@ -173,7 +166,6 @@ TEST(item_layouts_are_relative_and_found_again)
     struct item_layouts layouts;
     struct item_layout *first = NULL, *layout = NULL;
     struct item_steps span;
-    rp_error err;
     start(&stream, 2, 10);
     assert_true(item_layouts_init(&layouts, 1));
     const rp_slice transition[] = {{.field = "obs", .column = 0, .start = -4, .count = 1, .squeeze = 1},
@@ -246,7 +238,6 @@ TEST(strided_slices_reach_as_far_as_they_say)
     struct item_layouts layouts;
     struct item_layout *layout;
     struct item_steps span;
-    rp_error err;
     start(&stream, 1, 100);
     assert_true(item_layouts_init(&layouts, 1));
     for (int i = 0; i < 10; i++)
@@ -314,7 +305,6 @@ TEST(item_layouts_name_the_rows_that_were_asked_for)
         }
         struct item_layout *layout;
         struct item_steps span;
-        rp_error err;
         if (item_layouts_get(&layouts, &(struct item_slices){&stream, &table, slices, n}, 0, &layout, &span, &err) !=
             RP_OK)
             fail_msg("%s", err.text);
@@ -337,7 +327,6 @@ TEST(item_layouts_name_the_rows_that_were_asked_for)
 TEST(bad_columns_are_refused)
 {
     struct step_stream stream;
-    rp_error err;
     rp_column bad[2] = {columns[0], columns[0]};
     assert_int_equal(step_stream_init(&stream, bad, 2, 1, 1, &err), RP_INVALID_ARGUMENT);
     assert_non_null(strstr(err.text, "stands twice"));

@@ -1,8 +1,6 @@
 /* Options as a table: each kind of value, options that a program does not have, and mistakes. */
-#include <stdint.h>
 
 #include <getopt.h>
-#include <unistd.h>
 
 #include "proto/base/log.h"
 #include "proto/config/cli.h"

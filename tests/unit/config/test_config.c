@@ -1,14 +1,8 @@
 /* The broker's configuration: defaults, every mistake at once with its place, and what is printed reads back. */
-#include <stdint.h>
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "broker/config/config.h"
 #include "proto/base/clock.h"
 #include "tests/support/embed.h"
-#include "tests/support/test.h"
 
 static void has_problem(const char *problems, const char *want)
 {
@@ -64,10 +58,10 @@ TEST(the_open_endpoint_is_named)
     struct broker_config config;
     char problems[1000], text[200];
     for (size_t i = 0; i < sizeof open / sizeof *open; i++) {
-        rp_error err = {0};
         snprintf(text, sizeof text, "%s\ntables: [{name: a}]\n", open[i]);
         if (!embed_read_config(text, &config, problems, sizeof problems))
             fail_msg("%s", problems);
+        err = (rp_error){0};
         assert_int_equal(config_check_keys(&config, &err), RP_FAILED_PRECONDITION);
         has_problem(err.text, named[i]);
         schema_free(&broker_schema, &config);

@@ -1,15 +1,10 @@
 /* Shards by configuration: what each takes of the whole, where it listens, what all have in common, and what is refused. */
-#include <stdint.h>
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 
 #include "broker/config/config.h"
 #include "tests/support/embed.h"
 #include "tests/support/tempdir.h"
-#include "tests/support/test.h"
 #include "tests/support/testpeer.h"
 
 #define TABLES                                                                                                         \
@@ -34,11 +29,10 @@ static void load(const char *yaml)
 static void become(const char *keys, int shard)
 {
     char yaml[2000];
-    rp_error err = {0};
     snprintf(yaml, sizeof yaml, "%s" TABLES, keys);
     load(yaml);
     config.shard = shard; /* as the parent of several processes says, or the file */
-    ok(config_become_shard(&config, &err), &err);
+    ok(config_become_shard(&config, &err));
 }
 
 static void end(void)
@@ -129,7 +123,6 @@ TEST(each_shard_listens_somewhere_else)
         end();
     }
     char problems[500];
-    rp_error err = {0};
     assert_true(
         embed_read_config("shards: [tcp://a:1, tcp://b:1]\ntables: [{name: a}]\n", &config, problems, sizeof problems));
     assert_int_equal(config_become_shard(&config, &err), RP_INVALID_ARGUMENT); /* which of them is it? */
@@ -156,7 +149,6 @@ TEST(the_hash_covers_tables_and_count_alone)
                                          "sampler: {kind: prioritized}", "metadata: x"};
     uint64_t hashes[5];
     for (uint32_t i = 0; i < 5; i++) {
-        rp_error err = {0};
         snprintf(yaml, sizeof yaml, "shards: 2\ntables: [{name: a, %s}]\n", tables[i]);
         load(yaml);
         config.shard = 0;
@@ -257,7 +249,6 @@ TEST(a_count_and_a_list_read_back)
 EMBED_TEST(a_broker_is_one_of_its_shards, "  - {name: t, max_size: 100}\n",
            "shards: [tcp://127.0.0.1:1, ipc:///tmp/b, tcp://127.0.0.1:3, tcp://127.0.0.1:4]\nshard: 3\n")
 {
-    struct embed *embed = *state;
     struct testpeer *writer = testpeer_opened(embed, false);
     assert_int_equal(wire_key_shard(writer->key_base), 3);
     Replay__Request request = REPLAY__REQUEST__INIT;
@@ -289,7 +280,6 @@ EMBED_TEST(a_broker_is_one_of_its_shards, "  - {name: t, max_size: 100}\n",
 /* A field that is 0 takes no byte: the reply of a broker alone is what it was before there were shards. */
 EMBED_TEST(a_broker_alone_says_nothing_of_shards, "  - {name: t, max_size: 100}\n", NULL)
 {
-    struct embed *embed = *state;
     struct testpeer *peer = testpeer_opened(embed, false);
     assert_int_equal(wire_key_shard(peer->key_base), 0);
     Replay__Request request = REPLAY__REQUEST__INIT;

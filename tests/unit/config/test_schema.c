@@ -2,16 +2,11 @@
 #include "proto/config/schema.h"
 
 #include <limits.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 #include "proto/base/clock.h"
 #include "proto/base/need.h"
-#include "proto/base/rng.h"
 #include "tests/support/facts.h"
-#include "tests/support/test.h"
+#include "tests/support/naive.h"
 
 struct column {
     char *name;
@@ -586,8 +581,7 @@ TEST(print_reads_back)
     if (given)
         seed = strtoull(given, NULL, 0);
     print_message("RP_TEST_SEED=%llu\n", (unsigned long long)seed);
-    struct rng rng;
-    rng_seed(&rng, seed);
+    struct rng rng = rng_of(seed);
     struct schema silent = schema;
     silent.check = NULL;
     for (int round = 0; round < 500; round++) {

@@ -1,16 +1,9 @@
 #include <fcntl.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 #include "broker/disk/reader.h"
 #include "proto/base/error.h"
-#include "proto/base/rng.h"
 #include "tests/support/diskfile.h"
 #include "tests/support/naive.h"
-#include "tests/support/test.h"
 
 #define CHUNKS 6000u
 #define LARGEST (5u << 20)
@@ -68,7 +61,7 @@ struct seen {
     uint64_t n, next, stop_at;
 };
 
-static rp_status look(void *ctx, uint64_t at, const struct chunk_view *chunk, rp_error *err)
+static rp_status look(void *ctx, uint64_t at, const struct chunk_view *chunk, rp_error *error)
 {
     struct seen *seen = ctx;
     while (seen->next > 0 && seen->next < seen->n && seen->at[seen->next] == seen->at[seen->next - 1])
@@ -80,14 +73,13 @@ static rp_status look(void *ctx, uint64_t at, const struct chunk_view *chunk, rp
     assert_int_equal(chunk->head->bytes, seen->world->size[i]);
     assert_memory_equal(chunk->data, seen->world->data + i, chunk->head->bytes);
     if (++seen->next == seen->stop_at)
-        return err_set(err, RP_CANCELLED, "enough");
+        return err_set(error, RP_CANCELLED, "enough");
     return RP_OK;
 }
 
 TEST(any_places)
 {
-    struct rng rng;
-    rng_seed(&rng, naive_seed("disk_chunks"));
+    struct rng rng = naive_rng("disk_chunks");
     static struct world w;
     static uint64_t at[2 * CHUNKS];
     world_open(&w, &rng);
@@ -101,8 +93,7 @@ TEST(any_places)
                     at[n++] = w.at[i];
             }
         struct seen seen = {.world = &w, .at = at, .n = n};
-        rp_error err = {0};
-        ok(chunks_read(&w.folder, at, n, look, &seen, &err), &err);
+        ok(chunks_read(&w.folder, at, n, look, &seen, &err));
         while (seen.next > 0 && seen.next < n && at[seen.next] == at[seen.next - 1])
             seen.next++;
         assert_int_equal(seen.next, n);
@@ -115,7 +106,6 @@ TEST(any_places)
         assert_int_equal(seen.next, 1);
     }
     struct seen seen = {.world = &w, .at = w.at, .n = CHUNKS, .stop_at = 2500};
-    rp_error err = {0};
     assert_int_equal(chunks_read(&w.folder, w.at, CHUNKS, look, &seen, &err), RP_CANCELLED);
     assert_string_equal(err.text, "enough");
     assert_int_equal(seen.next, 2500);
@@ -123,11 +113,11 @@ TEST(any_places)
     world_close(&w);
 }
 
-static rp_status count(void *ctx, uint64_t at, const struct chunk_view *chunk, rp_error *err)
+static rp_status count(void *ctx, uint64_t at, const struct chunk_view *chunk, rp_error *error)
 {
     (void)at;
     (void)chunk;
-    (void)err;
+    (void)error;
     ++*(uint64_t *)ctx;
     return RP_OK;
 }
@@ -157,7 +147,6 @@ TEST(damage)
         at[i] = diskfile_chunk(&out, i, data, sizeof data);
     diskfile_end(&out, &w.folder);
     uint64_t seen = 0;
-    rp_error err = {0};
     /* Of each byte of a chunk: what is not the start of an entry, has another size or another sum. */
     for (uint64_t i = 0; i < sizeof(struct entry_head) + sizeof(struct entry_chunk) + 5 + sizeof data; i++) {
         /* The checksum is of sizes, codecs and data: not of the entry's table, nor of most of the chunk's head. */

@@ -1,14 +1,9 @@
 #include "broker/disk/folder.h"
 
 #include <fcntl.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <string.h>
-#include <unistd.h>
 
 #include "proto/base/crc32c.h"
 #include "tests/support/diskfile.h"
-#include "tests/support/test.h"
 
 static void write_file(const char *folder, const char *name, const void *data, size_t size)
 {
@@ -29,7 +24,6 @@ static bool is_there(const char *folder, const char *name)
 
 static void make(const struct folder *folder, enum disk_kind kind, uint64_t number, bool finish)
 {
-    rp_error err = {0};
     int file = folder_create(folder, kind, number, &err);
     if (file < 0)
         fail_msg("%s", err.text);
@@ -40,8 +34,7 @@ static void make(const struct folder *folder, enum disk_kind kind, uint64_t numb
 
 static void open_folder(struct folder *folder, const char *path, bool write)
 {
-    rp_error err = {0};
-    ok(folder_open(folder, path, write, &err), &err);
+    ok(folder_open(folder, path, write, &err));
 }
 
 TEST(names)
@@ -97,7 +90,6 @@ TEST(lock)
 {
     char *path = diskfile_folder();
     struct folder first, second;
-    rp_error err = {0};
     open_folder(&first, path, true);
     assert_int_equal(folder_open(&second, path, true, &err), RP_FAILED_PRECONDITION);
     assert_non_null(strstr(err.text, path));
@@ -117,7 +109,6 @@ TEST(made_if_missing)
     snprintf(middle, sizeof middle, "%s/a", path);
     snprintf(deep, sizeof deep, "%s/a/b", path);
     struct folder folder;
-    rp_error err = {0};
     assert_int_equal(folder_open(&folder, deep, false, &err), RP_NOT_FOUND);
     open_folder(&folder, deep, true);
     folder_close(&folder);
@@ -144,7 +135,6 @@ TEST(foreign_files_survive)
         write_file(path, names[i], "a file of somebody else, and longer than a head of ours", 40);
     write_file(path, "segment-00000004.replay", "", 0);
     struct folder folder;
-    rp_error err = {0};
     open_folder(&folder, path, true);
     make(&folder, DISK_SEGMENT, folder_next(&folder, DISK_SEGMENT), true);
     make(&folder, DISK_CHECKPOINT, folder_next(&folder, DISK_CHECKPOINT), true);
@@ -200,7 +190,6 @@ TEST(remove_and_missing)
     assert_int_equal(folder_remove(&folder, DISK_SEGMENT, 1, false, NULL), RP_OK);
     assert_false(is_there(path, "segment-00000001.replay"));
     assert_int_equal(folder_remove(&folder, DISK_SEGMENT, 1, false, NULL), RP_OK);
-    rp_error err = {0};
     assert_int_equal(folder_read(&folder, DISK_SEGMENT, 1, &err), -1);
     assert_int_equal(err.status, RP_NOT_FOUND);
     folder_close(&folder);
@@ -223,7 +212,6 @@ TEST(two_folders_in_one)
 {
     char *one = diskfile_folder(), *two = diskfile_folder();
     struct folder folder;
-    rp_error err = {0};
     open_folder(&folder, one, true);
     make(&folder, DISK_SEGMENT, 1, true);
     folder_close(&folder);
@@ -279,7 +267,6 @@ TEST(another_version_is_refused)
     for (uint16_t version = DISK_VERSION - 1; version <= DISK_VERSION + 1; version += 2) {
         char *path = diskfile_folder(), words[32];
         struct folder folder;
-        rp_error err = {0};
         open_folder(&folder, path, true);
         struct file_head head = {
             .magic = "RPLYDIS", .version = version, .kind = DISK_SEGMENT, .number = 1, .folder = folder.id};
@@ -288,6 +275,7 @@ TEST(another_version_is_refused)
         folder_close(&folder);
         write_file(path, "segment-00000001.replay", &head, sizeof head);
         snprintf(words, sizeof words, "version %u", version);
+        err = (rp_error){0};
         assert_int_equal(folder_open(&folder, path, true, &err), RP_UNSUPPORTED);
         assert_non_null(strstr(err.text, words));
         open_folder(&folder, path, false);
@@ -305,7 +293,6 @@ TEST(shards)
 {
     char *path = diskfile_folder(), part[4][256];
     struct folder folder;
-    rp_error err = {0};
     for (uint32_t i = 0; i < 4; i++)
         snprintf(part[i], sizeof part[i], "%s/shard-%u", path, i);
     assert_int_equal(folder_check_shards(path, 1, &err), RP_OK);

@@ -2,18 +2,12 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
-#include <unistd.h>
 
 #include "proto/base/error.h"
 #include "tests/support/diskfile.h"
 #include "tests/support/facts.h"
-#include "tests/support/test.h"
 
 /* In front of the library's: a disk that cannot be read from this offset on. */
 static off_t bad_from = INT64_MAX;
@@ -60,7 +54,7 @@ static void keep_item(struct world *w, const struct entry_insert *insert)
 }
 
 /* What checkpoint/restore.c does with items, for one table. */
-static rp_status take(void *ctx, enum load_phase phase, const struct entry_view *entry, rp_error *err)
+static rp_status take(void *ctx, enum load_phase phase, const struct entry_view *entry, rp_error *error)
 {
     struct world *w = ctx;
     const struct entry_insert *insert = (const void *)entry->body;
@@ -70,7 +64,7 @@ static rp_status take(void *ctx, enum load_phase phase, const struct entry_view 
         w->named = true;
     } else if (entry->type == ENTRY_INSERT) {
         if (w->keys[insert->slot])
-            return err_set(err, RP_BAD_MESSAGE, "slot %u is taken already", insert->slot);
+            return err_set(error, RP_BAD_MESSAGE, "slot %u is taken already", insert->slot);
         assert_int_equal(phase, LOAD_JOURNAL);
         keep_item(w, insert);
         w->inserts++;
@@ -80,7 +74,7 @@ static rp_status take(void *ctx, enum load_phase phase, const struct entry_view 
         w->found -= w->keys[slot->slot] != 0;
         w->keys[slot->slot] = 0;
     } else if (entry->type == ENTRY_END && ((const struct entry_end *)(const void *)entry->body)->items != w->found) {
-        return err_set(err, RP_BAD_MESSAGE, "the checkpoint has another number of items");
+        return err_set(error, RP_BAD_MESSAGE, "the checkpoint has another number of items");
     }
     return RP_OK;
 }
@@ -154,19 +148,19 @@ static void checkpoint(struct world *w, uint64_t number, uint64_t base, uint64_t
     diskfile_end(&out, &w->folder);
 }
 
-static rp_status load_again(struct world *w, uint64_t number, bool until_checkpoint, bool cut, rp_error *err)
+static rp_status load_again(struct world *w, uint64_t number, bool until_checkpoint, bool cut, rp_error *error)
 {
     assert_int_equal(folder_list(&w->folder, NULL), RP_OK);
     load_fini(&w->load);
     drop_all(w);
     w->load = (struct load){.apply = take, .clear = drop_all, .ctx = w};
-    return w->status = load_files(&w->load, &w->folder, number, until_checkpoint, cut, err);
+    return w->status = load_files(&w->load, &w->folder, number, until_checkpoint, cut, error);
 }
 
 /* Loads and gives how many items there are, or -1 with a status that says why not. */
 static int64_t load(struct world *w, uint64_t number, bool cut)
 {
-    rp_error err = {0};
+    err = (rp_error){0};
     if (load_again(w, number, false, cut, &err) != RP_OK) {
         assert_true(err.text[0] != '\0');
         return -1;
@@ -246,9 +240,8 @@ static int set_up_history(void **state)
     return 0;
 }
 
-TEST(chain_and_journal, set_up_history, tear_down)
+TEST_WITH(struct world, w, chain_and_journal, set_up_history, tear_down)
 {
-    struct world *w = *state;
     assert_int_equal(load(w, 0, false), 10);
     assert_int_equal(w->load.checkpoint, 2);
     assert_int_equal(w->load.journal_entries, 5 + 1); /* with the LAYOUT of segment 2 */
@@ -262,9 +255,8 @@ TEST(chain_and_journal, set_up_history, tear_down)
     assert_int_equal(w->status, RP_NOT_FOUND);
 }
 
-TEST(empty_folder, set_up, tear_down)
+TEST_WITH(struct world, w, empty_folder, set_up, tear_down)
 {
-    struct world *w = *state;
     assert_int_equal(load(w, 0, false), -1);
     assert_int_equal(w->status, RP_NOT_FOUND);
     /* A process that did nothing, and one without a journal. */
@@ -280,9 +272,8 @@ TEST(empty_folder, set_up, tear_down)
     assert_int_equal(w->status, RP_NOT_FOUND);
 }
 
-TEST(damaged_checkpoints_fall_back, set_up_history, tear_down)
+TEST_WITH(struct world, w, damaged_checkpoints_fall_back, set_up_history, tear_down)
 {
-    struct world *w = *state;
     flip(w, DISK_CHECKPOINT, 2, 200);
     assert_int_equal(load(w, 0, false), 10);
     assert_int_equal(w->load.checkpoint, 1);
@@ -299,9 +290,8 @@ TEST(damaged_checkpoints_fall_back, set_up_history, tear_down)
     assert_true(noted(&w->load, "based on 1"));
 }
 
-TEST(torn_end, set_up_history, tear_down)
+TEST_WITH(struct world, w, torn_end, set_up_history, tear_down)
 {
-    struct world *w = *state;
     char path[256];
     struct stat about;
     path_of(w, DISK_SEGMENT, 2, path, sizeof path);
@@ -321,9 +311,8 @@ TEST(torn_end, set_up_history, tear_down)
 }
 
 /* Killed when a segment had just been made: it has no head yet, or a part of one. Nothing is lost, and nothing is said. */
-TEST(segment_without_a_head, set_up, tear_down)
+TEST_WITH(struct world, w, segment_without_a_head, set_up, tear_down)
 {
-    struct world *w = *state;
     for (size_t bytes = 0; bytes < FILE_HEAD_BYTES; bytes += 20) {
         char path[256];
         world_close(w);
@@ -342,9 +331,8 @@ TEST(segment_without_a_head, set_up, tear_down)
 }
 
 /* What cannot be read may be sound: nothing is cut, and nothing goes on without it. */
-TEST(unreadable_end, set_up, tear_down)
+TEST_WITH(struct world, w, unreadable_end, set_up, tear_down)
 {
-    struct world *w = *state;
     segment(w, 1, 0, 0);
     grow(w, 5);
     diskfile_end(&w->out, &w->folder);
@@ -356,9 +344,8 @@ TEST(unreadable_end, set_up, tear_down)
 }
 
 /* A process that found a damage goes on from there, and so does every later load. */
-TEST(going_on_after_damage, set_up_history, tear_down)
+TEST_WITH(struct world, w, going_on_after_damage, set_up_history, tear_down)
 {
-    struct world *w = *state;
     uint64_t bad = disk_offset(w->place[8]) + 30;
     flip(w, DISK_SEGMENT, 2, bad);
     assert_int_equal(load(w, 0, true), 8);
@@ -386,9 +373,8 @@ TEST(going_on_after_damage, set_up_history, tear_down)
 }
 
 /* A torn record is no torn end while a later segment has sound records, even if that one does not begin with one. */
-TEST(torn_before_a_damaged_segment, set_up_history, tear_down)
+TEST_WITH(struct world, w, torn_before_a_damaged_segment, set_up_history, tear_down)
 {
-    struct world *w = *state;
     char path[256];
     uint64_t end = diskfile_here(&w->out);
     segment(w, 3, end, 0);
@@ -402,9 +388,8 @@ TEST(torn_before_a_damaged_segment, set_up_history, tear_down)
     assert_int_equal(w->load.lost_inserts, 1); /* the other is in the record that was hit */
 }
 
-TEST(missing_segments, set_up_history, tear_down)
+TEST_WITH(struct world, w, missing_segments, set_up_history, tear_down)
 {
-    struct world *w = *state;
     uint64_t end = diskfile_here(&w->out);
     segment(w, 3, end, 0);
     grow(w, 2);
@@ -425,9 +410,8 @@ TEST(missing_segments, set_up_history, tear_down)
     assert_int_equal(w->status, RP_DATA_LOSS);
 }
 
-TEST(cut_between_records, set_up_history, tear_down)
+TEST_WITH(struct world, w, cut_between_records, set_up_history, tear_down)
 {
-    struct world *w = *state;
     char path[256];
     path_of(w, DISK_SEGMENT, 1, path, sizeof path);
     assert_int_equal(truncate(path, (off_t)disk_offset(w->place[5])), 0);
@@ -436,9 +420,8 @@ TEST(cut_between_records, set_up_history, tear_down)
 }
 
 /* Checkpoints of a broker without a journal: older segments are of the past, later ones go on. */
-TEST(no_journal_for_a_while, set_up, tear_down)
+TEST_WITH(struct world, w, no_journal_for_a_while, set_up, tear_down)
 {
-    struct world *w = *state;
     segment(w, 1, 0, 0);
     grow(w, 2);
     diskfile_end(&w->out, &w->folder);
@@ -458,9 +441,8 @@ TEST(no_journal_for_a_while, set_up, tear_down)
 }
 
 /* What changes an incremental checkpoint can hold. */
-TEST(changes, set_up, tear_down)
+TEST_WITH(struct world, w, changes, set_up, tear_down)
 {
-    struct world *w = *state;
     w->items = 6;
     checkpoint(w, 1, 0, 0, false);
     struct diskfile out;
@@ -526,9 +508,8 @@ static void check_damaged(struct world *w, const char *what, uint64_t offset)
         fail_msg("%s at %llu: %lld items, status %d", what, (unsigned long long)offset, (long long)n, (int)w->status);
 }
 
-TEST(every_byte, set_up_history, tear_down)
+TEST_WITH(struct world, w, every_byte, set_up_history, tear_down)
 {
-    struct world *w = *state;
     for (size_t f = 0; f < sizeof files / sizeof *files; f++) {
         assert_int_equal(folder_list(&w->folder, NULL), RP_OK);
         uint64_t bytes = folder_find(&w->folder, files[f].kind, files[f].number)->bytes;
@@ -541,9 +522,8 @@ TEST(every_byte, set_up_history, tear_down)
     assert_int_equal(load(w, 0, false), 10);
 }
 
-TEST(every_cut, set_up_history, tear_down)
+TEST_WITH(struct world, w, every_cut, set_up_history, tear_down)
 {
-    struct world *w = *state;
     for (size_t f = 0; f < sizeof files / sizeof *files; f++) {
         char path[256];
         uint8_t data[16384];
@@ -569,9 +549,8 @@ TEST(every_cut, set_up_history, tear_down)
 }
 
 /* Bytes that are cut out of the last segment, or put in, are no torn end while a sound record is behind them. */
-TEST(moved_records, set_up_history, tear_down)
+TEST_WITH(struct world, w, moved_records, set_up_history, tear_down)
 {
-    struct world *w = *state;
     char path[256];
     uint8_t data[16384];
     struct verify_result result;
@@ -606,9 +585,8 @@ TEST(moved_records, set_up_history, tear_down)
 }
 
 /* A torn record may be full of heads that a writer sent as data: the search for a sound record takes no long time. */
-TEST(heads_without_records, set_up_history, tear_down)
+TEST_WITH(struct world, w, heads_without_records, set_up_history, tear_down)
 {
-    struct world *w = *state;
     char path[256];
     path_of(w, DISK_SEGMENT, 2, path, sizeof path);
     int file = open(path, O_WRONLY | O_APPEND);
@@ -625,11 +603,9 @@ TEST(heads_without_records, set_up_history, tear_down)
     assert_int_equal(damages(&w->load), 0);
 }
 
-TEST(verify, set_up_history, tear_down)
+TEST_WITH(struct world, w, verify, set_up_history, tear_down)
 {
-    struct world *w = *state;
     struct verify_result result;
-    rp_error err = {0};
     assert_int_equal(disk_verify_file(&w->folder, DISK_SEGMENT, 1, &result, &err), RP_OK);
     assert_false(result.damaged);
     assert_int_equal(result.chunks, 6);

@@ -1,6 +1,3 @@
-#include <math.h>
-#include <stdbool.h>
-#include <string.h>
 
 #include "broker/disk/record.h"
 #include "proto/base/crc32c.h"
@@ -115,7 +112,6 @@ TEST(every_type_has_a_rule)
 {
     _Alignas(8) uint8_t body[1024];
     for (uint16_t type = 1; type < ENTRY_TYPES; type++) {
-        rp_error err = {0};
         struct entry_view entry = {.type = type, .body = body, .size = example(type, body)};
         if (entry_check(&entry, &err) != RP_OK)
             fail_msg("%s: %s", entry_name(type), err.text);
@@ -240,7 +236,6 @@ TEST(damaged_records)
     _Alignas(8) static uint8_t record[16384];
     uint64_t at = disk_at(2, 32);
     size_t used = all_types(record, sizeof record, at), size = 0;
-    rp_error err = {0};
     for (size_t i = 0; i < used; i++) {
         record[i] ^= 0x10;
         if (record_check(record, sizeof record, at, &size, &err) == RP_OK)

@@ -1,20 +1,13 @@
 /* The registry of environments and what env_open wraps around each: errors, options, canonical actions, time limits,
  * delays, plug-ins. */
-#include <stdint.h>
 
-#include <math.h>
-#include <signal.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/wait.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "agent/env/env.h"
 #include "agent/run/actor.h"
 #include "proto/base/clock.h"
 #include "tests/support/process.h"
-#include "tests/support/test.h"
 
 static char *plugin_path(const char *name)
 {
@@ -25,14 +18,13 @@ static char *plugin_path(const char *name)
 
 static void open_or_fail(struct env *env, const struct env_config *config)
 {
-    rp_error err = {0};
-    ok(env_open(env, config, &err), &err);
+    ok(env_open(env, config, &err));
 }
 
 static void expect_refusal(const struct env_config *config, rp_status status, const char *text)
 {
+    err = (rp_error){0};
     struct env env;
-    rp_error err = {0};
     memset(&env, 0x55, sizeof env);
     assert_int_equal(env_open(&env, config, &err), status);
     assert_int_equal(err.status, status);
@@ -88,40 +80,40 @@ TEST(described_environments_have_a_spec)
 /* Environments that step together, as a provider has them: the first step of a round steps all with the announced
  * actions. An observation is one number, the sum of the actions so far. */
 struct together {
-    struct seat {
+    struct subenv {
         struct together *whole;
         int32_t action;
         float sum;
         bool fresh;
-    } seats[3];
+    } subenvs[3];
     uint32_t rounds;
     rp_status failure;
 };
 
 static void together_seed(void *self, uint64_t seed)
 {
-    ((struct seat *)self)->sum = (float)seed;
+    ((struct subenv *)self)->sum = (float)seed;
 }
 
 static void together_reset(void *self, void *observation)
 {
-    *(float *)observation = ((struct seat *)self)->sum;
+    *(float *)observation = ((struct subenv *)self)->sum;
 }
 
 static void together_step(void *self, const void *action, void *observation, rp_env_result *result)
 {
-    struct seat *seat = self;
+    struct subenv *subenv = self;
     (void)action;
-    if (!seat->fresh) {
-        seat->whole->rounds++;
+    if (!subenv->fresh) {
+        subenv->whole->rounds++;
         for (uint32_t i = 0; i < 3; i++) {
-            seat->whole->seats[i].sum += (float)seat->whole->seats[i].action;
-            seat->whole->seats[i].fresh = true;
+            subenv->whole->subenvs[i].sum += (float)subenv->whole->subenvs[i].action;
+            subenv->whole->subenvs[i].fresh = true;
         }
     }
-    seat->fresh = false;
-    *(float *)observation = seat->sum;
-    result->reward = seat->sum;
+    subenv->fresh = false;
+    *(float *)observation = subenv->sum;
+    result->reward = subenv->sum;
 }
 
 static void together_destroy(void *self)
@@ -131,13 +123,13 @@ static void together_destroy(void *self)
 
 static void together_announce(void *self, const void *action)
 {
-    memcpy(&((struct seat *)self)->action, action, sizeof(int32_t));
+    memcpy(&((struct subenv *)self)->action, action, sizeof(int32_t));
 }
 
-static rp_status together_failure(void *self, rp_error *err)
+static rp_status together_failure(void *self, rp_error *error)
 {
-    err->status = ((struct seat *)self)->whole->failure;
-    return (rp_status)err->status;
+    error->status = ((struct subenv *)self)->whole->failure;
+    return (rp_status)error->status;
 }
 
 static bool together_resets(void *self)
@@ -146,22 +138,23 @@ static bool together_resets(void *self)
     return false;
 }
 
-static void *together_create(void *ctx, const struct env_config *config, uint32_t *n, rp_env_spec *spec, rp_error *err)
+static void *together_create(void *ctx, const struct env_config *config, uint32_t *n, rp_env_spec *spec,
+                             rp_error *error)
 {
     struct together *self = ctx;
-    (void)err;
+    (void)error;
     assert_string_equal(config->python, "my_env:make");
     *n = 3;
     *spec = (rp_env_spec){
         .observation_dtype = RP_DTYPE_FLOAT32, .observation_rank = 1, .observation_shape = {1}, .n_actions = 9};
     for (uint32_t i = 0; i < 3; i++)
-        self->seats[i] = (struct seat){.whole = self};
+        self->subenvs[i] = (struct subenv){.whole = self};
     return self;
 }
 
-static void *together_seat(void *whole, uint32_t index)
+static void *together_subenv(void *whole, uint32_t index)
 {
-    return &((struct together *)whole)->seats[index];
+    return &((struct together *)whole)->subenvs[index];
 }
 
 TEST(groups_step_what_a_provider_makes)
@@ -175,13 +168,12 @@ TEST(groups_step_what_a_provider_makes)
     const struct env_provider provider = {.ctx = &whole,
                                           .ops = &ops,
                                           .create = together_create,
-                                          .seat = together_seat,
+                                          .subenv = together_subenv,
                                           .failure = together_failure,
                                           .announce = together_announce,
                                           .resets_within_round = together_resets};
     struct env_config config = {.python = (char *)"my_env:make"};
     struct env_group group;
-    rp_error err = {0};
     assert_int_equal(env_group_open(&group, &config, 1, &provider, &err), RP_OK);
     assert_int_equal(group.n, 3);
     float seen[3];
@@ -241,15 +233,20 @@ TEST(unknown_names_are_refused)
 
 TEST(options_are_checked)
 {
-    expect_bad_option("CartPole-v1", "size", "3", "environment CartPole-v1 has no option 'size'; it takes none");
+    expect_bad_option("Catch", "size", "3", "environment Catch has no option 'size'; it takes pixels");
+    expect_bad_option("Pendulum-v1", "size", "3", "environment Pendulum-v1 has no option 'size'; it takes none");
+    expect_bad_option("CartPole-v1", "velocity", "0", "did you mean 'velocities'?");
     expect_bad_option("DeepSea", "sise", "3", "environment DeepSea has no option 'sise' (did you mean 'size'?)");
-    expect_bad_option("DeepSea", "zzzzzz", "3", "no option 'zzzzzz'; it takes size, randomize, seed");
-    expect_bad_option("DeepSea", "size", "ten", "environment DeepSea: option size is 'ten'; write a number from 1 to");
+    expect_bad_option("DeepSea", "zzzzzz", "3", "no option 'zzzzzz'; it takes size, randomize, seed, pixels");
+    expect_bad_option("DeepSea", "size", "ten",
+                      "environment DeepSea: option size is 'ten'; write a whole number from 1 to");
     expect_bad_option("DeepSea", "size", "0", "option size is '0'");
     expect_bad_option("DeepSea", "size", "101", "option size is '101'");
-    expect_bad_option("DeepSea", "size", "2.5", "whole numbers");
-    expect_bad_option("DeepSea", "randomize", "0.5", "whole numbers");
+    expect_bad_option("DeepSea", "size", "2.5", "write a whole number from 1 to 100");
+    expect_bad_option("DeepSea", "randomize", "0.5", "option randomize is '0.5'; write a whole number");
     expect_bad_option("Breakout", "sticky", "1.5", "environment Breakout: option sticky is '1.5'");
+    expect_bad_option("Memory", "length", "0",
+                      "environment Memory: option length is '0'; write a whole number from 1 to 10000");
     expect_bad_option("Breakout", "sticky", "", "option sticky is ''");
     expect_bad_option("Breakout", "stiky", "0", "did you mean 'sticky'?");
 
@@ -264,7 +261,6 @@ TEST(specs_are_checked)
 {
     const rp_env_spec good = {
         .observation_dtype = RP_DTYPE_UINT8, .observation_rank = 3, .observation_shape = {10, 10, 4}, .n_actions = 3};
-    rp_error err;
     assert_int_equal(env_check_spec("x", &good, &err), RP_OK);
     assert_int_equal(env_observation_count(&good), 400);
     assert_int_equal(env_observation_bytes(&good), 400);
@@ -501,13 +497,13 @@ static void act(struct agent *self, const struct agent_rows *rows, struct agent_
 
 static void loop_finds_out(const char *name, const char *text)
 {
+    err = (rp_error){0};
     static const struct agent_ops ops = {.act = act};
     static const struct run_config run = {.actors = {.count = 1, .pull_every = 1}};
     struct env env;
     open_or_fail(&env, &(struct env_config){.name = (char *)name, .plugin = plugin_path("env_bad")});
     struct agent agent = {.ops = &ops, .spec = env.spec};
     struct environment_loop loop;
-    rp_error err = {0};
     bool ended;
     environment_loop_init(&loop, &env, &(struct actor_options){.config = &run, .agent = &agent, .greedy = true});
     assert_int_equal(environment_loop_step(&loop, &ended, &err), RP_INVALID_ARGUMENT);
@@ -526,12 +522,12 @@ TEST(mistakes_of_a_running_plugin_are_told)
 }
 
 /* Steps a plug-in until it crashes. */
-static _Noreturn void step_on(int err)
+static _Noreturn void step_on(int error)
 {
     struct env env;
     float observation[2], action[2] = {0};
     rp_env_result result;
-    dup2(err, STDERR_FILENO);
+    dup2(error, STDERR_FILENO);
     for (int number = 1; number < 32; number++)
         signal(number, SIG_DFL); /* cmocka has handlers */
     open_or_fail(&env, &(struct env_config){.name = (char *)"Crash", .plugin = plugin_path("env_bad")});
@@ -568,7 +564,7 @@ TEST(bad_plugins_are_refused)
     expect_bad_plugin("selector_example", "Corridor", RP_INVALID_ARGUMENT,
                       "selector_example.so: it does not export rp_env_plugin_entry");
     expect_bad_plugin("env_old", "Corridor", RP_UNSUPPORTED,
-                      "env_old.so: built for interface 2, this program has 1: compile it again");
+                      "env_old.so: built for interface 3, this program has 2: compile it again");
     expect_bad_plugin("env_bad", "NoActions", RP_INVALID_ARGUMENT,
                       "environment 'NoActions': it needs either n_actions (discrete) or action_size (continuous) above "
                       "0, it has neither");

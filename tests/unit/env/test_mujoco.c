@@ -2,12 +2,10 @@
  * test_env_golden.c; what every built-in environment must keep to is in test_env_classic.c. */
 #include "agent/env/mujoco.h"
 
-#include <math.h>
-#include <string.h>
 #include <time.h>
 
 #include "agent/env/builtin.h"
-#include "tests/support/test.h"
+#include "tests/support/naive.h"
 
 #define MAX_OBSERVATION 32
 
@@ -24,7 +22,6 @@ struct subject {
 
 static void subject_open(struct subject *self, const rp_env_ops *ops)
 {
-    rp_error err;
     memset(self, 0, sizeof *self);
     self->ops = ops;
     self->self = ops->create(NULL, 0, &self->spec, &err);
@@ -112,8 +109,7 @@ TEST(carts_are_symmetric)
         static const double start[] = {0.1, 0.05, -0.2, 0.1}, mirrored[] = {-0.1, -0.05, 0.2, -0.1};
         subject_set(&a, start, 4);
         subject_set(&b, mirrored, 4);
-        struct rng rng;
-        rng_seed(&rng, 3);
+        struct rng rng = rng_of(3);
         for (int i = 0; i < 300; i++) {
             float action, other;
             random_action(&a.spec, &rng, false, &action);
@@ -172,8 +168,7 @@ TEST(cheetah_reward_is_velocity)
     struct subject subject;
     subject_open(&subject, &env_cheetah);
     subject_reset(&subject);
-    struct rng rng;
-    rng_seed(&rng, 5);
+    struct rng rng = rng_of(5);
     const double *x = subject_data(&subject)->qpos;
     double start = *x, sum = 0;
     for (int i = 0; i < 500; i++) {
@@ -205,8 +200,7 @@ TEST(finite_under_any_action)
             struct subject subject;
             subject_open(&subject, all[e]);
             subject_reset(&subject);
-            struct rng rng;
-            rng_seed(&rng, 11);
+            struct rng rng = rng_of(11);
             float action[RP_ENV_MAX_ACTION];
             for (int i = 0; i < 5000; i++) {
                 /* Held for a while, extreme actions get further. */
@@ -255,7 +249,6 @@ TEST(contacts_do_not_remember)
     const double crouched[18] = {0, -0.14, 0.02, 0.1, -0.1, 0.1, -0.1, 0.1, -0.1};
     const float still[6] = {0};
     struct subject subject = {.ops = &env_cheetah};
-    rp_error err;
     subject.self = env_cheetah.create(&one, 1, &subject.spec, &err);
     assert_non_null(subject.self);
     double first[9];
@@ -321,7 +314,6 @@ TEST(resets_are_cheap)
 TEST(frame_skip)
 {
     const rp_option one = {.name = "frame_skip", .value = "1"};
-    rp_error err;
     struct subject single, both;
     subject_open(&both, &env_inverted_pendulum);
     single = both;

@@ -1,10 +1,6 @@
 /* Environments on MuJoCo when things go wrong: the library must not exit, wait for a key or write its log file. */
 #include "agent/env/mujoco.h"
 
-#include <math.h>
-#include <string.h>
-#include <unistd.h>
-
 #include "agent/env/builtin.h"
 #include "tests/support/test.h"
 
@@ -21,7 +17,6 @@ TEST(errors_of_a_model_have_the_line)
     };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         mjModel *model = NULL;
-        rp_error err;
         assert_int_equal(mujoco_load("Broken", bad[i].xml, &model, &err), RP_INVALID_ARGUMENT);
         assert_null(model);
         if (!strstr(err.text, bad[i].part) || !strstr(err.text, "Broken"))
@@ -79,8 +74,7 @@ TEST(an_error_in_a_step_ends_the_episode)
         .judge = tight_judge,
     };
     rp_env_spec spec = {0};
-    rp_error err;
-    void *env = must(mujoco_create(&task, NULL, 0, &spec, &err), &err);
+    void *env = must(mujoco_create(&task, NULL, 0, &spec, &err));
     for (int i = 0; i < 3; i++) {
         float observation = 0;
         rp_env_result result = {0};
@@ -98,7 +92,6 @@ TEST(an_error_in_a_step_ends_the_episode)
 TEST(a_run_away_model_ends_the_episode)
 {
     rp_env_spec spec = {0};
-    rp_error err;
     void *env = env_cheetah.create(NULL, 0, &spec, &err);
     assert_non_null(env);
     double wild[18] = {0};

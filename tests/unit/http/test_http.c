@@ -1,12 +1,8 @@
 /* The HTTP server: who is let in, what is refused, and that bad input disturbs nobody. */
 #include <arpa/inet.h>
 #include <semaphore.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
 #include <sys/time.h>
-#include <unistd.h>
 
 #include "proto/http/http.h"
 #include "tests/support/test.h"
@@ -53,13 +49,12 @@ static int calls;
 static struct http *start_at(const char *address, const char *token, bool open)
 {
     const struct http_options options = {.address = address,
-                                         .part = {routes, 4, &calls},
-                                         .further = {routes + 4, 1, &calls},
+                                         .part = {routes, 4, &calls, false},
+                                         .further = {routes + 4, 1, &calls, false},
                                          .token = token,
                                          .reader = "reader",
                                          .open = open,
                                          .threads = 2};
-    rp_error err = {0};
     struct http *http = http_start(&options, &err);
     assert_non_null(http);
     return http;
@@ -165,6 +160,32 @@ TEST(token)
     assert_int_equal(
         ask(http, "POST /size?token=secret HTTP/1.1\r\n" LOCAL "Content-Length: 1\r\nConnection: close\r\n\r\na", out),
         200);
+    http_stop(&http);
+}
+
+static bool mount(void *ctx, const char **url, struct http_part out[2])
+{
+    if (strncmp(*url, "/below/", 7) != 0)
+        return false;
+    *url += 6;
+    out[0] = (struct http_part){routes + 1, 1, ctx, true};
+    out[1] = (struct http_part){routes + 2, 1, ctx, true};
+    return true;
+}
+
+/* Below a path there are other routes, which may be secret on a server that is open otherwise. */
+TEST(mounted)
+{
+    char out[8192];
+    const struct http_options options = {
+        .address = "127.0.0.1:0", .part = {routes, 4, &calls, false}, .mount = mount, .token = "secret", .open = true};
+    struct http *http = http_start(&options, &err);
+    assert_non_null(http);
+    assert_int_equal(get(http, "/hello", LOCAL, out), 200);
+    assert_int_equal(get(http, "/below/hello", LOCAL, out), 401);
+    assert_int_equal(get(http, "/below/hello?token=secret", LOCAL, out), 200);
+    assert_int_equal(get(http, "/below/open", LOCAL, out), 200);
+    assert_int_equal(get(http, "/below/slow?token=secret", LOCAL, out), 404);
     http_stop(&http);
 }
 
@@ -300,14 +321,13 @@ TEST(addresses)
 {
     static const char *const bad[] = {"",           "127.0.0.1", "127.0.0.1:", "127.0.0.1:x", "127.0.0.1:70000",
                                       "nowhere:80", "[::1:80",   ":80"};
-    rp_error err;
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
-        const struct http_options options = {.address = bad[i], .part = {routes, 5, NULL}};
+        const struct http_options options = {.address = bad[i], .part = {routes, 5, NULL, false}};
         assert_null(http_start(&options, &err));
         assert_int_equal(err.status, RP_INVALID_ARGUMENT);
     }
     struct http *http = start("", false);
-    const struct http_options taken = {.address = http_address(http), .part = {routes, 5, NULL}};
+    const struct http_options taken = {.address = http_address(http), .part = {routes, 5, NULL, false}};
     assert_null(http_start(&taken, &err));
     assert_int_equal(err.status, RP_IO);
     http_stop(&http);

@@ -1,10 +1,4 @@
 /* The text for Prometheus, read back by a strict reader of its own and compared with the snapshot that it shows. */
-#include <stdint.h>
-
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "broker/program/metrics_text.h"
 #include "broker/program/threads.h"
@@ -255,7 +249,8 @@ static void check_histogram(const struct parsed *text, const char *name, const c
         before = sample->value;
         n++;
     }
-    assert_int_equal(n, (scale->last - scale->first) / scale->step + 2);
+    assert_int_equal(n, count > 0 ? (scale->last - scale->first) / scale->step + 2
+                                  : 1); /* never: no buckets but the last */
     snprintf(with, sizeof with, "%s%sle=\"+Inf\"", labels, comma);
     assert_true(value_of(text, bucket, with) == count);
     snprintf(other, sizeof other, "%s_count", name);

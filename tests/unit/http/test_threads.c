@@ -1,9 +1,7 @@
 /* Processor time of threads by name: it never goes back, whichever threads end. */
-#include <stdint.h>
 
 #include <pthread.h>
 #include <semaphore.h>
-#include <string.h>
 #include <time.h>
 
 #include "broker/program/threads.h"

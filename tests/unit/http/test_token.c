@@ -1,12 +1,7 @@
 /* The token of a broker with keys: made once, read again, refused if others may read it. */
-#include <stdint.h>
 
 #include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "broker/program/web.h"
 #include "tests/support/test.h"
@@ -15,7 +10,6 @@ TEST(tokens_are_made_once_and_kept_secret)
 {
     char folder[] = "/tmp/replay-token-XXXXXX", path[64], token[TOKEN_TEXT] = "", again[TOKEN_TEXT] = "";
     struct stat facts;
-    rp_error err = {0};
     assert_non_null(mkdtemp(folder));
     snprintf(path, sizeof path, "%s/%s", folder, TOKEN_READER);
     assert_int_equal(token_open(folder, TOKEN_READER, token, &err), RP_OK);
@@ -44,7 +38,6 @@ static char shared[] = "/tmp/replay-token-XXXXXX";
 
 static void *open_shared(void *out)
 {
-    rp_error err = {0};
     return (void *)(intptr_t)(token_open(shared, TOKEN_READER, out, &err) == RP_OK);
 }
 

@@ -2,12 +2,8 @@
 #include <arpa/inet.h>
 #include <poll.h>
 #include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include "broker/program/web.h"
 #include "proto/base/clock.h"
@@ -68,7 +64,6 @@ static void *core_thread(void *arg)
 
 static struct web *begin(struct core *self)
 {
-    rp_error err = {0};
     *self = (struct core){.wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)};
     exchange_init(&self->exchange, self->wake_fd);
     struct web *web =

@@ -1,18 +1,14 @@
 /* The disk writer: order, what is durable when, and disks that cannot be written. */
-#include <stdint.h>
 
 #include <czmq.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
-#include <unistd.h>
 
 #include "broker/journal/disk_writer.h"
 #include "proto/base/clock.h"
@@ -67,8 +63,7 @@ static void desk_open(struct desk *self, const char *path, enum fsync_mode mode)
         snprintf(self->path, sizeof self->path, "%s", path);
     else
         assert_non_null(mkdtemp(strcpy(self->path, "/tmp/test-disk-writer-XXXXXX")));
-    rp_error err = {0};
-    ok(folder_open(&self->folder, self->path, true, &err), &err);
+    ok(folder_open(&self->folder, self->path, true, &err));
     disk_pool_init(&self->pool);
     self->disk_writer = disk_writer_new(&self->folder, &self->pool, mode, 20 * NS_PER_MS, &err);
     assert_non_null(self->disk_writer);
@@ -174,7 +169,6 @@ static bool in_trouble(const struct desk *self, uint64_t wanted)
 /* Reads a segment, checks each record, and that they are filled with first, first + 1, ... Gives their count. */
 static uint32_t check_segment(struct desk *self, uint64_t number, uint8_t first)
 {
-    rp_error err = {0};
     int file = folder_read(&self->folder, DISK_SEGMENT, number, &err);
     if (file < 0)
         fail_msg("%s", err.text);
@@ -218,7 +212,6 @@ TEST(records_are_written_in_order)
         assert_int_equal(check_segment(&desk, 2, 50), 10);
         desk_job(&desk, DISK_JOB_REMOVE, DISK_SEGMENT, 1);
         disk_writer_destroy(&desk.disk_writer, 1000);
-        rp_error err = {0};
         assert_true(folder_read(&desk.folder, DISK_SEGMENT, 1, &err) < 0);
         desk_close(&desk);
     }

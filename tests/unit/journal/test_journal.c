@@ -1,12 +1,8 @@
 /* The journal: whatever happens in a broker, its files make the same state. */
-#include <stdint.h>
-
-#include <string.h>
 
 #include "broker/disk/reader.h"
 #include "broker/journal/stream.h"
 #include "tests/support/naive.h"
-#include "tests/support/test.h"
 #include "tests/support/world.h"
 
 TEST(whatever_happens_the_files_make_the_same_state)
@@ -119,7 +115,6 @@ TEST(a_put_and_its_reply_are_in_one_record)
     }
     uint32_t slots = 0, replies = 0;
     struct reader reader;
-    rp_error err = {0};
     assert_int_equal(reader_open(&reader, &embed.broker->stream->folder, DISK_SEGMENT, 1, &err), RP_OK);
     struct record_view record;
     while (reader_next(&reader, &record, &err) == RP_OK) {

@@ -1,10 +1,7 @@
 /* How much disk the journal takes: for any state and any disk the limits make sense, and together they fit. */
-#include <stdint.h>
 
 #include "broker/journal/space.h"
-#include "proto/base/rng.h"
 #include "tests/support/naive.h"
-#include "tests/support/test.h"
 
 #define MIB (UINT64_C(1) << 20)
 #define GIB (UINT64_C(1) << 30)
@@ -36,8 +33,7 @@ static struct space any_space(struct rng *rng)
 
 TEST(limits_make_sense)
 {
-    struct rng rng;
-    rng_seed(&rng, naive_seed(__func__));
+    struct rng rng = naive_rng(__func__);
     for (uint32_t i = 0; i < 200000; i++) {
         struct space space = any_space(&rng);
         uint64_t live = space.live + space.state, want = more_of(space.journal_max, live);

@@ -1,14 +1,10 @@
 /* The stream: what is appended is read back from the segments, chunks lie where they say, and live bytes add up. */
-#include <stdint.h>
 
 #include <czmq.h>
 #include <dirent.h>
 #include <signal.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "broker/config/config.h"
 #include "broker/journal/stream.h"
@@ -17,9 +13,7 @@
 #include "broker/table/table.h"
 #include "proto/base/crc32c.h"
 #include "proto/base/log.h"
-#include "proto/base/rng.h"
 #include "tests/support/naive.h"
-#include "tests/support/test.h"
 
 /* The rooms that a stream uses, all of them empty. */
 struct desk {
@@ -59,9 +53,8 @@ static void desk_open(struct desk *self, bool again, bool journal)
         .layouts = &self->layouts,
         .peers = &self->peers,
     };
-    rp_error err = {0};
     store_init(&self->store, UINT64_C(1) << 32);
-    ok(stream_open(&self->stream, &state, &err), &err);
+    ok(stream_open(&self->stream, &state, &err));
 }
 
 static void desk_begin(struct desk *self)
@@ -99,7 +92,6 @@ static void desk_close(struct desk *self, bool remove)
 
 static uint8_t *read_segment(struct desk *self, uint64_t number, size_t *bytes)
 {
-    rp_error err = {0};
     int file = folder_read(&self->stream->folder, DISK_SEGMENT, number, &err);
     if (file < 0)
         fail_msg("%s", err.text);
@@ -120,8 +112,7 @@ static void each_entry(struct desk *self, uint64_t number, entry_fn *fn, void *c
     uint8_t *data = read_segment(self, number, &bytes);
     while (at < bytes) {
         size_t size;
-        rp_error err = {0};
-        ok(record_check(data + at, bytes - at, disk_at(number, at), &size, &err), &err);
+        ok(record_check(data + at, bytes - at, disk_at(number, at), &size, &err));
         struct entry_reader reader = entry_reader((struct record_view){data + at, size, disk_at(number, at)});
         struct entry_view view;
         while (entry_next(&reader, &view))
@@ -258,7 +249,6 @@ static void check_chunk(struct desk *self, const struct chunk *chunk, uint8_t wi
     assert_int_equal(head.type, ENTRY_CHUNK);
     assert_true(at + head.size <= bytes);
     struct entry_view view = {ENTRY_CHUNK, 0, data + at + sizeof head, head.size - sizeof head, chunk->at};
-    rp_error err = {0};
     assert_int_equal(entry_check(&view, &err), RP_OK);
     struct chunk_view parts = entry_chunk_view(&view);
     assert_int_equal(parts.head->step, 1000u + with);

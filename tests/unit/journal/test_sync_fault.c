@@ -1,22 +1,16 @@
 /* A sync that fails, and takes with it what was written since the last one that worked: the broker writes all of that
  * anew, and what it then tells clients, and calls a checkpoint, does not rely on the hole. In every mode. */
-#include <stdint.h>
 
 #include <czmq.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
 #include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
-#include <unistd.h>
 
 #include "broker/checkpoint/checkpoint.h"
 #include "broker/journal/stream.h"
-#include "tests/support/test.h"
 #include "tests/support/testpeer.h"
 #include "tests/support/twin.h"
 

@@ -1,13 +1,9 @@
 /* Key files and lists of keys: what is written is read back, and everything else is refused with a reason. */
-#include <stdio.h>
-#include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "proto/base/endpoint.h"
 #include "proto/keys/allow.h"
 #include "tests/support/tempdir.h"
-#include "tests/support/test.h"
 
 static char path[96];
 
@@ -28,7 +24,6 @@ TEST(round_trip, setup, tempdir_leave)
 {
     struct key key, other, read;
     struct stat info;
-    rp_error err = {0};
     assert_int_equal(key_make(&key, "actor-1", &err), RP_OK);
     assert_int_equal(key_make(&other, "broker", &err), RP_OK);
     assert_memory_not_equal(key.public_key, other.public_key, KEY_BYTES);
@@ -48,7 +43,6 @@ TEST(loose_files_are_refused, setup, tempdir_leave)
 {
     static const mode_t loose[] = {0640, 0604, 0660, 0644, 0777, 0610};
     struct key key;
-    rp_error err = {0};
     assert_int_equal(key_make(&key, "a", &err), RP_OK);
     assert_int_equal(key_write(path, &key, true, &err), RP_OK);
     for (size_t i = 0; i < sizeof loose / sizeof loose[0]; i++) {
@@ -68,7 +62,6 @@ TEST(loose_files_are_refused, setup, tempdir_leave)
 TEST(damaged_files, setup, tempdir_leave)
 {
     struct key key, other;
-    rp_error err = {0};
     char public_key[KEY_TEXT], secret[KEY_TEXT], other_public[KEY_TEXT], text[2048];
     key_make(&key, "a", &err);
     key_make(&other, "b", &err);
@@ -154,7 +147,6 @@ static struct allowed_key make_allowed(const char *name, uint32_t roles)
 TEST(list, setup, tempdir_leave)
 {
     struct allow_list list;
-    rp_error err = {0};
     assert_int_equal(allow_read(tempdir, &list, &err), RP_OK);
     assert_int_equal(list.n, 0);
     struct allowed_key keys[] = {make_allowed("a", KEY_ACTOR), make_allowed("b", KEY_ADMIN | KEY_LEARNER)};
@@ -196,7 +188,6 @@ TEST(list_edited_by_hand, setup, tempdir_leave)
 {
     char file[96], text[512], line[KEY_TEXT];
     struct allow_list list;
-    rp_error err = {0};
     struct allowed_key hand = make_allowed("hand", KEY_ACTOR), added = make_allowed("added", KEY_OBSERVER);
     snprintf(file, sizeof file, "%s/%s", tempdir, ALLOW_FILE);
     key_text(hand.public_key, line);
@@ -238,7 +229,6 @@ TEST(files_keep_their_owner, setup, tempdir_leave)
     char file[96];
     struct stat info;
     struct key key;
-    rp_error err = {0};
     struct allowed_key allowed = make_allowed("a", KEY_ACTOR);
     const uid_t owner = 4321;
     if (geteuid() != 0)
@@ -308,7 +298,6 @@ TEST(public_keys_do_not_look_like_options)
 {
     struct key key;
     char text[KEY_TEXT];
-    rp_error err = {0};
     for (uint32_t i = 0; i < 500; i++) { /* one in 85 would */
         assert_int_equal(key_make(&key, "a", &err), RP_OK);
         key_text(key.public_key, text);

@@ -3,11 +3,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include "agent/launch/host/carrier.h"
 #include "agent/launch/host/host.h"
@@ -15,7 +11,6 @@
 #include "agent/launch/process/spawn.h"
 #include "proto/base/clock.h"
 #include "tests/support/tempdir.h"
-#include "tests/support/test.h"
 
 /* Runs a line of shell at home with $dir. Fails the test unless it succeeds. */
 static void shell(const char *format, ...) __attribute__((format(printf, 1, 2)));
@@ -44,10 +39,9 @@ static void shell(const char *format, ...)
 static struct bundle describe(void)
 {
     struct bundle bundle = {0};
-    rp_error err = {0};
     char programs[128];
     snprintf(programs, sizeof programs, "%s/programs", tempdir);
-    ok(bundle_describe(programs, &bundle, &err), &err);
+    ok(bundle_describe(programs, &bundle, &err));
     return bundle;
 }
 
@@ -73,7 +67,6 @@ static int reach(const struct target *target, const struct bundle *bundle)
     struct host_config host = {.name = "",
                                .command = {.data = words, .count = sizeof words / sizeof words[0]},
                                .programs = (char *)(uintptr_t)(target->programs ? target->programs : "")};
-    rp_error err = {0};
     char **argv = carrier_build(bundle, &host, target->name ? target->name : "cpu1", &err);
     assert_non_null(argv);
     if (bundle && !target->same) { /* the host has another file system */
@@ -141,7 +134,6 @@ TEST(bundle_of_changed_programs, setup, tempdir_leave)
 TEST(bundle_without_a_program, setup, tempdir_leave)
 {
     struct bundle bundle;
-    rp_error err = {0};
     char programs[128];
     shell("rm $dir/programs/replay-learner");
     snprintf(programs, sizeof programs, "%s/programs", tempdir);
@@ -267,7 +259,6 @@ TEST(many_hosts_end_together, setup, tempdir_leave)
 TEST(ssh_command, setup, tempdir_leave)
 {
     struct host_config host = {.name = "cpu[1-4]", .programs = "/opt/replay"};
-    rp_error err = {0};
     char **argv = carrier_build(NULL, &host, "-oProxyCommand=evil", &err);
     assert_non_null(argv);
     size_t n = 0;

@@ -1,13 +1,8 @@
 /* Command lines of a run's processes. */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 #include "agent/launch/process/command.h"
 #include "agent/run/program.h"
 #include "tests/support/facts.h"
-#include "tests/support/test.h"
 
 static const struct endpoints bound = {"tcp://127.0.0.1:5001", "tcp://127.0.0.1:5002", "tcp://127.0.0.1:5003"};
 
@@ -37,7 +32,6 @@ static void begin(struct fixture *self, const char *const *overrides)
 /* The words with blanks between them, against the expected ones. */
 static void expect(const struct command_context *context, enum role role, uint32_t index, const char *expected)
 {
-    rp_error err = {0};
     char **list = command_build(context, role, index, &err), text[2048] = "";
     if (!list)
         fail_msg("%s", err.text);
@@ -87,7 +81,6 @@ static void expect_read(const struct command_context *context, enum role role, e
                         const char *folder)
 {
     struct program program = {.kind = kind, .name = "test"};
-    rp_error err = {0};
     char **list = command_build(context, role, 2, &err);
     int count = 0;
     while (list[count])
@@ -215,7 +208,6 @@ TEST(placeholders)
            "configs/a replay mine {\"a\":{}} ");
     expect(&f.context, ROLE_LEARNER, 0, "python3 configs/learner.py 2");
     f.context.endpoints = NULL;
-    rp_error err = {0};
     assert_null(command_build(&f.context, ROLE_ACTOR, 0, &err));
     assert_non_null(strstr(err.text, "{service}"));
     run_config_free(&f.config);
@@ -228,7 +220,6 @@ TEST(error_names_the_placeholder)
     char *words[] = {"./x", "--at={servise}"};
     struct schema_list before = f.config.actors.command;
     f.config.actors.command = (struct schema_list){words, 2};
-    rp_error err = {0};
     assert_null(command_build(&f.context, ROLE_ACTOR, 0, &err));
     assert_int_equal(err.status, RP_INVALID_ARGUMENT);
     assert_true(facts_within(err.text, "actors.command: there is no placeholder like '{servise}'"));
@@ -274,7 +265,6 @@ TEST(writers_of_a_run)
         struct fixture f;
         begin(&f, large ? own : NULL);
         f.context.keys = &keys;
-        rp_error err = {0};
         char **list = command_build(&f.context, ROLE_BROKER, 0, &err);
         bool found = false;
         for (char **word = list; *word; word++)
@@ -292,16 +282,26 @@ TEST(measure)
         "/opt/bin/replay-actor", "-c", "run/config.yaml", "--weights", "w", "--episodes", "33", "--folder", ""};
     struct fixture f;
     begin(&f, own);
-    char **list = command_evaluate(&f.context, &(struct command_evaluation){.weights = "w"});
+    char **list = command_evaluate(&f.context, &(struct command_evaluation){.weights = "w"}, NULL);
     expect_words(list, expected, sizeof expected / sizeof expected[0]);
+    command_free(&list);
+    run_config_free(&f.config);
+    static const char *const users[] = {"evaluator.command=[python3, '{here}/a.py', evaluator]", NULL};
+    static const char *const measures[] = {"python3", "configs/a.py", "evaluator", "--weights",
+                                           "w",       "--episodes",   "7",         "--json"};
+    begin(&f, users);
+    expect(&f.context, ROLE_EVALUATOR, 0, "python3 configs/a.py evaluator");
+    list =
+        command_evaluate(&f.context, &(struct command_evaluation){.weights = "w", .episodes = "7", .json = true}, NULL);
+    expect_words(list, measures, sizeof measures / sizeof measures[0]);
     command_free(&list);
     run_config_free(&f.config);
 }
 
 static rp_status read_endpoints(const char *text, size_t size, struct endpoints *out)
 {
+    err = (rp_error){0};
     char path[] = "/tmp/test_command.XXXXXX";
-    rp_error err = {0};
     int fd = mkstemp(path);
     assert_true(fd >= 0);
     assert_int_equal(write(fd, text, size), size);
@@ -330,6 +330,5 @@ TEST(endpoints)
     memset(junk, 'x', sizeof junk);
     memcpy(junk, "service tcp://", 14);
     assert_int_equal(read_endpoints(junk, sizeof junk, &out), RP_INVALID_ARGUMENT);
-    rp_error err = {0};
     assert_int_equal(endpoints_read("/no/such/file", &out, &err), RP_IO);
 }

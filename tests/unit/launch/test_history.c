@@ -1,19 +1,13 @@
 /* metrics.jsonl: what thinning keeps, against a model that looks at all lines at once; a day's size; crashes; means over time. */
-#include <math.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "agent/launch/process/run_folder.h"
 #include "agent/launch/process/status.h"
 #include "agent/launch/series.h"
 #include "proto/base/rng.h"
 #include "tests/support/tempdir.h"
-#include "tests/support/test.h"
 
 static char path[96];
 
@@ -229,7 +223,6 @@ TEST(refused, enter, tempdir_leave)
 {
     struct history history;
     char blocked[128];
-    rp_error err = {0};
     assert_int_equal(history_open(&history, "/nowhere/metrics.jsonl", &err), RP_IO);
     history_add(&history, "{}"); /* does nothing */
     assert_int_equal(history_open(&history, path, NULL), RP_OK);
@@ -249,7 +242,6 @@ TEST(a_full_disk_cuts_one_line, enter, tempdir_leave)
 {
     struct history history;
     struct rlimit before, tight;
-    rp_error err = {0};
     assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
     signal(SIGXFSZ, SIG_IGN);
     assert_int_equal(history_open(&history, path, &err), RP_OK);

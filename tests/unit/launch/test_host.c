@@ -2,19 +2,14 @@
 #include <inttypes.h>
 #include <netinet/in.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include "agent/config/config.h"
 #include "agent/launch/host/host_pool.h"
 #include "proto/base/clock.h"
 #include "tests/support/hostbed.h"
-#include "tests/support/test.h"
 
 /* A lease that ends soon, and not while a process stalls for three seconds. */
 #define LEASE_NS (5 * NS_PER_S)
@@ -94,7 +89,6 @@ HOSTBED_TEST(environment)
 {
     struct hostbed *f = *state;
     struct process a;
-    rp_error err = {0};
     char log[128], cwd[512];
     snprintf(log, sizeof log, "%s/a.log", f->dir);
     const char *const argv[] = {"/bin/sh", "-c", "echo \"$REPLAY_X|$1\"; pwd", "sh", "with \"quotes\"\n and \x01 \xff",
@@ -148,7 +142,6 @@ HOSTBED_TEST(too_long_a_command)
 {
     struct hostbed *f = *state;
     struct process a;
-    rp_error err = {0};
     char *word = calloc(1, 100000), log[128];
     memset(word, 'x', 99999);
     hostbed_connect(f, 0);
@@ -384,7 +377,6 @@ HOSTBED_TEST(no_carrier)
     assert_int_equal(host_info(f->host)->state, HOST_LOST);
     assert_true(strstr(host_info(f->host)->reason, "/nowhere/ssh") != NULL);
     struct process a;
-    rp_error err = {0};
     char log[128];
     snprintf(log, sizeof log, "%s/a.log", f->dir);
     const char *const argv[] = {"/bin/true", NULL};
@@ -406,7 +398,6 @@ HOSTBED_TEST(other_version)
 static const struct host_probe *probe(struct hostbed *f, const char *scheme, uint16_t port)
 {
     char endpoint[64];
-    rp_error err = {0};
     snprintf(endpoint, sizeof endpoint, "%s127.0.0.1:%u", scheme, port);
     assert_int_equal(host_probe(f->host, endpoint, &err), RP_OK);
     assert_false(host_info(f->host)->probe.done);

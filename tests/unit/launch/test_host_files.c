@@ -1,14 +1,9 @@
 /* Files between a host and home, with the real node agent, and what a node agent that means harm can do with them. */
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "agent/launch/host/host_file.h"
 #include "tests/support/hostbed.h"
-#include "tests/support/test.h"
 
 HOSTBED_TEST(mirror)
 {
@@ -112,7 +107,6 @@ HOSTBED_TEST(send_files)
     struct hostbed *f = *state;
     struct process a;
     struct stat info;
-    rp_error err = {0};
     size_t size = 3000001;
     uint8_t *bytes = malloc(size);
     for (size_t i = 0; i < size; i++)
@@ -226,14 +220,14 @@ HOSTBED_TEST(hostile)
 }
 
 /* Gives the folder a whole file, or what is appended to it from an offset on. */
-static rp_status give(struct host_folder *folder, const char *name, int64_t offset, const char *bytes, rp_error *err)
+static rp_status give(struct host_folder *folder, const char *name, int64_t offset, const char *bytes, rp_error *error)
 {
     struct host_message piece = {.line = host_line_new("file"), .bytes = (const uint8_t *)bytes, .size = strlen(bytes)};
     host_line_add_text(piece.line, "name", name);
     host_line_add_number(piece.line, "offset", offset);
     host_line_add_flag(piece.line, "replace", offset == 0);
     host_line_add_flag(piece.line, "last", true);
-    rp_status status = host_folder_take(folder, &piece, 0600, NULL, err);
+    rp_status status = host_folder_take(folder, &piece, 0600, NULL, error);
     json_object_put(piece.line);
     return status;
 }
@@ -243,7 +237,6 @@ HOSTBED_TEST(bounds)
 {
     const struct hostbed *f = *state;
     struct host_folder folder;
-    rp_error err = {0};
     char name[32];
     host_folder_init(&folder, f->folder, "test");
     folder.files_most = 8;

@@ -1,15 +1,9 @@
 /* Lines between launcher and node agent: whatever is sent arrives, and whatever else arrives does no harm. */
 #include <fcntl.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 #include "agent/launch/host/host_line.h"
-#include "proto/base/rng.h"
 #include "proto/base/utf8.h"
-#include "tests/support/test.h"
+#include "tests/support/naive.h"
 
 /* Both ends of a pipe, with a reader and a writer. */
 struct world {
@@ -130,9 +124,8 @@ static void put_noise(struct world *w, struct rng *rng)
         assert_int_equal(write(w->ends[1], noise, size), size);
 }
 
-TEST(random_lines, set_up, tear_down)
+TEST_WITH(struct world, w, random_lines, set_up, tear_down)
 {
-    struct world *w = *state;
     struct rng rng;
     uint64_t seed = 20240611;
     print_message("seed %llu\n", (unsigned long long)seed);
@@ -168,9 +161,8 @@ TEST(random_lines, set_up, tear_down)
 
 /* ---- whatever else arrives does no harm ---- */
 
-TEST(hostile_lines, set_up, tear_down)
+TEST_WITH(struct world, w, hostile_lines, set_up, tear_down)
 {
-    struct world *w = *state;
     assert_int_equal(feed_text(w, "@rp {}\n"), 1);
     assert_int_equal(feed_text(w, "@rp {\"a\":1}\r\n"), 1);
     assert_int_equal(feed_text(w, "login: @rp {\"a\":1}\n"), 1);
@@ -190,9 +182,8 @@ TEST(hostile_lines, set_up, tear_down)
 }
 
 /* A line that is too long is left out whole; the longest one that is allowed gets through. */
-TEST(long_lines, set_up, tear_down)
+TEST_WITH(struct world, w, long_lines, set_up, tear_down)
 {
-    struct world *w = *state;
     static char line[4 * HOST_LINE_MOST];
     static const size_t sizes[] = {HOST_LINE_MOST - 1, HOST_LINE_MOST, HOST_LINE_MOST + 1, 2 * HOST_LINE_MOST,
                                    3 * HOST_LINE_MOST + 17};
@@ -216,11 +207,9 @@ TEST(long_lines, set_up, tear_down)
     assert_false(w->writer.broken);
 }
 
-TEST(random_bytes, set_up, tear_down)
+TEST_WITH(struct world, w, random_bytes, set_up, tear_down)
 {
-    struct world *w = *state;
-    struct rng rng;
-    rng_seed(&rng, 77);
+    struct rng rng = rng_of(77);
     static const char pieces[] = "@rp {}[]\":,\\u0\n\n";
     for (int round = 0; round < 60; round++) {
         char bytes[2048];
@@ -232,9 +221,8 @@ TEST(random_bytes, set_up, tear_down)
 }
 
 /* Bytes that follow a line are no lines, whatever they are; a number that nobody of ours writes is not believed. */
-TEST(bytes, set_up, tear_down)
+TEST_WITH(struct world, w, bytes, set_up, tear_down)
 {
-    struct world *w = *state;
     struct host_message message;
     assert_int_equal(feed_text(w, "@rp {\"bytes\":7}\n@rp {}\n@rp {}\n"), 2);
     assert_int_equal(feed_text(w, "@rp {\"bytes\":4}\nabc"), 0);
@@ -263,9 +251,8 @@ TEST(bytes, set_up, tear_down)
 }
 
 /* The last line may end with the stream; then nothing more comes. */
-TEST(end, set_up, tear_down)
+TEST_WITH(struct world, w, end, set_up, tear_down)
 {
-    struct world *w = *state;
     assert_int_equal(feed_text(w, "@rp {\"a\":1}"), 0);
     close(w->ends[1]);
     w->ends[1] = -1;
@@ -277,9 +264,8 @@ TEST(end, set_up, tear_down)
     assert_false(host_reader_next(&w->reader, &message));
 }
 
-TEST(noise, set_up, tear_down)
+TEST_WITH(struct world, w, noise, set_up, tear_down)
 {
-    struct world *w = *state;
     char out[1000];
     feed_text(w, "one\ntwo\n\n   \nthree \x1b[31m\nfour\n");
     assert_int_equal(w->noise.n, HOST_NOISE_LINES);
@@ -287,9 +273,8 @@ TEST(noise, set_up, tear_down)
 }
 
 /* A reader that does not read holds the writer back; one that never reads breaks the connection, and memory is bounded. */
-TEST(bounds, set_up, tear_down)
+TEST_WITH(struct world, w, bounds, set_up, tear_down)
 {
-    struct world *w = *state;
     static uint8_t bytes[HOST_DATA_MOST];
     int put = 0;
     for (; host_writer_room(&w->writer); put++) {

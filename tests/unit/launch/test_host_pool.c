@@ -1,25 +1,18 @@
 /* The list of a run's hosts: names, roles and sizes from the file, hosts of a source that come and go, and a connection to a node
  * agent that fails or ends. */
-#include <stdint.h>
 
-#include <signal.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include "agent/launch/host/host_pool.h"
 #include "proto/base/clock.h"
 #include "tests/support/process.h"
 #include "tests/support/tempdir.h"
-#include "tests/support/test.h"
 
 #define TABLES "broker: {tables: [{name: replay}]}\n"
 
 struct world {
     struct run_config config;
     struct host_pool *pool;
-    rp_error err;
 };
 
 static void open_world(struct world *self, const char *yaml, struct host_source *source)
@@ -37,7 +30,7 @@ static void open_world(struct world *self, const char *yaml, struct host_source 
                                               .cores = 3,
                                               .memory = 1e9,
                                               .source = source};
-    self->pool = host_pool_new(&options, &self->err);
+    self->pool = host_pool_new(&options, &err);
 }
 
 static void close_world(struct world *self)
@@ -124,7 +117,7 @@ TEST(files_to_send)
     struct world world;
     open_world(&world, "hosts: [{name: a, programs: /opt}]\nlaunch: {send: [none.py]}\n" TABLES, NULL);
     assert_null(world.pool);
-    assert_int_equal(world.err.status, RP_NOT_FOUND);
+    assert_int_equal(err.status, RP_NOT_FOUND);
     close_world(&world);
 }
 
@@ -152,8 +145,8 @@ TEST(a_source)
     struct source source = {.base = {.look = look, .want = want}};
     struct world world;
     open_world(&world, "launch: {engine: slurm}\n" TABLES, &source.base);
-    assert_int_equal(host_pool_appear(world.pool, "task-0", first, 8, 0, &world.err), RP_OK);
-    assert_int_equal(host_pool_appear(world.pool, "task-1", first, 8, 0, &world.err), RP_OK);
+    assert_int_equal(host_pool_appear(world.pool, "task-0", first, 8, 0, &err), RP_OK);
+    assert_int_equal(host_pool_appear(world.pool, "task-1", first, 8, 0, &err), RP_OK);
     assert_int_equal(host_pool_count(world.pool), 3);
     assert_true(host_pool_takes(world.pool, 1, ROLE_ACTOR) && !host_pool_takes(world.pool, 1, ROLE_LEARNER));
     struct clock clock = clock_system();
@@ -164,7 +157,7 @@ TEST(a_source)
     host_pool_tend(world.pool, clock_now(&clock));
     assert_int_equal(host_info(host_pool_at(world.pool, 1))->state, HOST_ABSENT);
     /* It comes back elsewhere: the index and the host are the same, the carrier is another. */
-    assert_int_equal(host_pool_appear(world.pool, "task-0", second, 4, 0, &world.err), RP_OK);
+    assert_int_equal(host_pool_appear(world.pool, "task-0", second, 4, 0, &err), RP_OK);
     assert_string_equal(host_pool_name(world.pool, 1), "task-0");
     assert_int_equal(host_pool_count(world.pool), 3);
     assert_false(host_set_carrier(host_pool_at(world.pool, 1), second)); /* it has this one */
@@ -209,10 +202,10 @@ TEST(a_replaced_carrier_is_reaped)
     struct carrier carrier = {.pool = world.pool};
     snprintf(carrier.path, sizeof carrier.path, "%s/pid", tempdir);
     const char *const first[] = {"sh", "-c", "echo $$ > \"$0\"; exec sleep 100", carrier.path, NULL};
-    assert_int_equal(host_pool_appear(world.pool, "task-0", first, 8, 0, &world.err), RP_OK);
+    assert_int_equal(host_pool_appear(world.pool, "task-0", first, 8, 0, &err), RP_OK);
     host_pool_tend(world.pool, clock_now(&clock));
     assert_true(process_await(is_started, &carrier));
-    assert_int_equal(host_pool_appear(world.pool, "task-0", second, 8, 0, &world.err), RP_OK);
+    assert_int_equal(host_pool_appear(world.pool, "task-0", second, 8, 0, &err), RP_OK);
     host_pool_vanish(world.pool, "task-0");
     assert_true(process_await(is_reaped, &carrier));
     unlink(carrier.path);

@@ -1,7 +1,4 @@
-#include <stdint.h>
 
-#include <math.h>
-#include <unistd.h>
 
 #include "agent/launch/process/machine.h"
 #include "tests/support/test.h"

@@ -2,16 +2,10 @@
  * counts as idle. */
 #include "agent/launch/process/observe.h"
 
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "proto/base/clock.h"
 #include "tests/support/tempdir.h"
-#include "tests/support/test.h"
 
 #define START 1.7e9 /* seconds since 1970 */
 
@@ -67,9 +61,8 @@ static void is(double value, double wanted)
         fail_msg("%g is not %g", value, wanted);
 }
 
-TEST(newest_reports_count, set_up, tear_down)
+FIXTURE_TEST(struct fixture, newest_reports_count, set_up, tear_down)
 {
-    struct fixture *f = *state;
     is(look(f, START, NULL)->actor_idle, NAN);
     add("actor-0.jsonl", START, "\"blocked_share\": 0.5, \"return\": 20");
     add("actor-0.jsonl", START + 2, "\"blocked_share\": 0.25, \"return\": null");
@@ -92,9 +85,8 @@ TEST(newest_reports_count, set_up, tear_down)
 }
 
 /* The newest report of each, by cause. Who does not say what it waited for waited for the other side. */
-TEST(causes_are_kept, set_up, tear_down)
+FIXTURE_TEST(struct fixture, causes_are_kept, set_up, tear_down)
 {
-    struct fixture *f = *state;
     is(look(f, START, NULL)->idle_by.learner[IDLE_REDUCE], NAN);
     add("learner-0.jsonl", START, "\"wait_share\": 0.5, \"idle_sample\": 0.1, \"idle_reduce\": 0.4");
     add("learner-1.jsonl", START, "\"wait_share\": 0.25, \"idle_sample\": 0.05, \"idle_updates\": 0.2");
@@ -112,9 +104,8 @@ TEST(causes_are_kept, set_up, tear_down)
 }
 
 /* A report of another machine counts from its arrival on, whatever that machine's clock says. */
-TEST(other_clocks, set_up, tear_down)
+FIXTURE_TEST(struct fixture, other_clocks, set_up, tear_down)
 {
-    struct fixture *f = *state;
     for (int skew = -1; skew <= 1; skew += 2) {
         const char *name = skew < 0 ? "learner-0.jsonl" : "actor-0.jsonl";
         add(name, START + skew * 1000, "\"wait_share\": 1, \"blocked_share\": 1");
@@ -129,9 +120,8 @@ TEST(other_clocks, set_up, tear_down)
     is(look(f, START + 100, NULL)->learner_idle, NAN);
 }
 
-TEST(files_come_later, set_up, tear_down)
+FIXTURE_TEST(struct fixture, files_come_later, set_up, tear_down)
 {
-    struct fixture *f = *state;
     look(f, START, NULL);
     add("learner-0.jsonl", START, "\"wait_share\": 1");
     is(look(f, START + 0.5, NULL)->learner_idle, NAN); /* the folder is read once a second */
@@ -140,9 +130,8 @@ TEST(files_come_later, set_up, tear_down)
     is(look(f, START + 1.2, NULL)->learner_idle, 0.5); /* files that are known, at once */
 }
 
-TEST(half_a_line_waits, set_up, tear_down)
+FIXTURE_TEST(struct fixture, half_a_line_waits, set_up, tear_down)
 {
-    struct fixture *f = *state;
     add("evaluator-0.jsonl", START, "\"return\": 1");
     put("evaluator-0.jsonl", "a", "{\"time\": 1700000001, \"ret");
     assert_int_equal(look(f, START, NULL)->values, 1);
@@ -183,9 +172,8 @@ TEST(garbage_is_passed_over, set_up, tear_down)
     is(look(f, START + 2, NULL)->actor_idle, 1);
 }
 
-TEST(other_files_are_left_alone, set_up, tear_down)
+FIXTURE_TEST(struct fixture, other_files_are_left_alone, set_up, tear_down)
 {
-    struct fixture *f = *state;
     static const char *const names[] = {"actor-.jsonl", "actor-1.csv", "actor-x.jsonl", "my-actor-1.jsonl",
                                         "actor-12345678901234567890123456789012345.jsonl"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
@@ -195,9 +183,8 @@ TEST(other_files_are_left_alone, set_up, tear_down)
     is(look(f, START, NULL)->actor_idle, NAN);
 }
 
-TEST(cut_and_replaced, set_up, tear_down)
+FIXTURE_TEST(struct fixture, cut_and_replaced, set_up, tear_down)
 {
-    struct fixture *f = *state;
     add("evaluator-0.jsonl", START, "\"return\": 1");
     add("evaluator-0.jsonl", START, "\"return\": 2");
     assert_int_equal(look(f, START, NULL)->values, 2);
@@ -216,9 +203,8 @@ TEST(cut_and_replaced, set_up, tear_down)
 }
 
 /* Of a long file, the end is enough; of evaluations, everything. */
-TEST(long_files, set_up, tear_down)
+FIXTURE_TEST(struct fixture, long_files, set_up, tear_down)
 {
-    struct fixture *f = *state;
     for (int i = 0; i < 3000; i++) {
         char rest[64];
         snprintf(rest, sizeof rest, "\"return\": %d, \"blocked_share\": 0.%d", i, i % 10);
@@ -231,9 +217,8 @@ TEST(long_files, set_up, tear_down)
     is(f->seen.actor_idle, 0.9);
 }
 
-TEST(the_silent_do_not_count, set_up, tear_down)
+FIXTURE_TEST(struct fixture, the_silent_do_not_count, set_up, tear_down)
 {
-    struct fixture *f = *state;
     /* At the beginning no process has reported yet, and an actor that waits now may have worked before. */
     is(look(f, START, "actor-7")->actor_idle, NAN);
     is(look(f, START + 2.9, "actor-7")->actor_idle, NAN);

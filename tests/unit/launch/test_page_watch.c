@@ -1,9 +1,6 @@
 /* The page of a run on another machine: what its folder says, without a question to a broker that is not here. */
 #include <fcntl.h>
 #include <json-c/json.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <time.h>
 
@@ -17,7 +14,6 @@
 /* A run as its folder shows it, with a status of this age. */
 static void write_run(const char *node, enum phase phase, time_t age_s)
 {
-    rp_error err = {0};
     struct folder_state state = {.pid = 7, .legs = 1};
     struct status status = {.phase = phase};
     char path[128];
@@ -36,12 +32,10 @@ static void write_run(const char *node, enum phase phase, time_t age_s)
 /* What the page says: whether the run is alive, and on which other machine. */
 static void assert_page(bool alive, const char *node)
 {
-    rp_error err = {0};
-    const struct run_page_options options = {
-        .address = "127.0.0.1:0", .folder = tempdir, .runs = "", .service = "", .key_file = ""};
+    const struct run_page_options options = {.address = "127.0.0.1:0", .folder = tempdir};
     struct run_page *page = run_page_start(&options, &err);
     assert_non_null(page);
-    char *text = page_watch_state(page->page), *whole = NULL;
+    char *text = run_page_state(page), *whole = NULL;
     assert_non_null(text);
     assert_true(asprintf(&whole, "%s}", text) > 0);
     json_object *root = json_tokener_parse(whole);

@@ -1,16 +1,9 @@
-#include <stdint.h>
 
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "agent/launch/plan/plan.h"
-#include "proto/base/rng.h"
 #include "tests/support/curves.h"
 #include "tests/support/facts.h"
 #include "tests/support/naive.h"
-#include "tests/support/test.h"
 
 static void check_close(double a, double b, const char *what)
 {
@@ -141,7 +134,6 @@ TEST(memory_bounds_the_number_of_actors)
     free(text);
 
     input.hosts[0].memory = 300 * MIB;
-    rp_error err = {0};
     assert_int_equal(plan_solve(&input, &plan, &err), RP_INVALID_ARGUMENT);
     facts_said(err.text, "1 actor and 1 learner, with the broker, need 420 MiB of 300 MiB");
 }
@@ -370,7 +362,6 @@ TEST(inputs_that_say_nothing_are_refused)
 {
     struct plan_input good = curves_input(unit_of(1000, 0.5, 0.1, MIB), unit_of(2000, 0.5, 0.1, MIB), 1), bad;
     struct plan plan;
-    rp_error err = {0};
     bad = good;
     bad.learner.rate = 0;
     assert_int_equal(plan_solve(&bad, &plan, &err), RP_INVALID_ARGUMENT);
@@ -445,7 +436,6 @@ static void check_choice(const struct plan_choice *got, const struct plan_choice
 static void check_solution(const struct plan_input *input)
 {
     struct plan plan;
-    rp_error err = {0};
     rp_status status = plan_solve(input, &plan, &err);
     bool any = false;
     uint32_t most_x = input->max_actors, most_y = input->max_learners;
@@ -477,8 +467,7 @@ static void check_solution(const struct plan_input *input)
 
 TEST(any_curves_are_solved_as_by_hand)
 {
-    struct rng rng;
-    rng_seed(&rng, naive_seed(__func__));
+    struct rng rng = naive_rng(__func__);
     for (int i = 0; i < 300; i++) {
         struct plan_input input = curves_input(random_unit(&rng), random_unit(&rng), exp(6 * rng_unit(&rng) - 2));
         input.max_actors = 1 + (uint32_t)rng_below(&rng, 40);

@@ -1,16 +1,8 @@
 /* Plans over several machines, with answers that are known. */
-#include <stdint.h>
-
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "agent/launch/plan/plan.h"
-#include "proto/base/rng.h"
 #include "tests/support/curves.h"
 #include "tests/support/naive.h"
-#include "tests/support/test.h"
 
 #define MOST_HOSTS 16u
 
@@ -132,7 +124,6 @@ TEST(each_machine_has_its_own_memory)
     assert_int_equal(plan.chosen.bottleneck, PLAN_MEMORY);
     assert_int_equal(plan.most_actors, 8);
     hosts[0].memory = 100 * MIB; /* the broker alone takes all of it */
-    rp_error err = {0};
     assert_int_equal(plan_solve(&input, &plan, &err), RP_INVALID_ARGUMENT);
     assert_non_null(strstr(err.text, "home"));
 }
@@ -205,8 +196,7 @@ static struct plan_input random_input(struct rng *rng, struct plan_host *hosts)
 
 TEST(rates_are_possible_and_more_helps)
 {
-    struct rng rng;
-    rng_seed(&rng, naive_seed(__func__));
+    struct rng rng = naive_rng(__func__);
     for (int round = 0; round < 30; round++) {
         struct plan_host hosts[MOST_HOSTS];
         struct plan_input input = random_input(&rng, hosts);

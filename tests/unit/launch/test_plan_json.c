@@ -1,15 +1,8 @@
-#include <stdint.h>
 
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "agent/launch/plan/plan.h"
-#include "proto/base/rng.h"
 #include "tests/support/curves.h"
 #include "tests/support/naive.h"
-#include "tests/support/test.h"
 
 static struct plan_input whole_input(void)
 {
@@ -72,8 +65,7 @@ TEST(json_that_is_cut_or_changed_does_no_harm)
     struct plan plan = curves_solve(&input);
     char *text = plan_to_json(&plan, &input);
     size_t size = strlen(text);
-    struct rng rng;
-    rng_seed(&rng, naive_seed(__func__));
+    struct rng rng = naive_rng(__func__);
     for (size_t cut = 0; cut < size; cut += 1 + rng_below(&rng, 5)) {
         struct plan back;
         struct plan_input input_back;

@@ -1,14 +1,8 @@
 /* Where processes go, and what hosts do together. */
-#include <stdint.h>
-
-#include <math.h>
-#include <string.h>
 
 #include "agent/launch/plan/plan.h"
-#include "proto/base/rng.h"
 #include "tests/support/curves.h"
 #include "tests/support/naive.h"
-#include "tests/support/test.h"
 
 #define MOST_HOSTS 8u
 #define ROUNDS 100
@@ -82,8 +76,7 @@ static void check_counts(const struct plan_input *input, const struct counts *co
 
 TEST(counts_are_right_and_an_actor_more_moves_none)
 {
-    struct rng rng;
-    rng_seed(&rng, naive_seed(__func__));
+    struct rng rng = naive_rng(__func__);
     for (int round = 0; round < ROUNDS; round++) {
         struct plan_host hosts[MOST_HOSTS];
         struct plan_input input;
@@ -114,8 +107,7 @@ static double free_cores(const struct plan_input *input, const struct counts *co
 
 TEST(cores_are_respected_while_some_are_free)
 {
-    struct rng rng;
-    rng_seed(&rng, naive_seed(__func__));
+    struct rng rng = naive_rng(__func__);
     for (int round = 0; round < ROUNDS; round++) {
         struct plan_host hosts[MOST_HOSTS];
         struct plan_input input;
@@ -156,8 +148,7 @@ static double best_sum(const struct plan_input *input, uint32_t host, uint32_t a
 
 TEST(the_sum_is_the_best_of_all_placements)
 {
-    struct rng rng;
-    rng_seed(&rng, naive_seed(__func__));
+    struct rng rng = naive_rng(__func__);
     for (int round = 0; round < ROUNDS; round++) {
         struct plan_host hosts[MOST_HOSTS];
         struct plan_input input;

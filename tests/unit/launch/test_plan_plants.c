@@ -1,15 +1,9 @@
 /* Plans for plants that compute: what plan_next asks for is measured on a model of a machine, with noise, until it asks
  * for nothing more; then the plan is held against every pair of counts. */
-#include <stdint.h>
-
-#include <math.h>
-#include <string.h>
 
 #include "agent/launch/plan/plan.h"
-#include "proto/base/rng.h"
 #include "tests/support/curves.h"
 #include "tests/support/naive.h"
-#include "tests/support/test.h"
 
 /* As the profile has them. */
 #define MOST_RUNS 9
@@ -214,8 +208,7 @@ static struct plant random_plant(struct rng *rng)
 /* What is measured is noisy, and a pair can win by luck: so a few may be a little below the bar, and one far. */
 TEST(any_plant_is_planned_well)
 {
-    struct rng rng;
-    rng_seed(&rng, naive_seed(__func__));
+    struct rng rng = naive_rng(__func__);
     int n = 1000, low = 0, far = 0, spare = 0;
     for (int i = 0; i < n; i++) {
         struct plant plant = random_plant(&rng);
@@ -251,8 +244,7 @@ TEST(a_heavy_environment_on_two_cores_gets_no_more_processes_than_help)
                           .broker_insert = 5e-6,
                           .broker_sample = 1e-6,
                           .switching = 5e-3};
-    struct rng rng;
-    rng_seed(&rng, naive_seed(__func__));
+    struct rng rng = naive_rng(__func__);
     for (int trial = 0; trial < 200; trial++) {
         struct plan plan;
         plant.noise = trial % 2 ? 0.01 : 0.05;
@@ -297,8 +289,7 @@ static struct plan_run run_demo(struct rng *rng, double noise, uint32_t actors, 
 
 TEST(curves_that_are_wrong_about_learners_are_found_out)
 {
-    struct rng rng;
-    rng_seed(&rng, naive_seed(__func__));
+    struct rng rng = naive_rng(__func__);
     const struct plan_unit actor = {14500, 0.9, 0.6, MIB}, learner = {206000, 0.95, 0.5, MIB};
     for (int trial = 0; trial < 100; trial++) {
         struct plan_input input = curves_input(actor, learner, 32);
@@ -364,8 +355,7 @@ TEST(a_crowd_that_helps_is_found)
 /* What the file says is not tried with other numbers; if it says all, one run is enough. */
 TEST(numbers_of_the_file_are_kept)
 {
-    struct rng rng;
-    rng_seed(&rng, naive_seed(__func__));
+    struct rng rng = naive_rng(__func__);
     for (int trial = 0; trial < 200; trial++) {
         struct plant plant = random_plant(&rng);
         struct plan_input input =

@@ -1,13 +1,7 @@
 /* How many shards pay: numbers from runs with one shard and with more. */
-#include <stdint.h>
-
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "agent/launch/plan/plan.h"
 #include "tests/support/curves.h"
-#include "tests/support/test.h"
 
 static const struct plan_choice pair = {.actors = 8, .learners = 2};
 

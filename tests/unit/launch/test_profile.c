@@ -1,12 +1,7 @@
 /* What the profile is made of, without processes: rates from readings, the cache and its key, limits of the machine. */
 #include "agent/launch/plan/profile.h"
 
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "agent/launch/plan/trial.h"
 #include "agent/launch/prepare.h"
@@ -14,7 +9,6 @@
 #include "proto/base/clock.h"
 #include "proto/base/rng.h"
 #include "tests/support/tempdir.h"
-#include "tests/support/test.h"
 
 struct fixture {
     struct run_config config;
@@ -145,9 +139,8 @@ static void key_differs(struct fixture *f, const char *override, bool wanted)
     read_config(f, NULL);
 }
 
-TEST(keys, set_up, tear_down)
+FIXTURE_TEST(struct fixture, keys, set_up, tear_down)
 {
-    struct fixture *f = *state;
     static const char *const same[] = {"name=x",
                                        "seed=9",
                                        "folder=/tmp/x",
@@ -172,9 +165,8 @@ TEST(keys, set_up, tear_down)
         key_differs(f, other[i], true);
 }
 
-TEST(a_new_build_has_another_key, set_up, tear_down)
+FIXTURE_TEST(struct fixture, a_new_build_has_another_key, set_up, tear_down)
 {
-    struct fixture *f = *state;
     put("replay-actor", "one");
     char *before = profile_key(&f->options, "one machine\n");
     put("replay-actor", "three");
@@ -268,7 +260,6 @@ TEST(measurements_that_cannot_be, set_up, tear_down)
 TEST(no_place_for_a_cache, set_up, tear_down)
 {
     struct plan_input input = example(), read;
-    rp_error err = {0};
     const char *path = tempdir_at("file");
     file_put(path, "");
     setenv("XDG_CACHE_HOME", path, 1);
@@ -279,9 +270,8 @@ TEST(no_place_for_a_cache, set_up, tear_down)
 
 /* ---- targets ---- */
 
-TEST(targets, set_up, tear_down)
+FIXTURE_TEST(struct fixture, targets, set_up, tear_down)
 {
-    struct fixture *f = *state;
     static const struct {
         const char *limiter, *times, *spi;
         double wanted;
@@ -304,9 +294,8 @@ TEST(targets, set_up, tear_down)
 
 /* ---- what lasts ---- */
 
-TEST(items_per_step, set_up, tear_down)
+FIXTURE_TEST(struct fixture, items_per_step, set_up, tear_down)
 {
-    struct fixture *f = *state;
     read_config(f, (const char *const[]){"adder.n_step=10", NULL});
     near(profile_items_per_step(&f->config), 509.0 / 500.0, 1e-12); /* CartPole ends after 500 steps */
     read_config(f, (const char *const[]){"adder.n_step=10", "environment.max_steps=4", NULL});
@@ -399,7 +388,6 @@ TEST(prints_and_writes, set_up, tear_down)
     free(text);
     assert_int_equal(profile_write(&input, tempdir, NULL), RP_OK);
     assert_true(file_exists(tempdir_at("profile.html")));
-    rp_error err = {0};
     assert_int_equal(profile_write(&input, "/nowhere/at/all", &err), RP_IO);
     assert_non_null(strstr(err.text, "/nowhere/at/all/profile.json"));
 }

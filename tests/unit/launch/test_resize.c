@@ -1,12 +1,7 @@
-#include <stdint.h>
 
-#include <math.h>
-#include <string.h>
 
 #include "agent/launch/resize.h"
-#include "proto/base/rng.h"
 #include "tests/support/naive.h"
-#include "tests/support/test.h"
 
 #define SECOND INT64_C(1000000000)
 
@@ -188,8 +183,7 @@ static void check_settled(const struct plant *plant, const struct feed *it)
 
 TEST(a_run_settles_after_its_load_changed)
 {
-    struct rng rng;
-    rng_seed(&rng, naive_seed(__func__));
+    struct rng rng = naive_rng(__func__);
     int again = 0, thrice = 0;
     for (int trial = 0; trial < 200; trial++) {
         struct plant plant = {.actor_rate = 100, .actors = 1 + (uint32_t)rng_below(&rng, 16)};

@@ -1,17 +1,11 @@
 /* Ends of a run's processes: what counts as a failure, and how long a host is waited for that still sends files. */
-#include <stdint.h>
 
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "agent/launch/run_state.h"
 #include "tests/support/tempdir.h"
-#include "tests/support/test.h"
 
 #define YAML "launch: {grace: 1s}\nbroker: {tables: [{name: replay}]}\n"
 #define BIG 120000000 /* bytes */
@@ -34,7 +28,6 @@ static int64_t now(void)
 
 static void open_world(struct world *self, enum role role)
 {
-    rp_error err = {0};
     struct schema_report *report = schema_report_new();
     *self = (struct world){.screen = screen_new(SCREEN_QUIET)};
     assert_int_equal(tempdir_enter(NULL), 0);
@@ -93,7 +86,6 @@ static void tick(struct world *self)
 
 static void start(struct world *self, const char *script)
 {
-    rp_error err = {0};
     const char *const argv[] = {"/bin/sh", "-c", script, NULL};
     struct host *host = host_pool_at(self->options.hosts, self->member.at);
     const struct process_options options = {.name = self->member.name,
@@ -101,7 +93,7 @@ static void start(struct world *self, const char *script)
                                             .log = tempdir_at("log"),
                                             .guard = &self->guard,
                                             .place = host ? host_place(host) : NULL};
-    ok(process_start(&self->member.process, &options, now(), &err), &err);
+    ok(process_start(&self->member.process, &options, now(), &err));
 }
 
 /* Every exit status of a program is its own: none means that its host is lost. */
@@ -126,7 +118,6 @@ static const char *const carrier[] = {"/bin/sh", "-c", "exec \"$RP_LAUNCH\" node
 TEST(guard_of_carriers)
 {
     struct world world;
-    rp_error err = {0};
     open_world(&world, ROLE_LEARNER);
     assert_int_equal(host_pool_appear(world.options.hosts, "far", carrier, 1, now(), &err), RP_OK);
     await(&world, host_pool_ready(world.options.hosts, 1));
@@ -146,7 +137,6 @@ TEST(last_state)
 {
     struct world world;
     char script[1024];
-    rp_error err = {0};
     open_world(&world, ROLE_LEARNER);
     world.config.launch.grace_ns *= 4; /* a busy machine takes long for that many bytes */
     assert_int_equal(host_pool_appear(world.options.hosts, "far", carrier, 1, now(), &err), RP_OK);
@@ -186,7 +176,6 @@ TEST(endless_files)
     static const char *const evil[] = {"/bin/sh", "-c", script, NULL};
     for (int hurry = 0; hurry < 2; hurry++) {
         struct world world;
-        rp_error err = {0};
         open_world(&world, ROLE_LEARNER);
         world.config.launch.grace_ns = (hurry ? 500 : 50) * NS_PER_MS;
         assert_int_equal(host_pool_appear(world.options.hosts, "far", evil, 1, now(), &err), RP_OK);
@@ -270,7 +259,6 @@ TEST(asker, tempdir_enter, tempdir_leave)
 {
     char who[STOP_ASKER], own[64];
     struct interrupts interrupts;
-    rp_error err = {0};
     assert_int_equal(interrupts_init(&interrupts, &err), RP_OK);
     snprintf(own, sizeof own, "process %d", (int)getpid());
     stop_note_leave(tempdir, "replay-launch stop\nand more");

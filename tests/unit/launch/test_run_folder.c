@@ -1,17 +1,13 @@
 /* A run's folder: made, found, locked, and its state read back, also when it is damaged. */
 #include <errno.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include "agent/launch/process/run_folder.h"
 #include "tests/support/facts.h"
 #include "tests/support/tempdir.h"
-#include "tests/support/test.h"
 
 static int lock_error; /* errno of all locks; 0: they work */
 
@@ -37,7 +33,6 @@ static int leave(void **state)
 TEST(create)
 {
     char first[FOLDER_SIZE], second[FOLDER_SIZE], logs[FOLDER_SIZE + 16];
-    rp_error err = {0};
     assert_int_equal(run_folder_create("a/runs", "my run/../x", NULL, first, &err), RP_OK);
     assert_ptr_equal(strstr(first, "a/runs/my-run-..-x-"), first);
     assert_int_equal(access(run_folder_path(logs, sizeof logs, first, "logs"), W_OK), 0);
@@ -51,7 +46,6 @@ TEST(create)
 TEST(refused)
 {
     char folder[FOLDER_SIZE], file[FOLDER_SIZE];
-    rp_error err = {0};
     struct folder_state run = {.pid = 7};
     assert_int_equal(run_folder_create("runs", "x", "mine", folder, &err), RP_OK);
     assert_int_equal(run_folder_write_state(folder, &run, &err), RP_OK);
@@ -65,7 +59,6 @@ TEST(refused)
 TEST(find)
 {
     char made[FOLDER_SIZE], found[FOLDER_SIZE];
-    rp_error err = {0};
     struct folder_state run = {.pid = 7};
     assert_int_equal(run_folder_find("none", NULL, found, &err), RP_NOT_FOUND);
     assert_true(facts_within(err.text, "there is no run in 'none'"));
@@ -85,7 +78,6 @@ TEST(find)
 TEST(latest_is_not_ours)
 {
     char made[FOLDER_SIZE];
-    rp_error err = {0};
     struct stat st;
     assert_int_equal(run_folder_create("c", "x", NULL, made, &err), RP_OK);
     assert_int_equal(run_folder_write("c", "latest", "mine", &err), RP_OK);
@@ -97,7 +89,6 @@ TEST(latest_is_not_ours)
 TEST(lock)
 {
     int lock = -1, other = -1, status;
-    rp_error err = {0};
     assert_false(run_folder_locked("."));
     assert_int_equal(run_folder_lock(".", &lock, &err), RP_OK);
     assert_true(run_folder_locked("."));
@@ -126,7 +117,6 @@ TEST(no_locks)
     static const int errors[] = {ENOSYS, ENOLCK, EOPNOTSUPP};
     for (size_t i = 0; i < sizeof errors / sizeof errors[0]; i++) {
         int lock = -1;
-        rp_error err = {0};
         lock_error = errors[i];
         assert_int_equal(run_folder_lock(".", &lock, &err), RP_IO);
         assert_int_equal(lock, -1);
@@ -137,7 +127,6 @@ TEST(no_locks)
 
 TEST(state)
 {
-    rp_error err = {0};
     struct folder_state out,
         run = {.pid = 4711, .legs = 3, .elapsed_s = 12.5, .steps = UINT64_C(1) << 60, .learner_steps = 99, .actors = 8};
     run.learners = 2;

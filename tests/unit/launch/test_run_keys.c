@@ -1,12 +1,8 @@
 /* The keys of a run: made once, used again by a later leg, and replaced when their file is gone. */
-#include <stdio.h>
-#include <string.h>
-#include <unistd.h>
 
 #include "agent/launch/process/run_keys.h"
 #include "proto/keys/allow.h"
 #include "tests/support/tempdir.h"
-#include "tests/support/test.h"
 
 static const struct broker_config curve = {.security_mode = SECURITY_CURVE};
 
@@ -15,7 +11,6 @@ static void open_and_check(uint8_t actor[KEY_BYTES])
 {
     struct run_keys keys;
     struct allow_list list;
-    rp_error err = {0};
     assert_int_equal(run_keys_open(&keys, &curve, tempdir, "", &err), RP_OK);
     assert_int_equal(allow_read(keys.list, &list, &err), RP_OK);
     assert_int_equal(list.n, 3);
@@ -63,7 +58,6 @@ TEST(keys_of_hosts, tempdir_enter, tempdir_leave)
     struct run_keys keys;
     struct host_key key, again;
     struct allow_list list;
-    rp_error err = {0};
     assert_int_equal(run_keys_open(&keys, &curve, tempdir, "", &err), RP_OK);
     for (size_t i = 0; i < sizeof hosts / sizeof hosts[0]; i++) {
         assert_int_equal(run_keys_of_host(&keys, hosts[i], "actor", &key, &err), RP_OK);
@@ -87,7 +81,6 @@ TEST(a_revoked_host_of_a_foreign_list, tempdir_enter, tempdir_leave)
 {
     struct run_keys keys;
     struct host_key key, other;
-    rp_error err = {0};
     char list[128];
     snprintf(list, sizeof list, "%s/list", tempdir);
     for (int leg = 0; leg < 2; leg++) {

@@ -1,8 +1,4 @@
 /* Which host each process of a run is on: numbers for each host, and as few moves as possible when hosts come and go. */
-#include <stdint.h>
-
-#include <stdlib.h>
-#include <string.h>
 
 #include "agent/launch/run_state.h"
 #include "tests/support/test.h"
@@ -22,14 +18,13 @@ struct world {
 static void open_world(struct world *self, const char *yaml, const double *cores, uint32_t n)
 {
     static const char *const carrier[] = {"true", NULL};
-    rp_error err = {0};
     struct schema_report *report = schema_report_new();
     *self = (struct world){0};
     assert_true(run_config_read_text("run.yaml", yaml, NULL, &self->config, report));
     schema_report_destroy(&report);
     const struct host_pool_options options = {
         .config = &self->config, .folder = ".", .config_path = "config.yaml", .here = ".", .programs = ".", .cores = 4};
-    self->pool = must(host_pool_new(&options, &err), &err);
+    self->pool = must(host_pool_new(&options, &err));
     for (uint32_t i = 0; i < n; i++) {
         char name[8];
         snprintf(name, sizeof name, "h%u", i + 1);

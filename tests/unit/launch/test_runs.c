@@ -2,15 +2,10 @@
 #include "agent/launch/runs.h"
 
 #include <fcntl.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "tests/support/tempdir.h"
-#include "tests/support/test.h"
 
 /* A run, i seconds old. */
 static void make_run(const char *name, int old, const char *report)
@@ -70,7 +65,6 @@ TEST(reads, tempdir_enter, tempdir_leave)
 
 TEST(lists_and_removes, tempdir_enter, tempdir_leave)
 {
-    rp_error err = {0};
     uint32_t n = 0;
     assert_null(runs_list(tempdir_at("runs"), &n));
     assert_int_equal(n, 0);
@@ -121,7 +115,6 @@ TEST(lists_and_removes, tempdir_enter, tempdir_leave)
 /* A removal that cannot go on leaves a run, and the lock that keeps others from it. */
 TEST(removal_cut_short, tempdir_enter, tempdir_leave)
 {
-    rp_error err = {0};
     char folder[256], path[256] = "";
     make_run("deep", 10, NULL);
     snprintf(folder, sizeof folder, "%s", tempdir_at("deep"));
@@ -156,7 +149,6 @@ TEST(flattens, tempdir_enter, tempdir_leave)
 
 TEST(compares, tempdir_enter, tempdir_leave)
 {
-    rp_error err = {0};
     struct run_summary runs[2];
     make_run("one", 10, "{\"phase\": \"done\", \"final_value\": 100, \"steps\": 5}");
     make_run("two", 10, "{\"phase\": \"failed\", \"final_value\": 200, \"steps\": 6}");

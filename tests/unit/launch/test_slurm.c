@@ -1,8 +1,5 @@
 /* Runs under Slurm, as far as no cluster is needed: numbers of actors and tasks, the scripts, answers of squeue and sbatch, what a
  * folder remembers, and calls of programs that answer, fail or hang. */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <time.h>
 
@@ -11,7 +8,6 @@
 #include "proto/base/clock.h"
 #include "proto/base/need.h"
 #include "tests/support/tempdir.h"
-#include "tests/support/test.h"
 
 #define SLURM "launch.engine=slurm"
 
@@ -150,7 +146,6 @@ TEST(actors_script)
 
 TEST(paths)
 {
-    rp_error err = {0};
     assert_int_equal(slurm_check_path("/home/a b/runs/x-2", &err), RP_OK);
     assert_int_equal(slurm_check_path("/home/100%", &err), RP_INVALID_ARGUMENT);
     assert_int_equal(slurm_check_path("/home/$x", &err), RP_INVALID_ARGUMENT);
@@ -201,7 +196,6 @@ TEST(ids)
 TEST(record, tempdir_enter, tempdir_leave)
 {
     struct slurm_record record = {.core = 5, .array = UINT64_C(1) << 40, .tasks = 8, .script = "/x"}, back;
-    rp_error err = {0};
     assert_false(slurm_record_read(tempdir, &back));
     assert_int_equal(slurm_record_write(tempdir, &record, &err), RP_OK);
     assert_true(slurm_record_read(tempdir, &back));
@@ -214,7 +208,6 @@ TEST(record, tempdir_enter, tempdir_leave)
 TEST(calls)
 {
     char *text = NULL;
-    rp_error err = {0};
     assert_int_equal(setenv("SLURM_JOB_ID", "7", 1), 0);
     assert_int_equal(setenv("SLURM_CONF", "/x", 1), 0);
     assert_int_equal(slurm_run(SLURM_WORDS("sh", "-c", "echo \"$SLURM_JOB_ID,$SLURM_CONF\""), 0, &text, &err), RP_OK);
@@ -308,7 +301,6 @@ TEST(jobs_are_tested, enter_fakes, leave_fakes)
 TEST(shared, enter_fakes, leave_fakes)
 {
     struct run_config config;
-    rp_error err = {0};
     assert_int_equal(read_config(&config, "launch.slurm={core: {partition: gpu, account: x}}", NULL, NULL), 0);
     fake("srun", "echo \"$*\" >\"$FAKES/words\"; echo seen");
     assert_int_equal(slurm_check_shared(&config, tempdir, &err), RP_OK);
@@ -326,7 +318,6 @@ TEST(shared, enter_fakes, leave_fakes)
 static void write_record(const char *name, uint64_t array)
 {
     char folder[96];
-    rp_error err = {0};
     struct slurm_record record = {.core = 5, .array = array, .tasks = 2, .script = "/a \"array\": 4"};
     snprintf(folder, sizeof folder, "%s/%s", tempdir, name);
     assert_int_equal(mkdir(folder, 0700), 0);
@@ -338,7 +329,6 @@ static void write_record(const char *name, uint64_t array)
 TEST(stray_array, enter_fakes, leave_fakes)
 {
     struct run_config config;
-    rp_error err = {0};
     write_record("none", 0);
     write_record("older", 8);
     write_record("own", 9);
@@ -390,7 +380,6 @@ TEST(lost_task, enter_fakes, leave_fakes)
 {
     struct run_config config;
     uint32_t loud = 0;
-    rp_error err = {0};
     assert_int_equal(read_config(&config, "launch.slurm={count: 2, per_task: 1}", "actors.count=2", NULL), 0);
     fake("sbatch", "echo 12");
     fake("scancel", "");

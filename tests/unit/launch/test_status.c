@@ -1,8 +1,4 @@
 /* A status as JSON and back. */
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
 #include "agent/launch/process/status.h"

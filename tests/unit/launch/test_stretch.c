@@ -1,6 +1,4 @@
 /* What was achieved between two changes of the number of actors, from counts as a broker shows them. */
-#include <math.h>
-#include <stdint.h>
 
 #include "agent/launch/run_state.h"
 #include "tests/support/test.h"

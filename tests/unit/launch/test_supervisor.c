@@ -1,15 +1,11 @@
 /* Restarts, back-off and giving up, on a clock that the test moves. */
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
 #include "agent/launch/supervisor.h"
 #include "proto/base/clock.h"
-#include "proto/base/rng.h"
 #include "tests/support/facts.h"
-#include "tests/support/test.h"
+#include "tests/support/naive.h"
 
 #define EXIT(n) ((n) << 8)
 
@@ -159,8 +155,7 @@ TEST(model)
     const char *given = getenv("RP_TEST_SEED");
     uint64_t seed = given ? strtoull(given, NULL, 0) : (uint64_t)time(NULL);
     print_message("seed %llu\n", (unsigned long long)seed);
-    struct rng rng;
-    rng_seed(&rng, seed);
+    struct rng rng = rng_of(seed);
     for (int i = 0; i < 3000; i++)
         run_model(&rng);
 }

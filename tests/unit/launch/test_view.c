@@ -1,13 +1,8 @@
 /* The view of a run: what it says, that it fits, and where it is written; integration.launch_view_py has real terminals. */
 #include <fcntl.h>
-#include <math.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/ioctl.h>
 #include <termios.h>
-#include <unistd.h>
 
 #include "agent/launch/screen.h"
 #include "agent/launch/view.h"

@@ -1,15 +1,9 @@
 /* What all algorithms share: found by name, refused with a sentence, completed with defaults, saved and resumed to the bit. */
-#include <stdint.h>
-
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "agent/learn/adder.h"
 #include "tests/support/facts.h"
 #include "tests/support/learning.h"
-#include "tests/support/test.h"
+#include "tests/support/naive.h"
 
 #define N 8
 #define LENGTH 5
@@ -42,7 +36,7 @@ static const rp_env_spec *spec_of(const struct agent_ops *ops)
 
 static void refuse(const struct agent_config *config, const char *env_name, const rp_env_spec *spec, const char *text)
 {
-    rp_error err = {0};
+    err = (rp_error){0};
     assert_null(agent_new(config, env_name, spec, 1, &err));
     if (!facts_within(err.text, text))
         fail_msg("'%s' does not say '%s'", err.text, text);
@@ -261,8 +255,7 @@ static void copy(const struct agent *from, struct agent *to, uint32_t n)
     void *block = malloc(size);
     assert_non_null(block);
     weights_encode(from->tensors, n, block);
-    rp_error err = {0};
-    ok(weights_decode(block, size, to->tensors, n, &err), &err);
+    ok(weights_decode(block, size, to->tensors, n, &err));
     free(block);
 }
 
@@ -337,8 +330,7 @@ static void check_averaged(const struct agent_ops *ops, const struct agent_confi
     size_t bytes = one->n_params * sizeof(float);
     float *before = malloc(bytes);
     assert_non_null(before);
-    struct rng rng;
-    rng_seed(&rng, 3);
+    struct rng rng = rng_of(3);
     rng_seed(&other->rng, 99);
     for (int i = 0; i < 40; i++) {
         struct data data;
@@ -372,8 +364,7 @@ static void check_bytes(const struct agent_ops *ops, const struct agent_config *
     struct agent *bytes = learning_agent(config, &spec, 1);
     struct data data;
     uint8_t now[ROWS][INPUTS], next[ROWS][INPUTS];
-    struct rng rng;
-    rng_seed(&rng, 1);
+    struct rng rng = rng_of(1);
     make_data(&data, ops, &rng);
     for (uint32_t i = 0; i < ROWS * INPUTS; i++) {
         data.observation[i / INPUTS][i % INPUTS] = now[i / INPUTS][i % INPUTS] = (uint8_t)rng_below(&rng, 3);
@@ -433,8 +424,7 @@ static void check_missing_actions(const struct agent_ops *ops, const struct agen
         return;
     struct agent *agent = learning_agent(config, &discrete, 1);
     struct data data;
-    struct rng rng;
-    rng_seed(&rng, 3);
+    struct rng rng = rng_of(3);
     make_data(&data, ops, &rng);
     for (uint32_t i = 0; i < ROWS; i++)
         data.discrete[i] = i % 2 ? -1 : (int32_t)discrete.n_actions;
@@ -562,8 +552,7 @@ static uint32_t check_tracked(struct agent_config config, const rp_env_spec *spe
 {
     float before[AGENT_MAX_TENSORS][64];
     const struct tensor *targets[AGENT_MAX_TENSORS];
-    struct rng rng;
-    rng_seed(&rng, 8);
+    struct rng rng = rng_of(8);
     config.tau = 0.25;
     struct agent *agent = learning_agent(&config, spec, 1);
     uint32_t n = count_targets(agent, targets);

@@ -1,12 +1,7 @@
 /* Behaviour cloning against losses of its own: gradients by finite differences, experts that can be imitated exactly, acting. */
-#include <stdint.h>
-
-#include <math.h>
-#include <string.h>
 
 #include "tests/support/learning.h"
 #include "tests/support/naive.h"
-#include "tests/support/test.h"
 
 #define N 7
 #define INPUTS 3
@@ -100,8 +95,7 @@ static void check_gradient(struct agent *agent, const struct data *data)
 
 TEST(gradient_is_that_of_the_loss)
 {
-    struct rng rng;
-    rng_seed(&rng, naive_seed(__func__));
+    struct rng rng = naive_rng(__func__);
     for (uint32_t options = 0; options < 16; options++) {
         struct agent_config config = make_config();
         config.activation = options & 2 ? 1 : 0;
@@ -122,8 +116,7 @@ TEST(sure_of_itself_and_wrong)
     struct agent_config config = make_config();
     config.hidden.count = 1;
     struct agent *agent = learning_agent(&config, &discrete, 1);
-    struct rng rng;
-    rng_seed(&rng, 4);
+    struct rng rng = rng_of(4);
     struct data data;
     make_data(&data, &rng, true, false);
     for (uint32_t k = 0; k < agent->n_params; k++)
@@ -139,8 +132,7 @@ TEST(sure_of_itself_and_wrong)
 /* An expert whose rule a network can learn: which of the inputs is the largest; and a smooth curve. */
 static double imitate(const rp_env_spec *spec, uint32_t steps, struct agent *agent)
 {
-    struct rng rng;
-    rng_seed(&rng, 5);
+    struct rng rng = rng_of(5);
     double loss = 0.0;
     for (uint32_t step = 0; step < steps; step++) {
         struct data data;
@@ -167,8 +159,7 @@ TEST(imitates_experts)
     config.hidden.count = 1;
     config.activation = 1;
     config.learning_rate = 1e-2;
-    struct rng rng;
-    rng_seed(&rng, 6);
+    struct rng rng = rng_of(6);
     struct agent *agent = learning_agent(&config, &discrete, 2);
     assert_true(imitate(&discrete, 6000, agent) < 0.15);
     uint32_t right = 0;
@@ -195,8 +186,7 @@ TEST(imitates_experts)
 TEST(acts_as_it_is_told)
 {
     struct agent_config config = make_config();
-    struct rng rng;
-    rng_seed(&rng, 7);
+    struct rng rng = rng_of(7);
     float x[INPUTS] = {0.3f, -0.2f, 0.9f}, noise[SIZE] = {0.0f, 5.0f};
     struct agent_choice greedy, choice;
     struct agent *agent = learning_agent(&config, &discrete, 3);

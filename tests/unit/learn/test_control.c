@@ -1,12 +1,8 @@
 /* DDPG, TD3 and SAC by one table, against their losses in double precision: gradients by finite differences, priorities,
  * acting, a bandit; then what is special to each. What all algorithms have in common is in test_agent.c. */
-#include <stdint.h>
-
-#include <math.h>
-#include <string.h>
 
 #include "tests/support/learning.h"
-#include "tests/support/test.h"
+#include "tests/support/naive.h"
 
 #define INPUTS 3u
 #define ACTION 2u
@@ -191,8 +187,7 @@ static void drop_networks(struct problem *p)
 /* An agent with random parameters and targets, and a random batch. */
 static void problem_init(struct problem *p, int algorithm, const struct agent_config *config, uint64_t seed)
 {
-    struct rng rng;
-    rng_seed(&rng, seed);
+    struct rng rng = rng_of(seed);
     memset(p, 0, sizeof *p);
     p->algorithm = algorithm;
     p->agent = learning_agent(config, &spec, 1);
@@ -358,8 +353,7 @@ static void check_uniform(struct agent *agent, const float *observation, struct 
 
 static void check_act(struct problem *p)
 {
-    struct rng rng;
-    rng_seed(&rng, 1);
+    struct rng rng = rng_of(1);
     const float *s = p->data.observation;
     struct agent_choice greedy, again, noisy, bounded;
     struct rng before = rng;
@@ -419,8 +413,7 @@ static double learn_bandit(struct agent *agent, uint32_t steps)
 {
     struct data data;
     struct agent_result result = {0};
-    struct rng rng;
-    rng_seed(&rng, 77);
+    struct rng rng = rng_of(77);
     float best[ACTION];
     for (uint32_t step = 0; step < steps; step++) {
         make_data(&data, &rng, (uint32_t)agent->config.batch);
@@ -545,7 +538,6 @@ TEST(delay)
 TEST(refused)
 {
     rp_env_spec image = spec;
-    rp_error err = {0};
     image.observation_rank = 3;
     memcpy(image.observation_shape, (uint32_t[]){4, 4, 1}, 3 * sizeof(uint32_t));
     struct agent_config config = config_of("ddpg");
@@ -638,8 +630,7 @@ TEST(samples)
     double out[2 * ACTION], sum = 0.0, squares = 0.0;
     dense_forward(&p.policy, p.data.observation, out);
     const uint32_t n = 20000;
-    struct rng rng;
-    rng_seed(&rng, 4);
+    struct rng rng = rng_of(4);
     for (uint32_t i = 0; i < n; i++) {
         struct agent_choice choice;
         learning_act(p.agent, p.data.observation, &(struct agent_explore){0}, &rng, &choice);
@@ -661,8 +652,7 @@ TEST(temperature)
         struct agent *agent = learning_agent(&config, &spec, 1);
         struct data data;
         struct agent_result result = {0};
-        struct rng rng;
-        rng_seed(&rng, 1);
+        struct rng rng = rng_of(1);
         for (uint32_t i = 0; i < 20; i++) {
             make_data(&data, &rng, 7);
             agent_learn(agent, &data.view, &result);

@@ -1,12 +1,7 @@
 /* DQN against a loss of its own: gradients by finite differences, a chain whose values are known, exploration. */
-#include <stdint.h>
-
-#include <math.h>
-#include <string.h>
 
 #include "tests/support/learning.h"
 #include "tests/support/naive.h"
-#include "tests/support/test.h"
 
 #define N 7
 #define INPUTS 3
@@ -120,8 +115,7 @@ static void check_gradient(struct agent *agent, const struct data *data)
 
 TEST(gradient_is_that_of_the_loss)
 {
-    struct rng rng;
-    rng_seed(&rng, naive_seed(__func__));
+    struct rng rng = naive_rng(__func__);
     for (uint32_t options = 0; options < 32; options++) {
         struct agent_config config = make_config();
         config.double_q = options & 1;
@@ -144,8 +138,7 @@ TEST(gradient_is_that_of_the_loss)
  * images of bytes and a convolution. */
 TEST(stacked_batch_equals_separate_passes)
 {
-    struct rng rng;
-    rng_seed(&rng, naive_seed(__func__));
+    struct rng rng = naive_rng(__func__);
     rp_env_spec spec = {.observation_dtype = RP_DTYPE_UINT8,
                         .observation_rank = 3,
                         .observation_shape = {5, 4, 2},
@@ -223,8 +216,7 @@ static void learn_chain(struct agent_config config)
         agent_learn(agent, &batch, &result);
     for (int s = 0; s < STATES; s++) {
         struct agent_choice choice;
-        struct rng rng;
-        rng_seed(&rng, 1);
+        struct rng rng = rng_of(1);
         learning_act(agent, observation[2 * s], &(struct agent_explore){.greedy = true}, &rng, &choice);
         assert_int_equal(choice.discrete, 1);
         learning_near(choice.value, q[s][1], 0.01, "the value of going right");
@@ -252,8 +244,7 @@ TEST(learns_a_chain)
 
 TEST(clips_the_gradient)
 {
-    struct rng rng;
-    rng_seed(&rng, 8);
+    struct rng rng = rng_of(8);
     struct data data;
     make_data(&data, &rng, false);
     struct agent_result result = {0};
@@ -274,8 +265,7 @@ TEST(explores_as_often_as_told)
     struct agent_config config = make_config();
     struct agent *agent = learning_agent(&config, &flat, 4);
     const float observation[INPUTS] = {0.3f, -0.2f, 0.9f};
-    struct rng rng;
-    rng_seed(&rng, naive_seed(__func__));
+    struct rng rng = naive_rng(__func__);
     struct rng before = rng;
     struct agent_choice greedy, choice;
     learning_act(agent, observation, &(struct agent_explore){.greedy = true, .epsilon = 1.0}, &rng, &greedy);

@@ -1,15 +1,9 @@
 /* IMPALA against a loss of its own that cuts sequences into episodes first: gradients by finite differences, rows that must
  * not matter, a bandit. */
-#include <stdint.h>
-
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "agent/learn/adder.h"
 #include "tests/support/learning.h"
 #include "tests/support/naive.h"
-#include "tests/support/test.h"
 
 #define N 5
 #define LENGTH 8
@@ -194,8 +188,7 @@ static void check_gradient(struct agent *agent, const struct data *data)
 
 TEST(gradient_is_that_of_the_loss)
 {
-    struct rng rng;
-    rng_seed(&rng, naive_seed(__func__));
+    struct rng rng = naive_rng(__func__);
     for (int round = 0; round < 4; round++) {
         struct agent_config config = make_config();
         struct agent *agent = learning_agent(&config, &flat, rng_next(&rng));
@@ -214,8 +207,7 @@ TEST(gradient_is_that_of_the_loss)
 
 TEST(rows_without_action_do_not_matter)
 {
-    struct rng rng;
-    rng_seed(&rng, naive_seed(__func__));
+    struct rng rng = naive_rng(__func__);
     struct agent_config config = make_config();
     struct agent *agent = learning_agent(&config, &flat, rng_next(&rng));
     learning_shake(agent, &rng, 0.5f);
@@ -255,8 +247,7 @@ TEST(rows_without_action_do_not_matter)
 
 TEST(nothing_to_learn_from_is_no_error)
 {
-    struct rng rng;
-    rng_seed(&rng, 4);
+    struct rng rng = rng_of(4);
     struct agent_config config = make_config();
     struct agent *agent = learning_agent(&config, &flat, 1);
     struct data data;
@@ -281,8 +272,7 @@ TEST(nothing_to_learn_from_is_no_error)
 
 TEST(says_how_likely_its_action_was)
 {
-    struct rng rng;
-    rng_seed(&rng, naive_seed(__func__));
+    struct rng rng = naive_rng(__func__);
     struct agent_config config = make_config();
     struct agent *agent = learning_agent(&config, &flat, 3);
     learning_shake(agent, &rng, 0.5f);
@@ -330,8 +320,7 @@ TEST(learns_a_bandit)
     float x[ITEMS][2][INPUTS] = {0}, reward[ITEMS][2] = {0}, discount[ITEMS][2] = {0}, log_prob[ITEMS][2] = {0};
     int32_t action[ITEMS][2] = {0};
     uint8_t type[ITEMS][2];
-    struct rng rng;
-    rng_seed(&rng, 6);
+    struct rng rng = rng_of(6);
     struct agent_choice choice;
     struct agent_result result = {0};
     for (int step = 0; step < 600; step++) {

@@ -1,13 +1,7 @@
 /* V-trace against the sum of the paper, written down as it stands there. */
-#include <stdint.h>
-
-#include <math.h>
-#include <string.h>
 
 #include "agent/learn/vtrace.h"
-#include "proto/base/rng.h"
 #include "tests/support/naive.h"
-#include "tests/support/test.h"
 
 #define MAX_N 4
 #define MAX_LENGTH 12
@@ -69,8 +63,7 @@ static double naive_target(const struct vtrace *v, uint32_t i, uint32_t s)
 
 TEST(equals_the_sum_of_the_paper)
 {
-    struct rng rng;
-    rng_seed(&rng, naive_seed(__func__));
+    struct rng rng = naive_rng(__func__);
     for (int round = 0; round < 500; round++) {
         struct arrays a;
         make(&a, 1 + (uint32_t)rng_below(&rng, MAX_N), (uint32_t)rng_below(&rng, MAX_LENGTH + 1), &rng);
@@ -91,8 +84,7 @@ TEST(equals_the_sum_of_the_paper)
 /* Remark 1 of the paper: on its own policy's steps a target is the return of all that follows. */
 TEST(on_policy_is_the_n_step_return)
 {
-    struct rng rng;
-    rng_seed(&rng, naive_seed(__func__));
+    struct rng rng = naive_rng(__func__);
     struct arrays a;
     make(&a, MAX_N, MAX_LENGTH, &rng);
     memset(a.log_rho, 0, sizeof a.log_rho);
@@ -110,8 +102,7 @@ TEST(on_policy_is_the_n_step_return)
 
 TEST(survives_ratios_past_all_bounds)
 {
-    struct rng rng;
-    rng_seed(&rng, 1);
+    struct rng rng = rng_of(1);
     struct arrays a;
     make(&a, 1, 3, &rng);
     a.log_rho[0] = 1e30f;

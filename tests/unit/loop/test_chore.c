@@ -1,6 +1,4 @@
-#include <stdint.h>
 
-#include <stdlib.h>
 
 #include "broker/loop/loop.h"
 #include "proto/base/clock.h"

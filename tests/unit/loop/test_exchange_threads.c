@@ -1,11 +1,8 @@
 /* Snapshots that one thread makes and another takes. */
-#include <stdint.h>
 
 #include <poll.h>
 #include <pthread.h>
-#include <string.h>
 #include <sys/eventfd.h>
-#include <unistd.h>
 
 #include "broker/loop/snapshot.h"
 #include "tests/support/test.h"

@@ -1,12 +1,7 @@
 /* Histograms against a plain list of values. */
-#include <stdint.h>
-
-#include <stdlib.h>
 
 #include "broker/loop/histogram.h"
-#include "proto/base/rng.h"
 #include "tests/support/naive.h"
-#include "tests/support/test.h"
 
 TEST(bounds_are_where_they_are_said_to_be)
 {
@@ -35,8 +30,7 @@ static int by_value(const void *a, const void *b)
 
 TEST(counts_sums_and_quantiles_are_those_of_the_list)
 {
-    struct rng rng;
-    rng_seed(&rng, naive_seed("histogram"));
+    struct rng rng = naive_rng("histogram");
     for (uint32_t round = 0; round < 200; round++) {
         struct histogram histogram = {0};
         uint64_t list[500], sum = 0;

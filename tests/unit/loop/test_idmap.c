@@ -1,9 +1,6 @@
-#include <stdint.h>
 
 #include "broker/loop/idmap.h"
-#include "proto/base/rng.h"
 #include "tests/support/naive.h"
-#include "tests/support/test.h"
 
 #define N 3000u
 
@@ -25,8 +22,7 @@ TEST(empty_knows_nothing)
 /* Ids that crowd together, so that removals have to close holes. */
 TEST(random_use_matches_an_array)
 {
-    struct rng rng;
-    rng_seed(&rng, naive_seed(__func__));
+    struct rng rng = naive_rng(__func__);
     struct idmap map = {0};
     static char values[N];
     static bool present[N];

@@ -1,5 +1,4 @@
 /* Memory beyond what is counted: when the log says so. */
-#include <stdint.h>
 
 #include "broker/loop/resident.h"
 #include "proto/base/log.h"

@@ -1,9 +1,6 @@
-#include <stdint.h>
 
 #include "broker/loop/loop.h"
-#include "proto/base/rng.h"
 #include "tests/support/naive.h"
-#include "tests/support/test.h"
 
 #define N 500u
 
@@ -45,8 +42,7 @@ TEST(timers_fire_in_order_and_ties_as_they_were_set)
 /* Against a plain array: set, move and clear at random. */
 TEST(random_use_matches_a_sorted_list)
 {
-    struct rng rng;
-    rng_seed(&rng, naive_seed(__func__));
+    struct rng rng = naive_rng(__func__);
     struct log log = {.n = 0};
     struct timers timers = {0};
     bool set[N] = {false};

@@ -1,13 +1,9 @@
 /* Each kernel against the plain loop that it stands for, at all sizes around those of the registers, and bit for bit
  * independent of how many rows there are and where a value stands. */
-#include <math.h>
-#include <stdint.h>
-#include <string.h>
 
 #include "agent/learn/kernel.h"
 #include "agent/learn/net.h"
-#include "proto/base/rng.h"
-#include "tests/support/test.h"
+#include "tests/support/naive.h"
 
 #define MAX_N 75u
 #define MAX_ROWS 5u
@@ -61,8 +57,7 @@ static void check_same(const float *a, const float *b, size_t n, const char *wha
 
 TEST(bias)
 {
-    struct rng rng;
-    rng_seed(&rng, 1);
+    struct rng rng = rng_of(1);
     for (uint32_t a = 0; a < 3; a++)
         for (uint32_t n = 1; n <= MAX_N; n++) {
             struct values in, y, b;
@@ -87,8 +82,7 @@ TEST(bias)
 /* Each value alone, in the middle and at the end of a register: the same bits. */
 TEST(activate)
 {
-    struct rng rng;
-    rng_seed(&rng, 2);
+    struct rng rng = rng_of(2);
     for (uint32_t a = 0; a < 3; a++)
         for (uint32_t n = 1; n <= MAX_N; n++) {
             struct values in, y;
@@ -132,8 +126,7 @@ TEST(activate_edges)
 
 TEST(derive)
 {
-    struct rng rng;
-    rng_seed(&rng, 3);
+    struct rng rng = rng_of(3);
     for (uint32_t a = 0; a < 3; a++)
         for (uint32_t n = 1; n <= MAX_N; n++) {
             struct values d, y, out;
@@ -158,8 +151,7 @@ TEST(derive)
 /* The sum goes over the rows in their order, so that parts of a batch add up to the bits of the whole. */
 TEST(sum_rows)
 {
-    struct rng rng;
-    rng_seed(&rng, 4);
+    struct rng rng = rng_of(4);
     for (uint32_t n = 1; n <= MAX_N; n++) {
         struct values d, whole, parts;
         fill(&d, &rng, 1.0);
@@ -184,8 +176,7 @@ TEST(sum_rows)
 
 TEST(affine)
 {
-    struct rng rng;
-    rng_seed(&rng, 5);
+    struct rng rng = rng_of(5);
     for (uint32_t n_in = 1; n_in <= 9; n_in++)
         for (uint32_t n_out = 1; n_out <= MAX_N; n_out++) {
             static float w[9 * MAX_N];
@@ -215,8 +206,7 @@ TEST(narrow)
 {
     static const uint32_t sizes[] = {1, 2, 3, 4, 7, 8, 15, 16, 17, 31, 33, 64, 70, 75};
     static float w[MAX_N * KERNEL_NARROW_OUTPUTS];
-    struct rng rng;
-    rng_seed(&rng, 6);
+    struct rng rng = rng_of(6);
     for (uint32_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++)
         for (uint32_t n_out = 1; n_out <= KERNEL_NARROW_OUTPUTS; n_out++) {
             uint32_t n_in = sizes[s];
@@ -246,8 +236,7 @@ TEST(product)
 {
     enum { MAX_M = 9, MAX_K = 20, MAX_COLUMNS = 48 };
     static float a[MAX_M * MAX_K], b[MAX_K * MAX_COLUMNS], y[MAX_M * MAX_COLUMNS + 1], before[MAX_M * MAX_COLUMNS + 1];
-    struct rng rng;
-    rng_seed(&rng, 7);
+    struct rng rng = rng_of(7);
     for (uint32_t n = 16; n <= MAX_COLUMNS; n += 16)
         for (uint32_t m = 1; m <= MAX_M; m++)
             for (uint32_t k = 1; k <= MAX_K; k += 3)

@@ -1,14 +1,9 @@
 /* Networks against a second implementation in double precision, one number at a time, whose derivatives are finite
  * differences. */
 #include <inttypes.h>
-#include <math.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "agent/learn/net.h"
-#include "tests/support/test.h"
+#include "tests/support/naive.h"
 
 enum { MAX_BATCH = 7 };
 
@@ -149,7 +144,6 @@ static double *widened(const float *x, size_t n)
 
 static void problem_init(struct problem *p, const struct net_spec *spec, uint32_t batch, struct rng *rng)
 {
-    rp_error err;
     memset(p, 0, sizeof *p);
     p->batch = batch;
     assert_int_equal(net_init(&p->net, spec, &err), RP_OK);
@@ -236,8 +230,7 @@ static void run_spec(const struct net_spec *spec, struct rng *rng)
 
 TEST(gradients_dense)
 {
-    struct rng rng;
-    rng_seed(&rng, test_seed());
+    struct rng rng = rng_of(test_seed());
     for (int32_t activation = NET_LINEAR; activation <= NET_TANH; activation++)
         for (int dueling = 0; dueling < 2; dueling++)
             for (uint32_t n_hidden = 0; n_hidden < 4; n_hidden++) {
@@ -253,8 +246,7 @@ TEST(gradients_dense)
 
 TEST(gradients_image)
 {
-    struct rng rng;
-    rng_seed(&rng, test_seed());
+    struct rng rng = rng_of(test_seed());
     for (uint32_t kernel = 1; kernel <= 4; kernel++)
         for (int dueling = 0; dueling < 2; dueling++)
             for (uint32_t n_hidden = 0; n_hidden < 2; n_hidden++) {
@@ -276,8 +268,7 @@ TEST(gradients_image)
 /* With a lower batch after forward, only the first rows count. */
 TEST(backward_of_the_first_rows)
 {
-    struct rng rng;
-    rng_seed(&rng, test_seed());
+    struct rng rng = rng_of(test_seed());
     for (int image = 0; image < 2; image++) {
         struct net_spec spec = {.inputs = 12,
                                 .height = 3,
@@ -302,8 +293,7 @@ TEST(backward_of_the_first_rows)
 /* Every width around the registers' one, so that each tail of the loops is taken. */
 TEST(one_row_is_as_in_a_batch)
 {
-    struct rng rng;
-    rng_seed(&rng, test_seed());
+    struct rng rng = rng_of(test_seed());
     for (uint32_t width = 1; width <= 150; width += 1 + width / 20) {
         struct net_spec spec = {.inputs = 1 + width / 2,
                                 .n_hidden = 2,
@@ -360,8 +350,7 @@ TEST(nan_passes_relu)
     struct net net;
     struct net_pass pass;
     struct arena memory = {0};
-    struct rng rng;
-    rng_seed(&rng, 1);
+    struct rng rng = rng_of(1);
     assert_int_equal(net_init(&net, &spec, NULL), RP_OK);
     assert_int_equal(net_pass_init(&pass, &net, 2, &memory, NULL), RP_OK);
     float *params = vector(&rng, net.n_params), in[4] = {1, NAN, 1, NAN};
@@ -384,8 +373,7 @@ TEST(fill)
     assert_int_equal(net_init(&net, &spec, NULL), RP_OK);
     float *params = calloc(net.n_params, sizeof *params), *again = calloc(net.n_params, sizeof *again);
     memset(params, 0x7f, net.n_params * sizeof *params);
-    struct rng rng;
-    rng_seed(&rng, 5);
+    struct rng rng = rng_of(5);
     net_fill(&net, params, &rng);
     rng_seed(&rng, 5);
     net_fill(&net, again, &rng);
@@ -437,8 +425,8 @@ TEST(tensors_cover_the_parameters)
 
 static void expect_refused(const struct net_spec *spec, const char *text)
 {
+    err = (rp_error){0};
     struct net net;
-    rp_error err = {0};
     assert_int_equal(net_init(&net, spec, &err), RP_INVALID_ARGUMENT);
     if (strstr(err.text, text) == NULL)
         fail_msg("'%s' does not say '%s'", err.text, text);

@@ -1,12 +1,7 @@
 /* The optimiser against the published formulas in double precision. */
-#include <math.h>
-#include <stdint.h>
-#include <string.h>
 
 #include "agent/learn/optim.h"
-#include "proto/base/rng.h"
 #include "tests/support/naive.h"
-#include "tests/support/test.h"
 
 enum { N = 103, STEPS = 100 };
 #define RATE 0.01

@@ -1,7 +1,4 @@
-#include <stdint.h>
 
-#include <stdio.h>
-#include <string.h>
 
 #include "broker/store/params.h"
 #include "tests/support/test.h"

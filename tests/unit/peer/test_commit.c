@@ -1,19 +1,14 @@
 /* Output commit: with the journal on, nothing that promises something leaves before it is durable. The disk is held up by
  * a limit on the size of files. */
-#include <stdint.h>
 
 #include <czmq.h>
 #include <dirent.h>
 #include <signal.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
-#include <unistd.h>
 
 #include "broker/broker.h"
 #include "broker/journal/stream.h"
 #include "tests/support/embed.h"
-#include "tests/support/test.h"
 #include "tests/support/testpeer.h"
 
 #define TABLE "  - {name: replay, max_size: 100, limiter: {kind: min_size, min_size: 1}}\n"

@@ -1,18 +1,12 @@
 /* How the broker notices that the list of keys has changed, and what it does on a disk so slow that each look takes long. */
-#include <stdint.h>
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "broker/config/config.h"
 #include "broker/loop/loop.h"
 #include "broker/peer/peers.h"
 #include "tests/support/tempdir.h"
-#include "tests/support/test.h"
 
 /* A clock that moves by itself each time it is read, as on a slow disk. */
 struct slow_clock {
@@ -68,8 +62,7 @@ static int setup(void **state)
     self->slow.now_ns = 1000 * NS_PER_S;
     self->loop.clock = (struct clock){slow_now, &self->slow};
     peers_init(&self->peers, &self->loop, &self->config, NULL);
-    rp_error err = {0};
-    ok(identities_open(&self->peers, &err), &err);
+    ok(identities_open(&self->peers, &err));
     *state = self;
     return 0;
 }
@@ -107,9 +100,8 @@ static void check_unchanged(struct scene *self, uint32_t roles, int64_t within_m
         assert_int_equal(found, roles);
 }
 
-TEST(a_file_that_is_replaced_counts_at_once, setup, teardown)
+TEST_WITH(struct scene, self, a_file_that_is_replaced_counts_at_once, setup, teardown)
 {
-    struct scene *self = *state;
     assert_int_equal(look(self), KEY_ACTOR);
     replace_list(self, "learner", 0600);
     assert_int_equal(look(self), KEY_LEARNER);
@@ -122,9 +114,8 @@ TEST(a_file_that_is_replaced_counts_at_once, setup, teardown)
     assert_null(identity_find(&self->peers.identities, self->keys[1].public_key));
 }
 
-TEST(a_file_that_is_written_in_its_place_counts_after_a_pause, setup, teardown)
+TEST_WITH(struct scene, self, a_file_that_is_written_in_its_place_counts_after_a_pause, setup, teardown)
 {
-    struct scene *self = *state;
     FILE *file = fopen(self->list, "w"); /* empty */
     assert_non_null(file);
     check_unchanged(self, KEY_ACTOR, 250);
@@ -147,9 +138,8 @@ TEST(a_file_that_is_written_in_its_place_counts_after_a_pause, setup, teardown)
 }
 
 /* Each look takes 10 ms: the next is at least 200 ms away, however often somebody asks. */
-TEST(a_slow_disk_is_looked_at_less_often, setup, teardown)
+TEST_WITH(struct scene, self, a_slow_disk_is_looked_at_less_often, setup, teardown)
 {
-    struct scene *self = *state;
     self->slow.step_ns = 10 * NS_PER_MS;
     look(self);
     replace_list(self, "observer", 0600);
@@ -165,9 +155,8 @@ TEST(a_slow_disk_is_looked_at_less_often, setup, teardown)
 }
 
 /* Nobody can choose a client id that the broker takes for that of another key. */
-TEST(clients_of_two_keys_have_different_numbers, setup, teardown)
+TEST_WITH(struct scene, self, clients_of_two_keys_have_different_numbers, setup, teardown)
 {
-    struct scene *self = *state;
     struct identity *a = identity_by_key(&self->peers.identities, self->keys[0].public_key);
     struct identity *b = identity_by_key(&self->peers.identities, self->keys[1].public_key);
     uint64_t mixed, salts[2];

@@ -1,8 +1,4 @@
 /* What clients may ask for again: lists by client and by age, and the replies in them. */
-#include <stdint.h>
-
-#include <stdlib.h>
-#include <string.h>
 
 #include "broker/loop/loop.h"
 #include "broker/peer/kept.h"

@@ -1,14 +1,8 @@
 /* The ZAP handler: a good request gets the number of its identity, everything else is refused, whatever its frames are. */
-#include <stdint.h>
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "broker/peer/peers.h"
 #include "tests/support/embed.h"
 #include "tests/support/tempdir.h"
-#include "tests/support/test.h"
 
 #define FRAMES_MOST 12u
 

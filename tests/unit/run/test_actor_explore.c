@@ -1,7 +1,5 @@
 /* How actors explore: the ladder of epsilons, their decay, the random start, held actions, and noise. What the actor asks
  * of its agent is recorded; the agent answers with random actions. */
-#include <math.h>
-#include <string.h>
 
 #include "agent/run/actor.h"
 #include "tests/support/test.h"

@@ -1,17 +1,11 @@
 /* best.weights: whatever order evaluations come in, and whenever its owner starts again, it holds the best of them. */
 #include "agent/run/best.h"
 
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "proto/base/log.h"
-#include "proto/base/rng.h"
+#include "tests/support/naive.h"
 #include "tests/support/tempdir.h"
-#include "tests/support/test.h"
 
 #define NUMBERS 7
 
@@ -35,7 +29,6 @@ static void check_file(const char *path, const struct best *expected, uint32_t o
     struct best read;
     struct policy wanted, got;
     uint64_t steps = 0;
-    rp_error err = {0};
     assert_int_equal(best_read(path, &read, &err), RP_OK);
     assert_true(read.value == expected->value);
     assert_int_equal(read.episodes, expected->episodes);
@@ -53,8 +46,7 @@ static void check_file(const char *path, const struct best *expected, uint32_t o
 /* Against a list of all evaluations. The owner starts again now and then; some returns are equal, some are no number. */
 TEST(is_the_best_of_all, tempdir_enter, tempdir_leave)
 {
-    struct rng rng;
-    rng_seed(&rng, 11);
+    struct rng rng = rng_of(11);
     struct best_file file;
     struct best best = {0};
     uint32_t best_of = 0;
@@ -112,7 +104,6 @@ TEST(damaged, tempdir_enter, tempdir_leave)
 {
     struct best_file file;
     struct policy policy;
-    rp_error err = {0};
     policy_init(&policy, 3);
     best_file_open(&file, tempdir, false);
     best_file_offer(&file, &policy.tensor, 1, &(struct best){.value = 100});
@@ -151,7 +142,6 @@ TEST(from_a_state, tempdir_enter, tempdir_leave)
 {
     char from[128], to[128];
     struct policy policy;
-    rp_error err = {0};
     float moments[3] = {1, 2, 3}, read[3] = {0};
     uint64_t steps = 77;
     policy_init(&policy, 8);

@@ -1,7 +1,4 @@
 /* What processes wait for: reports, means, words, and the shares that a plan tells. */
-#include <math.h>
-#include <stdint.h>
-#include <string.h>
 
 #include "agent/launch/plan/plan.h"
 #include "agent/run/idle.h"

@@ -1,12 +1,7 @@
 /* The configuration of a run: defaults, the broker's rows inside it, and every mistake that is found before a start. */
 #include "agent/config/config.h"
 
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "tests/support/facts.h"
-#include "tests/support/test.h"
 
 static struct run_config read_good(const char *text, const char *const *overrides)
 {
@@ -213,9 +208,15 @@ TEST(parts_that_do_not_fit)
     EXPECT("(embedded):4:15: adder.kind: impala learns from sequences: write kind: sequence\n", IMPALA);
     EXPECT("override 'adder.kind=sequence': adder.kind: dqn learns from transitions: write kind: transition\n",
            "adder.kind=sequence");
-    EXPECT("override 'adder.period=22': adder.period: 22 is more than the length 21: steps in between would be in no "
-           "item; write at most 21\n",
+    EXPECT("override 'adder.period=22': adder.period: 22 is more than length - burn_in, 21: no item would train on the "
+           "steps in between; write at most 21\n",
            IMPALA, "adder.kind=sequence", "adder.period=22");
+    EXPECT("override 'adder.period=12': adder.period: 12 is more than length - burn_in, 11: no item would train on the "
+           "steps in between; write at most 11\n",
+           IMPALA, "adder.kind=sequence", "adder.burn_in=10", "adder.period=12");
+    EXPECT("override 'adder.burn_in=21': adder.burn_in: 21 leaves nothing to train on of a length of 21: write at most "
+           "20\n",
+           IMPALA, "adder.kind=sequence", "adder.burn_in=21");
     EXPECT("override 'adder.length=1': adder.length: a sequence of 1 steps has nothing to learn from: write at least "
            "2\n",
            IMPALA, "adder.kind=sequence", "adder.length=1");
@@ -229,6 +230,17 @@ TEST(parts_that_do_not_fit)
         "override 'adder.buffer_items=100': adder.buffer_items: a batch of 200 items (batch_items) does not fit into "
         "100\n",
         "adder.batch_items=200", "adder.buffer_items=100");
+}
+
+/* What only programs of the user read is theirs: their algorithm, and its options. */
+TEST(own_programs)
+{
+    static const char *const all[] = {"actors.command=[./a]", "learners.command=[./l]", "evaluator.command=[./e]",
+                                      "agent={algorithm: mine, options: {clip: 0.2, horizon: 32}}", NULL};
+    struct run_config config = read_good(run_default_yaml, all);
+    assert_false(run_config_needs_ours(&config));
+    assert_int_equal(config.agent_options.count, 2);
+    run_config_free(&config);
 }
 
 TEST(limiters)

@@ -1,9 +1,6 @@
 /* The hosts of a run's file: what patterns of names stand for, which roles run where, and mistakes. */
 #include "agent/config/config.h"
 
-#include <stdio.h>
-#include <string.h>
-
 #include "tests/support/runtext.h"
 #include "tests/support/test.h"
 

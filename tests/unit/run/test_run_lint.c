@@ -1,8 +1,6 @@
 /* Runs that could not work, found before anything starts: each mistake with its place and its sentence. */
 #include "agent/config/config.h"
 
-#include <string.h>
-
 #include "tests/support/runtext.h"
 #include "tests/support/test.h"
 
@@ -254,7 +252,8 @@ TEST(commands)
     *strstr(text, "0}") = '1';
     runtext_expect(
         text, "run.yaml:1:21: environment.name: unknown environment 'Mine'; there are CartPole-v1, Acrobot-v1, "
-              "MountainCar-v0, MountainCarContinuous-v0, Pendulum-v1, Catch, DeepSea, Breakout, InvertedPendulum, "
+              "MountainCar-v0, MountainCarContinuous-v0, Pendulum-v1, Catch, DeepSea, Breakout, Freeway, Asterix, "
+              "SpaceInvaders, Memory, InvertedPendulum, "
               "CartPoleSwingUp, Cheetah\n"
               "run.yaml:2:20: agent.algorithm: unknown algorithm 'mine'; there are dqn, ddpg, td3, sac, impala, bc\n");
     /* A given batch counts, also for a learner of the user. */

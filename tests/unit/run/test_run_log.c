@@ -5,22 +5,15 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <json-c/json.h>
-#include <math.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
-#include <unistd.h>
 
 #include "event.pb-c.h"
 #include "proto/base/crc32c.h"
 #include "proto/base/log.h"
 #include "tests/support/tempdir.h"
-#include "tests/support/test.h"
 
 #define SAMPLE_REPORTS 100
-#define MAX_COLUMNS 32
 
 static int tear_down(void **state)
 {
@@ -30,7 +23,6 @@ static int tear_down(void **state)
 
 static struct run_log *open_log(const char *folder)
 {
-    rp_error err;
     struct run_log *log = run_log_new(folder, "learner-0", &err);
     assert_non_null(log);
     return log;
@@ -82,27 +74,6 @@ static int read_json(const char *path, void (*check)(int line, json_object *obje
             check(n, object);
         json_object_put(object);
         json_tokener_free(tokener);
-    }
-    assert_int_equal(*line, '\0');
-    return n;
-}
-
-/* Every line has as many fields as the first; gives the number of lines. fields[0] is the header's. */
-static int read_csv(const char *path, void (*check)(int line, char *fields[], char *header[], int n))
-{
-    char *line = file_text(path), *header[MAX_COLUMNS], *fields[MAX_COLUMNS];
-    int n_header = 0, n = 0;
-    for (char *end; (end = strchr(line, '\n')); line = end + 1, n++) {
-        char *rest = line, *field;
-        int k = 0;
-        *end = '\0';
-        while ((field = strsep(&rest, ",")) && k < MAX_COLUMNS)
-            (n == 0 ? header : fields)[k++] = field;
-        if (n == 0)
-            n_header = k;
-        assert_int_equal(k, n_header);
-        if (n > 0 && check)
-            check(n - 1, fields, header, k);
     }
     assert_int_equal(*line, '\0');
     return n;
@@ -194,27 +165,6 @@ static void check_sample_json(int line, json_object *object)
     }
 }
 
-static void check_sample_csv(int line, char *fields[], char *header[], int n_fields)
-{
-    struct run_log_at at;
-    struct agent_scalar scalars[3];
-    uint32_t n = sample(line, &at, scalars);
-    assert_int_equal(n_fields, 6);
-    assert_string_equal(header[0], "time");
-    assert_string_equal(header[1], "environment_steps");
-    assert_string_equal(header[2], "learner_steps");
-    assert_number(strtod(fields[0], NULL), at.time_s, 1e-15);
-    assert_int_equal(strtoull(fields[1], NULL, 10), at.environment_steps);
-    assert_int_equal(strtoull(fields[2], NULL, 10), at.learner_steps);
-    for (uint32_t i = 0; i < 3; i++) {
-        assert_string_equal(header[3 + i], scalars[i].name);
-        if (i < n)
-            assert_number(strtod(fields[3 + i], NULL), scalars[i].value, 1e-9);
-        else
-            assert_string_equal(fields[3 + i], "");
-    }
-}
-
 static void check_sample_event(int i, const Tensorboard__Event *event)
 {
     struct run_log_at at;
@@ -241,12 +191,10 @@ TEST(contents, tempdir_enter, tear_down)
 
     char paths[2][600];
     assert_int_equal(read_json(tempdir_at("learner-0.jsonl"), check_sample_json), SAMPLE_REPORTS);
-    assert_int_equal(read_csv(tempdir_at("learner-0.csv"), check_sample_csv), SAMPLE_REPORTS + 1);
     assert_int_equal(event_files(tempdir, paths, 2), 1);
     assert_non_null(strstr(paths[0], "/events.out.tfevents.1700000000."));
     assert_string_equal(paths[0] + strlen(paths[0]) - strlen(".learner-0"), ".learner-0");
     assert_int_equal(read_events(paths[0], check_sample_event), SAMPLE_REPORTS);
-    assert_int_not_equal(access(tempdir_at("learner-0.csv.tmp"), F_OK), 0);
 }
 
 static double day_last_s;
@@ -279,9 +227,6 @@ TEST(day, tempdir_enter, tear_down)
     int lines = read_json(tempdir_at("learner-0.jsonl"), check_day_json);
     assert_in_range(lines, hour + 11 * 360, most);
     assert_true(day_last_s == 1700000000.0 + 2.0 * (n - 1));
-    assert_in_range(read_csv(tempdir_at("learner-0.csv"), NULL), hour + 11 * 360, most);
-    static const char header[] = "time,environment_steps,learner_steps,return\n";
-    assert_memory_equal(file_text(tempdir_at("learner-0.csv")), header, strlen(header));
     assert_has(file_text(tempdir_at("learner-0.jsonl")), "\"environment_steps\": 7,"); /* the best */
     assert_int_equal(event_files(tempdir, paths, 4), 2);
     assert_in_range(read_events(paths[0], NULL) + read_events(paths[1], NULL), 2 * hour, 2 * most);
@@ -296,13 +241,13 @@ TEST(names_of_processes, tempdir_enter, tear_down)
 
     const char *bad[] = {"", "../x", "a/b", ".hidden", "a b", NULL};
     for (int i = 0; i < 6; i++) {
-        rp_error err;
+        err = (rp_error){0};
         assert_null(run_log_new(tempdir, bad[i], &err));
         assert_int_equal(err.status, RP_INVALID_ARGUMENT);
     }
 }
 
-/* Names that would break a line or the table are refused before anything is written. */
+/* Names that would break a line are refused before anything is written. */
 TEST(names, tempdir_enter, tear_down)
 {
     struct run_log *log = open_log(tempdir);
@@ -322,7 +267,7 @@ TEST(names, tempdir_enter, tear_down)
 
 TEST(resume, tempdir_enter, tear_down)
 {
-    const int ends[] = {10, 60, SAMPLE_REPORTS}; /* the second part brings a new column to an old file */
+    const int ends[] = {10, 60, SAMPLE_REPORTS};
     int from = 0;
     for (int part = 0; part < 3; part++) {
         struct run_log *log = open_log(tempdir);
@@ -332,7 +277,6 @@ TEST(resume, tempdir_enter, tear_down)
         from = ends[part];
     }
     assert_int_equal(read_json(tempdir_at("learner-0.jsonl"), check_sample_json), SAMPLE_REPORTS);
-    assert_int_equal(read_csv(tempdir_at("learner-0.csv"), check_sample_csv), SAMPLE_REPORTS + 1);
     char paths[4][600];
     assert_int_equal(event_files(tempdir, paths, 4), 3);
     assert_int_equal(read_events(paths[0], check_sample_event), 10);
@@ -357,47 +301,25 @@ TEST(same_second, tempdir_enter, tear_down)
 /* Wherever (nearly) a killed process left off, the next one gives a file of whole lines, with at most one of them missing. */
 TEST(torn_tail, tempdir_enter, tear_down)
 {
-    const char *names[] = {"learner-0.jsonl", "learner-0.csv"};
+    char path[600];
+    snprintf(path, sizeof path, "%s/learner-0.jsonl", tempdir);
     struct run_log *log = open_log(tempdir);
     write_sample(log, 0, 3);
     run_log_destroy(&log);
-    size_t sizes[2];
-    char *whole[2];
-    for (int k = 0; k < 2; k++)
-        sizes[k] = strlen(whole[k] = strdup(file_text(tempdir_at(names[k]))));
-    for (size_t cut = 0; cut <= sizes[0] || cut <= sizes[1]; cut += 3) {
-        int lines[2] = {0, 0};
-        for (int k = 0; k < 2; k++) {
-            size_t kept = cut < sizes[k] ? cut : sizes[k];
-            file_write(tempdir_at(names[k]), whole[k], kept, 0666);
-            for (size_t i = 0; i < kept; i++)
-                lines[k] += whole[k][i] == '\n';
-        }
+    char *whole = strdup(file_text(path));
+    size_t size = strlen(whole);
+    for (size_t cut = 0; cut <= size; cut += 3) {
+        int lines = 0;
+        file_write(path, whole, cut, 0666);
+        for (size_t i = 0; i < cut; i++)
+            lines += whole[i] == '\n';
         log = run_log_new(tempdir, "learner-0", NULL);
         write_sample(log, 3, 4);
         assert_int_equal(run_log_lost(log), 0);
         run_log_destroy(&log);
-        assert_int_equal(read_json(tempdir_at(names[0]), NULL), lines[0] + 1);
-        /* Without a header there is nothing left but a new one. */
-        assert_int_equal(read_csv(tempdir_at(names[1]), NULL), lines[1] > 0 ? lines[1] + 1 : 2);
+        assert_int_equal(read_json(path, NULL), lines + 1);
     }
-    free(whole[0]);
-    free(whole[1]);
-}
-
-TEST(foreign_table, tempdir_enter, tear_down)
-{
-    const char *foreign[] = {"a,b,c\n1,2,3\n", "time,environment_steps,learner_stepsize\n", "\n", ""};
-    log_open("/dev/null", NULL);
-    for (int i = 0; i < 4; i++) {
-        file_put(tempdir_at("learner-0.csv"), foreign[i]);
-        struct run_log *log = open_log(tempdir);
-        write_sample(log, 0, 2);
-        assert_int_equal(run_log_lost(log), foreign[i][0] ? 2 : 0);
-        run_log_destroy(&log);
-        if (foreign[i][0])
-            assert_string_equal(file_text(tempdir_at("learner-0.csv")), foreign[i]);
-    }
+    free(whole);
 }
 
 /* ---- what cannot be written ---- */
@@ -417,15 +339,15 @@ TEST(unwritable, tempdir_enter, tear_down)
     assert_int_equal(log_open(tempdir_at("log"), NULL), RP_OK);
     struct run_log *log = open_log(tempdir_at("run"));
     write_sample(log, 0, 4);
-    assert_int_equal(run_log_lost(log), 12);
+    assert_int_equal(run_log_lost(log), 8);
     unlink(tempdir_at("run"));
     write_sample(log, 0, 4);
-    assert_int_equal(run_log_lost(log), 12);
+    assert_int_equal(run_log_lost(log), 8);
     run_log_destroy(&log);
     assert_int_equal(read_json(tempdir_at("run/learner-0.jsonl"), check_sample_json), 4);
     log_close();
     assert_int_equal(count(tempdir_at("log"), "A0301"), 1);
-    assert_int_equal(count(tempdir_at("log"), "A0302 parts of reports were lost process=learner-0 count=12"), 1);
+    assert_int_equal(count(tempdir_at("log"), "A0302 parts of reports were lost process=learner-0 count=8"), 1);
 }
 
 static void limit_files(rlim_t bytes)
@@ -447,7 +369,7 @@ TEST(full_disk, tempdir_enter, tear_down)
         /* Its lines could not be written either. */
         log_open("/dev/null", NULL);
         limit_files(room);
-        write_sample(log, 47, 53); /* a new column on the way */
+        write_sample(log, 47, 53);
         limit_files(RLIM_INFINITY);
         uint64_t lost = run_log_lost(log);
         assert_true(lost > 0);
@@ -457,11 +379,10 @@ TEST(full_disk, tempdir_enter, tear_down)
 
         char paths[2][600];
         int lines = read_json(file_in(folder, "learner-0.jsonl"), NULL);
-        int rows = read_csv(file_in(folder, "learner-0.csv"), NULL) - 1;
         assert_int_equal(event_files(folder, paths, 2), 1);
         int events = read_events(paths[0], NULL);
-        assert_true(lines >= 3 && rows >= 3 && events >= 3);
-        assert_int_equal((uint64_t)(lines + rows + events), 27 - lost);
+        assert_true(lines >= 3 && events >= 3);
+        assert_int_equal((uint64_t)(lines + events), 18 - lost);
     }
 }
 

@@ -1,9 +1,4 @@
 /* Samples that are asked for again: the same selection, counted once, for as long as it may be needed. */
-#include <stdint.h>
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "broker/disk/record.h"
 #include "broker/sample/kept_samples.h"

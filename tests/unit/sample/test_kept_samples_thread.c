@@ -1,11 +1,8 @@
 /* The client library and a broker that remembers: what was read is settled, and what a broken connection took away is
  * asked for again. The broker runs in this thread, the client in its own. */
-#include <stdint.h>
 
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "broker/peer/peers.h"
 #include "broker/sample/kept_samples.h"
@@ -28,10 +25,10 @@ struct reader {
     char failure[300];
 };
 
-static bool read_batch(struct reader *self, rp_sampler *sampler, rp_error *err)
+static bool read_batch(struct reader *self, rp_sampler *sampler, rp_error *error)
 {
     rp_batch *batch = NULL;
-    if (rp_sampler_next(sampler, &batch, WAIT, err) != RP_OK)
+    if (rp_sampler_next(sampler, &batch, WAIT, error) != RP_OK)
         return false;
     rp_batch_info info = {.struct_size = sizeof info};
     rp_batch_arrays arrays = {.struct_size = sizeof arrays};
@@ -49,7 +46,6 @@ static bool read_batch(struct reader *self, rp_sampler *sampler, rp_error *err)
 static void *read_all(void *arg)
 {
     struct reader *self = arg;
-    rp_error err = {0};
     rp_client_options client_options = {
         .struct_size = sizeof client_options, .backoff_min_ms = 1, .backoff_max_ms = 10};
     rp_client *client = rp_client_connect(self->endpoint, &client_options, WAIT, &err);

@@ -1,7 +1,4 @@
 /* Leases: what they hold, what they may not push out, and what a client gets that has lost its own. */
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "broker/sample/kept_samples.h"
 #include "tests/support/test.h"
@@ -75,8 +72,8 @@ static void fill(const char *table, uint64_t key, uint32_t n, uint32_t bytes)
 }
 
 struct sampled {
-    uint64_t id, key[MOST], place[MOST], stamp[MOST];
-    size_t n, n_places;
+    uint64_t id, key[MOST], place[MOST + 1], stamp[MOST + 1];
+    size_t n, n_places; /* of chunks, and of the packed ones */
 };
 
 static struct sampled read_answer(struct testpeer *self, uint64_t id)
@@ -90,6 +87,10 @@ static struct sampled read_answer(struct testpeer *self, uint64_t id)
     for (size_t i = 0; i < sampled.n_places; i++) {
         sampled.place[i] = reply->place[i];
         sampled.stamp[i] = reply->stamp[i];
+    }
+    if (reply->n_packed_at) {
+        sampled.place[sampled.n_places] = reply->packed_at[0];
+        sampled.stamp[sampled.n_places++] = reply->packed_at[1];
     }
     testpeer_forget(self);
     return sampled;
@@ -292,6 +293,76 @@ TEST(lease_beside_a_queue, begin, end)
     taken = sample(other, "q", 18, 0); /* nearly all the room */
     assert_int_equal(sample(peer, "t", 10, SHARED).n_places, 0);
     check_taken(&taken);
+}
+
+/* A lease that would not get the room of all others ends none of them. */
+TEST(lease_without_room, begin, end)
+{
+    fill("q", 1, 16, LARGE);
+    fill("t", 100, 60, LARGE);
+    struct sampled taken = sample(other, "q", 16, 0), first = sample(peer, "t", 2, SHARED);
+    assert_true(first.n_places > 0);
+    assert_int_equal(sample(peer, "t", 40, SHARED).n_places, 0);
+    assert_true(kept()->oldest_lease && is_valid(&first));
+    check_taken(&taken);
+}
+
+/* ---- memory that is lent for small chunks ---- */
+
+/* It is there until the client has read it, asks again, or lets a second pass while memory is short. */
+TEST(lent_memory, begin, end)
+{
+    fill("t", 1, 200, 400);
+    fill("q", 1000, 100, 400);
+    assert_int_equal(sample(peer, "t", 10, PACKED).n_places, 0); /* a short frame costs less */
+    assert_int_equal(sample(peer, "t", MOST, SHARED).n_places, 0);
+    testpeer_settled(peer, 0);
+    assert_int_equal(store_shared(store()).used, 0);
+    for (int how = 0; how < 3; how++) {
+        struct sampled lent = sample(peer, "t", MOST, PACKED), again;
+        assert_int_equal(lent.n_places, 1);
+        assert_true(is_valid(&lent) && kept()->oldest_lease);
+        assert_true(store_shared(store()).used > 8192);
+        embed_advance(&embed, 2000);
+        assert_true(how != 1 || kept_samples_relieve(&embed.broker->samples));
+        if (how > 0) {
+            again = sample_again(peer, "t", MOST, lent.id, true);
+            check_again(&lent, &again);
+        } else {
+            testpeer_settled(peer, 0);
+        }
+        assert_false(is_valid(&lent));
+        assert_null(kept()->oldest_lease);
+        assert_int_equal(store_shared(store()).used, 0);
+    }
+    assert_int_equal(kept_samples_readers(kept()), 1);
+    struct sampled taken = sample(other, "q", 50, PACKED);
+    assert_int_equal(taken.n_places, 1);
+    check_taken(&taken);
+    assert_int_equal(store_shared(store()).used, 0);
+    assert_int_equal(kept()->lease_bytes, 0);
+}
+
+/* Replies take the room of older ones that nobody reads, and of nothing that would be lost. */
+TEST(lent_memory_is_bounded, begin, end)
+{
+    struct sampled lent[20];
+    fill("q", 1, 100, 4000);
+    fill("t", 1000, 200, 4000);
+    struct sampled taken = sample(other, "q", MOST, 0);
+    for (uint32_t i = 0; i < 20; i++) {
+        lent[i] = sample(peer, "t", MOST, PACKED);
+        assert_int_equal(lent[i].n_places, 1);
+        assert_true(kept()->list.bytes <= kept()->budget);
+    }
+    assert_false(is_valid(&lent[0]));
+    assert_true(is_valid(&lent[15]));
+    struct sampled again = sample_again(peer, "t", MOST, lent[0].id, true);
+    check_again(&lent[0], &again);
+    check_taken(&taken);
+    testpeer_settled(peer, 0);
+    assert_int_equal(kept()->lease_bytes, 0);
+    assert_int_equal(store_shared(store()).used, 0);
 }
 
 /* A sample that is too large for a lease travels, and can be asked for again. */

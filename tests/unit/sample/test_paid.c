@@ -1,5 +1,4 @@
 /* Paid samples and permits of tables without a ratio: nobody pays, so every pick counts, once, live and after a crash. */
-#include <stdint.h>
 
 #include "proto/base/rng.h"
 #include "tests/support/test.h"

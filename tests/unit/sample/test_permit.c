@@ -1,7 +1,4 @@
 /* Permits and paid samples: the limiter is charged once, when somebody is told so, and picks that are paid ask it nothing. */
-#include <stdint.h>
-
-#include <string.h>
 
 #include "tests/support/test.h"
 #include "tests/support/testpeer.h"
@@ -18,25 +15,25 @@
     "  - {name: once, max_size: 9, max_times_sampled: 1, sampler: {kind: fifo}, limiter: {kind: min_size}}\n"          \
     "  - {name: heap, max_size: 9, sampler: {kind: max_heap}, limiter: {kind: min_size}}\n"
 
-static struct embed *embed;
+static struct embed *served;
 static struct testpeer *peer, *writer;
 
 static const struct limiter *limiter(void)
 {
-    return &embed_table(embed, "t")->limiter;
+    return &embed_table(served, "t")->limiter;
 }
 
-static void begin(void **state)
+static void begin(struct embed *embed)
 {
-    embed = *state;
-    peer = testpeer_new(embed);
-    writer = testpeer_opened(embed, false);
+    served = embed;
+    peer = testpeer_new(served);
+    writer = testpeer_opened(served, false);
 }
 
 static void insert(const char *table, uint64_t first, uint32_t n)
 {
     testpeer_insert(writer, table, first, n, 3);
-    embed_settle(embed);
+    embed_settle(served);
 }
 
 static uint64_t ask(uint64_t id, uint32_t count, int64_t timeout_ms, int flags)
@@ -54,7 +51,7 @@ static const Replay__PermitReply *granted(uint64_t id, uint32_t n)
 
 EMBED_TEST(a_permit_charges_and_picks_nothing, RATIO, NULL)
 {
-    begin(state);
+    begin(embed);
     insert("t", 1, 15);
     const Replay__PermitReply *reply = granted(ask(0, 12, 0, 0), 12);
     assert_int_equal(reply->room, 18);
@@ -63,8 +60,8 @@ EMBED_TEST(a_permit_charges_and_picks_nothing, RATIO, NULL)
     assert_int_equal(reply->deal, 0);
     assert_true(reply->mass == 45.0 && reply->buffer == 40.0);
     assert_int_equal(limiter()->samples, 12);
-    assert_int_equal(embed_table(embed, "t")->stats.total_samples, 0);
-    assert_int_equal(embed_table(embed, "t")->stats.permits, 12);
+    assert_int_equal(embed_table(served, "t")->stats.total_samples, 0);
+    assert_int_equal(embed_table(served, "t")->stats.permits, 12);
     granted(ask(0, 0, 0, 0), 0);
     assert_int_equal(limiter()->samples, 12);
     assert_int_equal(testpeer_await(peer, ask(0, UINT32_MAX, 0, 0))->status, RP_INVALID_ARGUMENT);
@@ -73,7 +70,7 @@ EMBED_TEST(a_permit_charges_and_picks_nothing, RATIO, NULL)
 
 EMBED_TEST(a_retry_gets_the_same_answer, RATIO, NULL)
 {
-    begin(state);
+    begin(embed);
     insert("t", 1, 15);
     granted(ask(0, 12, 0, 0), 12);
     uint64_t id = peer->next_id;
@@ -91,14 +88,14 @@ EMBED_TEST(a_retry_gets_the_same_answer, RATIO, NULL)
 
 EMBED_TEST(a_permit_waits_for_all_or_for_some, RATIO, NULL)
 {
-    begin(state);
+    begin(embed);
     insert("t", 1, 10);
     granted(ask(0, 15, 0, 0), 15);
     uint64_t whole = ask(0, 13, NO_TIMEOUT, 0), some = ask(0, 50, NO_TIMEOUT, FLEXIBLE);
     uint64_t sample = testpeer_sample(peer, "t", 1, NO_TIMEOUT, 0);
-    embed_settle(embed);
+    embed_settle(served);
     assert_int_equal(limiter()->samples, 15); /* nothing is charged for those that wait */
-    assert_int_equal(embed_table(embed, "t")->waiters.n, 3);
+    assert_int_equal(embed_table(served, "t")->waiters.n, 3);
     insert("t", 11, 3);
     assert_null(testpeer_poll(peer, whole));
     insert("t", 14, 2);
@@ -112,7 +109,7 @@ EMBED_TEST(a_permit_waits_for_all_or_for_some, RATIO, NULL)
 
 EMBED_TEST(a_count_above_the_bounds_is_granted_in_part, RATIO, NULL)
 {
-    begin(state);
+    begin(embed);
     insert("t", 1, 10);
     uint64_t id = ask(0, 1000, NO_TIMEOUT, 0);
     assert_null(testpeer_poll(peer, id));
@@ -122,14 +119,14 @@ EMBED_TEST(a_count_above_the_bounds_is_granted_in_part, RATIO, NULL)
 
 EMBED_TEST(a_deadline_grants_what_there_is, RATIO, NULL)
 {
-    begin(state);
+    begin(embed);
     insert("t", 1, 10);
     uint64_t id = ask(0, 30, 50, 0);
     assert_null(testpeer_poll(peer, id));
-    embed_advance(embed, 51);
+    embed_advance(served, 51);
     granted(id, 20);
     id = ask(0, 30, 50, FLEXIBLE);
-    embed_advance(embed, 51);
+    embed_advance(served, 51);
     const struct testpeer_answer *answer = testpeer_await(peer, id);
     assert_int_equal(answer->status, RP_DEADLINE_EXCEEDED);
     assert_int_equal(answer->reply->permit->size, 10); /* with the state, by which the next shard is chosen */
@@ -144,10 +141,10 @@ EMBED_TEST(a_deadline_grants_what_there_is, RATIO, NULL)
 EMBED_TEST(who_gives_up_or_is_gone_was_charged_nothing, RATIO,
            "service: tcp://127.0.0.1:0\ningest: tcp://127.0.0.1:0\nevents: tcp://127.0.0.1:0\n")
 {
-    begin(state);
+    begin(embed);
     insert("t", 1, 10);
     uint64_t id = ask(0, 30, NO_TIMEOUT, 0);
-    embed_settle(embed);
+    embed_settle(served);
     Replay__Cancel cancel = REPLAY__CANCEL__INIT;
     cancel.n_id = 1;
     cancel.id = &id;
@@ -155,28 +152,28 @@ EMBED_TEST(who_gives_up_or_is_gone_was_charged_nothing, RATIO,
     assert_int_equal(testpeer_call(peer, &request)->reply->change->applied, 1);
     assert_int_equal(testpeer_await(peer, id)->status, RP_CANCELLED);
     ask(0, 30, NO_TIMEOUT, 0);
-    embed_settle(embed);
+    embed_settle(served);
     testpeer_reconnect(peer); /* over tcp the broker sees the end of the connection */
-    for (uint32_t i = 0; i < WAIT && embed_table(embed, "t")->waiters.n; i++) {
+    for (uint32_t i = 0; i < WAIT && embed_table(served, "t")->waiters.n; i++) {
         zmq_poll(NULL, 0, 1);
-        embed_advance(embed, 1);
+        embed_advance(served, 1);
     }
-    assert_int_equal(embed_table(embed, "t")->waiters.n, 0);
+    assert_int_equal(embed_table(served, "t")->waiters.n, 0);
     assert_int_equal(limiter()->samples, 0);
     granted(ask(0, 20, 0, 0), 20);
 }
 
 EMBED_TEST(a_retry_takes_a_waiting_permit_over, RATIO, NULL)
 {
-    begin(state);
+    begin(embed);
     insert("t", 1, 10);
     uint64_t id = ask(0, 30, NO_TIMEOUT, 0);
-    embed_settle(embed);
-    struct testpeer *second = testpeer_new(embed);
+    embed_settle(served);
+    struct testpeer *second = testpeer_new(served);
     second->client = peer->client;
     testpeer_permit(second, id, "t", 30, NO_TIMEOUT, 0);
-    embed_settle(embed);
-    assert_int_equal(embed_table(embed, "t")->waiters.n, 1);
+    embed_settle(served);
+    assert_int_equal(embed_table(served, "t")->waiters.n, 1);
     insert("t", 11, 5);
     assert_int_equal(testpeer_await(second, id)->reply->permit->granted, 30);
     assert_null(testpeer_poll(peer, id));
@@ -185,7 +182,7 @@ EMBED_TEST(a_retry_takes_a_waiting_permit_over, RATIO, NULL)
 
 EMBED_TEST(why_explains_a_permit, RATIO, NULL)
 {
-    begin(state);
+    begin(embed);
     insert("t", 1, 10);
     ask(0, 30, NO_TIMEOUT, 0);
     Replay__Why why = REPLAY__WHY__INIT;
@@ -200,7 +197,7 @@ EMBED_TEST(why_explains_a_permit, RATIO, NULL)
 
 EMBED_TEST(paid_samples_ask_the_limiter_nothing, RATIO, NULL)
 {
-    begin(state);
+    begin(embed);
     insert("t", 1, 5); /* min_size is 10 */
     const struct testpeer_answer *answer = testpeer_await(peer, testpeer_sample(peer, "t", 8, 0, PAID));
     const Replay__SampleReply *reply = answer->reply->sample;
@@ -208,7 +205,7 @@ EMBED_TEST(paid_samples_ask_the_limiter_nothing, RATIO, NULL)
     assert_int_equal(reply->n_key, 8);
     assert_true(reply->mass == 15.0 && reply->room == 0 && !reply->partial);
     assert_int_equal(limiter()->samples, 0);
-    assert_int_equal(embed_table(embed, "t")->stats.total_samples, 8);
+    assert_int_equal(embed_table(served, "t")->stats.total_samples, 8);
     /* With replacement a batch may be larger than the table, without it may not. */
     answer = testpeer_await(peer, testpeer_sample(peer, "t", 8, NO_TIMEOUT, PAID | DISTINCT));
     assert_int_equal(answer->reply->sample->n_key, 5);
@@ -217,7 +214,7 @@ EMBED_TEST(paid_samples_ask_the_limiter_nothing, RATIO, NULL)
     ask(0, 30, 50, 0); /* who waits for the limiter does not hold them up */
     answer = testpeer_await(peer, testpeer_sample(peer, "t", 3, NO_TIMEOUT, PAID));
     assert_int_equal(answer->reply->sample->n_key, 3);
-    embed_advance(embed, 51);
+    embed_advance(served, 51);
     testpeer_reset(peer, "t");
     answer = testpeer_await(peer, testpeer_sample(peer, "t", 3, NO_TIMEOUT, PAID));
     assert_int_equal(answer->status, RP_OK);
@@ -231,7 +228,7 @@ EMBED_TEST(paid_samples_ask_the_limiter_nothing, RATIO, NULL)
 
 EMBED_TEST(a_paid_sample_is_kept_for_a_retry, RATIO, NULL)
 {
-    begin(state);
+    begin(embed);
     insert("t", 1, 20);
     uint64_t keys[8], id = testpeer_sample(peer, "t", 8, 0, PAID);
     memcpy(keys, testpeer_await(peer, id)->reply->sample->key, sizeof keys);
@@ -241,7 +238,7 @@ EMBED_TEST(a_paid_sample_is_kept_for_a_retry, RATIO, NULL)
     testpeer_sample(peer, "t", 8, 0, PAID);
     assert_memory_equal(testpeer_await(peer, id)->reply->sample->key, keys, sizeof keys);
     assert_int_equal(limiter()->samples, 0);
-    assert_int_equal(embed_table(embed, "t")->stats.total_samples, 8);
+    assert_int_equal(embed_table(served, "t")->stats.total_samples, 8);
     peer->next_id = id - 1;
     testpeer_forget(peer);
     testpeer_sample(peer, "t", 8, 0, 0); /* another request than the first */
@@ -250,7 +247,7 @@ EMBED_TEST(a_paid_sample_is_kept_for_a_retry, RATIO, NULL)
 
 EMBED_TEST(each_limiter_tells_how_its_table_is_dealt, KINDS, NULL)
 {
-    begin(state);
+    begin(embed);
     static const struct {
         const char *table;
         uint32_t deal;
@@ -270,33 +267,33 @@ EMBED_TEST(each_limiter_tells_how_its_table_is_dealt, KINDS, NULL)
     }
     /* A paid pick takes an item out as any other does. */
     assert_int_equal(testpeer_await(peer, testpeer_sample(peer, "once", 5, 0, PAID))->reply->sample->n_key, 3);
-    assert_int_equal(embed_table(embed, "once")->in.size, 0);
+    assert_int_equal(embed_table(served, "once")->in.size, 0);
 }
 
 /* A queue counts what is taken: charges without picks, or picks without charges, would hold it up for ever. */
 EMBED_TEST(a_queue_is_neither_charged_ahead_nor_paid_for, KINDS, NULL)
 {
-    begin(state);
+    begin(embed);
     insert("queue", 1, 5);
-    const struct limiter *queue = &embed_table(embed, "queue")->limiter;
+    const struct limiter *queue = &embed_table(served, "queue")->limiter;
     assert_int_equal(testpeer_await(peer, testpeer_permit(peer, 0, "queue", 3, 0, 0))->status, RP_FAILED_PRECONDITION);
     assert_int_equal(testpeer_await(peer, testpeer_sample(peer, "queue", 3, 0, PAID))->status, RP_FAILED_PRECONDITION);
     assert_int_equal(queue->samples, 0);
     assert_int_equal(testpeer_sampled(peer, "queue", 5)->reply->sample->n_key, 5);
     insert("queue", 11, 8); /* its size */
-    assert_int_equal(embed_table(embed, "queue")->in.size, 8);
+    assert_int_equal(embed_table(served, "queue")->in.size, 8);
 }
 
 /* One broker gives all items the same probability then, and so do its shards. */
 EMBED_TEST(items_without_priority_have_a_mass, RATIO, NULL)
 {
-    begin(state);
+    begin(embed);
     testpeer_insert(writer, "t", 1, 4, 0);
-    embed_settle(embed);
+    embed_settle(served);
     double nothing = granted(ask(0, 0, 0, 0), 0)->mass;
     assert_true(nothing > 0.0 && nothing < 1e-200);
     testpeer_insert(writer, "t", 5, 4, 0);
-    embed_settle(embed);
+    embed_settle(served);
     assert_true(granted(ask(0, 0, 0, 0), 0)->mass == 2 * nothing);
     insert("t", 9, 1);
     assert_true(granted(ask(0, 0, 0, 0), 0)->mass == 3.0);
@@ -307,16 +304,16 @@ EMBED_TEST(a_storm_of_retries_is_charged_once, RATIO, NULL)
 {
     enum { PEERS = 8, TIMES = 40 };
     struct testpeer *peers[PEERS];
-    begin(state);
+    begin(embed);
     insert("t", 1, 10);
     for (uint32_t i = 0; i < PEERS; i++) {
-        peers[i] = testpeer_new(embed);
+        peers[i] = testpeer_new(served);
         peers[i]->client = 77;
     }
     for (uint32_t i = 0; i < PEERS * TIMES; i++)
         testpeer_permit(peers[i % PEERS], 5, "t", 30, NO_TIMEOUT, 0);
-    embed_settle(embed);
-    assert_int_equal(embed_table(embed, "t")->waiters.n, 1);
+    embed_settle(served);
+    assert_int_equal(embed_table(served, "t")->waiters.n, 1);
     assert_int_equal(limiter()->samples, 0);
     insert("t", 11, 5);
     for (uint32_t i = 0; i < PEERS * TIMES; i++)
@@ -324,16 +321,16 @@ EMBED_TEST(a_storm_of_retries_is_charged_once, RATIO, NULL)
     for (uint32_t i = 0; i < PEERS; i++)
         assert_int_equal(testpeer_await(peers[i], 5)->reply->permit->granted, 30);
     assert_int_equal(limiter()->samples, 30);
-    assert_int_equal(embed_table(embed, "t")->waiters.n, 0);
+    assert_int_equal(embed_table(served, "t")->waiters.n, 0);
 }
 
 /* A waiting permit follows the limiter's new bounds: it is served as soon as they allow it. */
 EMBED_TEST(a_changed_limiter_serves_waiting_permits, RATIO, NULL)
 {
-    begin(state);
+    begin(embed);
     insert("t", 1, 10);
     uint64_t id = ask(0, 30, NO_TIMEOUT, 0);
-    embed_settle(embed);
+    embed_settle(served);
     assert_int_equal(limiter()->samples, 0);
     Replay__SetLimiter change = REPLAY__SET_LIMITER__INIT;
     change.table = "t";
@@ -343,7 +340,7 @@ EMBED_TEST(a_changed_limiter_serves_waiting_permits, RATIO, NULL)
     assert_int_equal(testpeer_call(peer, &request)->status, RP_OK);
     granted(id, 30);
     id = ask(0, 50, NO_TIMEOUT, 0);
-    embed_settle(embed);
+    embed_settle(served);
     change.error_buffer = 2; /* no such permit is granted whole any more */
     assert_int_equal(testpeer_call(peer, &request)->status, RP_OK);
     insert("t", 11, 15);
@@ -352,7 +349,7 @@ EMBED_TEST(a_changed_limiter_serves_waiting_permits, RATIO, NULL)
 
 EMBED_TEST(a_reset_leaves_waiting_permits_whole, RATIO, NULL)
 {
-    begin(state);
+    begin(embed);
     insert("t", 1, 15);
     granted(ask(0, 12, 0, 0), 12);
     uint64_t id = ask(0, 30, NO_TIMEOUT, 0);
@@ -371,8 +368,7 @@ TEST(after_a_crash_the_cursor_is_what_clients_were_told)
     uint64_t keys[8];
     twin_folder_init(&folder);
     embed_start(&first, RATIO, twin_config(&folder, NULL));
-    void *now = &first;
-    begin(&now);
+    begin(&first);
     insert("t", 1, 15);
     granted(ask(0, 12, 0, 0), 12);
     uint64_t permit = peer->next_id, sample = testpeer_sample(peer, "t", 8, 0, PAID);
@@ -387,10 +383,10 @@ TEST(after_a_crash_the_cursor_is_what_clients_were_told)
         twin_folder_copy(&copy, &folder);
         embed_start(&second, RATIO, twin_config(&copy, NULL));
         twin_check(&first, &second);
-        embed = &second;
+        served = &second;
         assert_int_equal(limiter()->samples, 15);
-        assert_int_equal(embed_table(embed, "t")->stats.total_samples, 11);
-        peer = testpeer_new(embed);
+        assert_int_equal(embed_table(served, "t")->stats.total_samples, 11);
+        peer = testpeer_new(served);
         peer->client = client;
         granted(ask(permit, 12, 0, 0), 12);
         assert_int_equal(limiter()->samples, 15);
@@ -413,15 +409,14 @@ TEST(a_flood_of_permits_is_its_own_affair)
     struct twin_folder folder, copy;
     twin_folder_init(&folder);
     embed_start(&first, RATIO KINDS, twin_config(&folder, NULL));
-    void *now = &first;
-    begin(&now);
+    begin(&first);
     insert("t", 1, 15);
     insert("none", 21, 1);
     uint64_t permit = ask(0, 12, 0, 0), client = peer->client;
     granted(permit, 12);
     assert_int_equal(testpeer_counter(peer, "steps", 3), 3);
     uint64_t counter = peer->next_id;
-    struct testpeer *flood = testpeer_new(embed);
+    struct testpeer *flood = testpeer_new(served);
     for (uint32_t i = 0; i < 9000; i++) {
         uint64_t id = testpeer_permit(flood, 0, "none", 1, 0, 0);
         if (i % 100 == 99)
@@ -434,8 +429,8 @@ TEST(a_flood_of_permits_is_its_own_affair)
     embed_start(&second, RATIO KINDS, twin_config(&copy, NULL));
     struct embed *both[] = {&first, &second};
     for (uint32_t i = 0; i < 2; i++) {
-        embed = both[i];
-        peer = testpeer_new(embed);
+        served = both[i];
+        peer = testpeer_new(served);
         peer->client = client;
         granted(ask(permit, 12, 0, 0), 12);
         assert_int_equal(limiter()->samples, 12);

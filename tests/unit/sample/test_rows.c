@@ -1,7 +1,4 @@
 /* What travels of a chunk: the rows that the items of a reply need, each once. */
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "proto/base/rng.h"
 #include "tests/support/test.h"
@@ -132,10 +129,14 @@ static void sample_random_items(int flags)
         uint32_t n = 1 + below(&rng, 30);
         struct testpeer_answer *answer = testpeer_await(peer, testpeer_sample(peer, "t", n, 0, flags));
         assert_int_equal(answer->status, RP_OK);
-        uint32_t shared = (uint32_t)answer->reply->sample->n_place;
+        uint32_t shared = (uint32_t)answer->reply->sample->n_place, packed = answer->reply->sample->packed;
+        bool lent = answer->reply->sample->n_packed_at > 0;
         uint64_t steps = check_items(answer, first, length);
-        assert_in_range(rows_sent(answer), shared ? 0 : 1, steps);
-        assert_true(round < 4 || round % 2 == 0 || (shared > 0) == (flags == SHARED));
+        uint64_t sent = rows_sent(answer);
+        assert_in_range(sent, shared || lent ? 0 : 1, steps);
+        assert_true(sent == 0 || !lent);
+        assert_true(sent < 20 || packed == 0 || !(flags & PACKED)); /* a few rows are not worth it */
+        assert_true(round < 4 || round % 2 == 0 || (shared > 0) == (flags != 0));
         if (round % 3 == 0)
             testpeer_settled(peer, 0);
         testpeer_forget(peer);
@@ -152,6 +153,12 @@ TEST(rows_in_shared_memory, begin, end)
 {
     testpeer_map(peer);
     sample_random_items(SHARED);
+}
+
+TEST(rows_packed_in_shared_memory, begin, end)
+{
+    testpeer_map(peer);
+    sample_random_items(PACKED);
 }
 
 /* A large chunk of which little is needed is not sent whole, and items that share rows share them in the reply. */

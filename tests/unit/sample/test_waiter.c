@@ -1,9 +1,5 @@
 /* Requests for samples that have to wait: deadlines, order, partial, distinct and flexible batches, and those who give
  * up. */
-#include <stdint.h>
-
-#include <stdio.h>
-#include <string.h>
 
 #include "tests/support/facts.h"
 #include "tests/support/test.h"

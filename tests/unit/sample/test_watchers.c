@@ -1,8 +1,4 @@
 /* Samplers that wait for all shards together: who is shown, for how long, and how many at most. */
-#include <stdint.h>
-
-#include <stdio.h>
-#include <string.h>
 
 #include "tests/support/test.h"
 #include "tests/support/testpeer.h"
@@ -32,7 +28,6 @@ static const Replay__WhyReply *why(struct testpeer *peer)
 
 EMBED_TEST(who_waits_is_shown_until_it_is_silent, TABLES, NULL)
 {
-    struct embed *embed = *state;
     struct testpeer *peer = testpeer_new(embed);
     char who[40];
     snprintf(who, sizeof who, "client %016llx", (unsigned long long)peer->client);
@@ -58,7 +53,6 @@ EMBED_TEST(who_waits_is_shown_until_it_is_silent, TABLES, NULL)
 
 EMBED_TEST(who_goes_on_is_shown_no_more, TABLES, NULL)
 {
-    struct embed *embed = *state;
     struct testpeer *peer = testpeer_new(embed), *other = testpeer_new(embed);
     ask(peer, "t", 10, 99, 100);
     ask(peer, "u", 10, 0, 0);
@@ -77,7 +71,6 @@ EMBED_TEST(who_goes_on_is_shown_no_more, TABLES, NULL)
 
 EMBED_TEST(a_flood_of_clients_takes_no_memory, TABLES, NULL)
 {
-    struct embed *embed = *state;
     struct testpeer *peer = testpeer_new(embed);
     for (uint32_t i = 0; i < 5 * WATCHERS_MOST; i++) {
         peer->client++;

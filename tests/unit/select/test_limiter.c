@@ -1,9 +1,5 @@
-#include <stdint.h>
 
 #include <inttypes.h>
-#include <math.h>
-#include <stdio.h>
-#include <string.h>
 
 #include "broker/select/limiter.h"
 #include "proto/base/rng.h"
@@ -19,7 +15,6 @@
 static struct limiter make(const struct limiter_config *config)
 {
     struct limiter limiter;
-    rp_error err = {0};
     if (limiter_init(&limiter, config, &err) != RP_OK)
         fail_msg("refused: %s", err.text);
     return limiter;
@@ -34,8 +29,8 @@ static struct limiter make_ratio(double spi, double min_size, double error_buffe
 
 static void assert_refused(const struct limiter_config *config, const char *part)
 {
+    err = (rp_error){0};
     struct limiter limiter;
-    rp_error err = {0};
     assert_int_equal(limiter_init(&limiter, config, &err), RP_INVALID_ARGUMENT);
     if (!facts_within(err.text, part))
         fail_msg("'%s' does not say '%s'", err.text, part);
@@ -158,7 +153,6 @@ TEST(a_part_of_min_size_may_be_0)
     limiter_inserted(&limiter, 1);
     assert_int_equal(limiter_sampleable(&limiter, 100), 12);
     struct limiter_change change = UNCHANGED;
-    rp_error err = {0};
     change.min_size = 3;
     assert_int_equal(limiter_change(&limiter, &change, &err), RP_OK);
     assert_true(limiter.min_size_part == 3.0);
@@ -182,7 +176,6 @@ TEST(a_change_is_whole_or_not_at_all)
 {
     struct limiter limiter = make_ratio(8, 10, 16);
     struct limiter before = limiter;
-    rp_error err = {0};
     struct limiter_change change = UNCHANGED;
     limiter_inserted(&limiter, 5);
     before = limiter;
@@ -209,7 +202,6 @@ TEST(a_change_is_whole_or_not_at_all)
 
 TEST(each_kind_has_its_own_values_to_change)
 {
-    rp_error err = {0};
     struct limiter_change size = UNCHANGED;
     struct limiter_change upper = UNCHANGED;
     size.min_size = 50;
@@ -470,7 +462,6 @@ TEST(small_buffers_are_not_overrun)
 /* The bounds of error_buffer follow the ratio, and the cursor keeps its place between them: what was possible stays possible. */
 TEST(a_new_ratio_leaves_the_cursor_in_place)
 {
-    rp_error err = {0};
     struct limiter limiter = make_ratio(32, 1000, 256);
     limiter_inserted(&limiter, 1000000);
     limiter_sampled(&limiter, 32000000 - 32000 + 100);
@@ -516,4 +507,21 @@ TEST(a_new_ratio_leaves_the_cursor_in_place)
     change.samples_per_insert = 4;
     assert_int_equal(limiter_change(&limiter, &change, &err), RP_OK);
     assert_true(limiter_cursor(&limiter) == 40.0 && limiter.min_diff == -50.0 && limiter.max_diff == 50.0);
+}
+
+TEST(pause)
+{
+    struct limiter limiter = make(&(struct limiter_config){.kind = LIMITER_MIN_SIZE, .min_size = 2});
+    char text[128];
+    limiter_inserted(&limiter, 3);
+    limiter.paused = true;
+    assert_int_equal(limiter_insertable(&limiter, 5), 0);
+    assert_int_equal(limiter_sampleable(&limiter, 5), 0);
+    limiter_explain_insert(&limiter, text, sizeof text);
+    assert_non_null(strstr(text, "is paused"));
+    limiter_explain_sample(&limiter, 1, text, sizeof text);
+    assert_non_null(strstr(text, "is paused"));
+    limiter.paused = false;
+    assert_int_equal(limiter_insertable(&limiter, 5), 5);
+    assert_int_equal(limiter_sampleable(&limiter, 5), 5);
 }

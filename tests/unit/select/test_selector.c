@@ -1,12 +1,7 @@
-#include <stdint.h>
 
 #include <dlfcn.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+#include <float.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "broker/select/selector.h"
 #include "proto/base/log.h"
@@ -27,7 +22,6 @@ static const rp_selector_ops *const all[] = {&selector_fifo,     &selector_lifo,
 
 static void *make(const rp_selector_ops *ops, uint32_t capacity, uint64_t seed)
 {
-    rp_error err = {0};
     void *self = ops->create(NULL, 0, capacity, seed, &err);
     if (!self)
         fail_msg("%s: %s", ops->name, err.text);
@@ -37,8 +31,7 @@ static void *make(const rp_selector_ops *ops, uint32_t capacity, uint64_t seed)
 static void *make_exponent(const char *exponent, uint32_t capacity, uint64_t seed)
 {
     rp_option option = {.name = "exponent", .value = exponent};
-    rp_error err = {0};
-    void *self = must(selector_prioritized.create(&option, 1, capacity, seed, &err), &err);
+    void *self = must(selector_prioritized.create(&option, 1, capacity, seed, &err));
     return self;
 }
 
@@ -63,8 +56,8 @@ TEST(registry_knows_the_built_in_ones)
 
 static void assert_refused(const rp_selector_ops *ops, const char *name, const char *value, const char *part)
 {
+    err = (rp_error){0};
     rp_option option = {.name = name, .value = value};
-    rp_error err = {0};
     assert_null(ops->create(&option, 1, 10, 1, &err));
     assert_int_equal(err.status, RP_INVALID_ARGUMENT);
     if (!facts_within(err.text, part))
@@ -73,7 +66,6 @@ static void assert_refused(const rp_selector_ops *ops, const char *name, const c
 
 TEST(bad_options_are_refused)
 {
-    rp_error err = {0};
     for (uint32_t i = 0; i < N_ALL; i++) {
         assert_refused(all[i], "size", "3", "no option 'size'");
         assert_null(all[i]->create(NULL, 0, 0, 1, &err));
@@ -215,7 +207,8 @@ static void random_step(const struct subject *subject, void *self, struct naive_
         subject->ops->remove(self, slot);
         naive_remove(naive, slot);
     } else {
-        subject->ops->update(self, slot, priority);
+        if (subject->ops->update)
+            subject->ops->update(self, 1, &slot, &priority);
         naive_update(naive, slot, priority);
     }
 }
@@ -302,7 +295,7 @@ TEST(all_zero_is_uniform)
         selector_prioritized.insert(self, used[i], i == 3 ? 1.0 : 0.0);
     for (uint32_t i = 0; i < 1000; i++)
         assert_int_equal(pick_one(&selector_prioritized, self), 4097);
-    selector_prioritized.update(self, 4097, 0.0);
+    selector_prioritized.update(self, 1, &(uint32_t){4097}, &(double){0.0});
     for (uint32_t i = 0; i < 50000; i++) {
         uint32_t slot;
         double reported;
@@ -400,7 +393,6 @@ TEST(priorities_too_small_for_a_weight_are_told_of)
     assert_int_equal(log_open(path, NULL), RP_OK);
     void *self = make_exponent("1", 100, 3);
     static const double priorities[] = {1e-300, 1e-60, 1e-39, 0.0};
-    rp_error err = {0};
     uint32_t picked[4] = {0};
     for (uint32_t slot = 0; slot < 4; slot++) {
         assert_int_equal(selector_prioritized.check(self, priorities[slot], &err), RP_OK);
@@ -444,7 +436,6 @@ TEST(priorities_past_float32_are_refused_or_kept_finite)
     static const bool refuses[] = {true, true, true, false, false, false};
     for (uint32_t e = 0; e < 6; e++) {
         void *self = make_exponent(exponents[e], 100, 1);
-        rp_error err = {0};
         uint32_t slots[10];
         double probabilities[10];
         rp_status status = selector_prioritized.check(self, 1e300, &err);
@@ -454,6 +445,12 @@ TEST(priorities_past_float32_are_refused_or_kept_finite)
         assert_int_equal(selector_prioritized.check(self, 1e-300, &err), RP_OK);
         if (refuses[e])
             assert_non_null(strstr(err.text, "scale priorities to at most"));
+        double low, high;
+        selector_prioritized.bounds(self, &low, &high); /* check is not asked for those in between */
+        assert_int_equal(selector_prioritized.check(self, low, &err), RP_OK);
+        assert_int_equal(selector_prioritized.check(self, fmin(high, DBL_MAX), &err), RP_OK);
+        assert_true(low <= 0.01 && high >= 10.0);
+        assert_true(refuses[e] == (high < 1e300 && selector_prioritized.check(self, 2 * high, &err) != RP_OK));
         selector_prioritized.insert(self, 1, 1e300);
         selector_prioritized.insert(self, 2, 1e-300);
         selector_prioritized.insert(self, 3, 0.0);
@@ -540,7 +537,8 @@ static void stir(const rp_selector_ops *ops, void *self, struct saved_item *in, 
             item->born = ++births;
             ops->insert(self, slot, item->priority);
         } else if (rng_below(rng, 2)) {
-            ops->update(self, slot, item->priority);
+            if (ops->update)
+                ops->update(self, 1, &slot, &item->priority);
         } else {
             item->born = 0;
             ops->remove(self, slot);
@@ -676,7 +674,7 @@ TEST(the_example_can_be_loaded)
     for (uint32_t slot = 0; slot < 20; slot++)
         softmax->insert(self, slot, 1.0);
     for (uint32_t slot = 0; slot < 20; slot++) {
-        softmax->update(self, slot, slot % 5);
+        softmax->update(self, 1, &slot, &(double){slot % 5});
         if (slot % 4 == 0)
             softmax->remove(self, slot);
         else

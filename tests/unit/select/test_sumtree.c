@@ -1,8 +1,5 @@
-#include <stdint.h>
 
 #include <float.h>
-#include <math.h>
-#include <stdlib.h>
 
 #include "broker/select/slotset.h"
 #include "broker/select/sumtree.h"
@@ -208,11 +205,35 @@ TEST(extreme_weights_work)
     sumtree_fini(&tree);
 }
 
+TEST(many_weights_are_set_as_one_by_one)
+{
+    struct rng rng;
+    rng_seed(&rng, 8);
+    for (uint32_t c = 0; c < N_CAPACITIES; c++) {
+        struct sumtree tree = make(capacities[c]), twin = make(capacities[c]);
+        for (uint32_t round = 0; round < 20; round++) {
+            uint32_t slots[300], n = (uint32_t)rng_below(&rng, 301);
+            float weights[300];
+            for (uint32_t i = 0; i < n; i++) {
+                slots[i] = (uint32_t)rng_below(&rng, capacities[c]); /* some stand there twice */
+                weights[i] = rng_below(&rng, 4) ? (float)exp(40 * rng_unit(&rng) - 20) : 0.0f;
+                sumtree_set(&twin, slots[i], weights[i]);
+            }
+            sumtree_set_many(&tree, n, slots, weights);
+            assert_int_equal(memcmp(tree.leaves, twin.leaves, tree.bytes), 0);
+            assert_int_equal(tree.nonzero, twin.nonzero);
+            assert_int_equal(tree.until_exact, twin.until_exact);
+        }
+        sumtree_fini(&tree);
+        sumtree_fini(&twin);
+    }
+}
+
 TEST(picks_follow_the_weights)
 {
     struct rng rng;
     rng_seed(&rng, 5);
-    for (uint32_t c = 0; c < 11; c++) {
+    for (uint32_t c = 0; c < N_CAPACITIES; c++) {
         uint32_t capacity = capacities[c];
         struct sumtree tree = make(capacity);
         uint64_t *observed = calloc(capacity, sizeof *observed);
@@ -220,8 +241,9 @@ TEST(picks_follow_the_weights)
         uint32_t slots[256];
         for (uint32_t i = 0; i < capacity; i++)
             sumtree_set(&tree, i, i % 5 ? 0.2f + (float)rng_unit(&rng) : (i == 0 ? 1.0f : 0.0f));
+        double sum = (double)leaf_sum(&tree);
         for (uint32_t i = 0; i < capacity; i++)
-            probability[i] = (double)tree.leaves[i] / (double)leaf_sum(&tree);
+            probability[i] = (double)tree.leaves[i] / sum;
         uint64_t batches = 100 + capacity / 4;
         for (uint64_t batch = 0; batch < batches; batch++) {
             sumtree_pick(&tree, &rng, 256, slots);
@@ -235,6 +257,21 @@ TEST(picks_follow_the_weights)
         free(probability);
         sumtree_fini(&tree);
     }
+}
+
+/* As large as a table of the most items that may grow by a quarter. */
+TEST(one_pick_from_the_largest_tree)
+{
+    enum { SLOT = 1u << 30 };
+    struct rng rng;
+    struct sumtree tree;
+    uint32_t slot = 0;
+    rng_seed(&rng, 6);
+    sumtree_init(&tree, SLOT + SLOT / 4);
+    sumtree_set(&tree, SLOT, 1.0f);
+    sumtree_pick(&tree, &rng, 1, &slot);
+    assert_int_equal(slot, SLOT);
+    sumtree_fini(&tree);
 }
 
 TEST(slotset_finds_the_nth)

@@ -1,11 +1,5 @@
 /* Parameter slots, counters and events of an embedded broker. tests/integration/test_params.c has the library's side. */
-#include <stdint.h>
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "tests/support/test.h"
 #include "tests/support/testpeer.h"
 
 #define TABLE "  - {name: t, max_size: 10}\n"
@@ -42,7 +36,6 @@ static uint64_t get(struct testpeer *peer, uint32_t n, const char *const *names,
 
 EMBED_TEST(versions_count_up_and_only_newer_ones_come, TABLE, NULL)
 {
-    struct embed *embed = *state;
     struct testpeer *peer = testpeer_new(embed);
     static const char *const names[] = {"policy", "target"};
     assert_int_equal(put(peer, "policy", "one", 3)->reply->params->slots[0]->version, 1);
@@ -68,7 +61,6 @@ EMBED_TEST(versions_count_up_and_only_newer_ones_come, TABLE, NULL)
  * have been replaced (result 0: it was). */
 EMBED_TEST(versions_come_from_outside, TABLE, NULL)
 {
-    struct embed *embed = *state;
     struct testpeer *peer = testpeer_new(embed);
     static const struct {
         uint64_t above, version, result;
@@ -104,7 +96,6 @@ EMBED_TEST(versions_come_from_outside, TABLE, NULL)
 
 EMBED_TEST(a_long_poll_wakes_with_the_next_version, TABLE, NULL)
 {
-    struct embed *embed = *state;
     struct testpeer *actors[50], *learner = testpeer_new(embed);
     uint64_t ids[50];
     static const char *const names[] = {"other", "policy"};
@@ -194,7 +185,6 @@ TEST(many_waiters_are_answered_once_each)
 
 EMBED_TEST(a_version_in_use_outlives_the_next_put, TABLE, NULL)
 {
-    struct embed *embed = *state;
     struct testpeer *peer = testpeer_new(embed);
     static const char *const names[] = {"policy"};
     uint8_t *data = malloc(100000);
@@ -209,7 +199,6 @@ EMBED_TEST(a_version_in_use_outlives_the_next_put, TABLE, NULL)
 
 EMBED_TEST(many_slots_keep_their_values, TABLE, NULL)
 {
-    struct embed *embed = *state;
     struct testpeer *peer = testpeer_new(embed);
     char name[16];
     for (uint32_t i = 0; i < 100; i++) {
@@ -228,7 +217,6 @@ EMBED_TEST(many_slots_keep_their_values, TABLE, NULL)
 /* Nothing of a put that was refused stays, so any number of them leaves room for others. */
 EMBED_TEST(a_refused_put_leaves_no_slot, TABLE, "memory_limit: 4MiB\n")
 {
-    struct embed *embed = *state;
     struct testpeer *peer = testpeer_new(embed);
     const size_t size = (1u << 20) + 1;
     char *value = calloc(1, size), name[16];
@@ -245,7 +233,6 @@ EMBED_TEST(a_refused_put_leaves_no_slot, TABLE, "memory_limit: 4MiB\n")
 
 EMBED_TEST(mistakes_are_told, TABLE, NULL)
 {
-    struct embed *embed = *state;
     struct testpeer *peer = testpeer_new(embed);
     assert_int_equal(put(peer, "", "x", 1)->status, RP_INVALID_ARGUMENT);
     assert_int_equal(put(peer, "policy", NULL, 0)->status, RP_INVALID_ARGUMENT);
@@ -259,7 +246,6 @@ EMBED_TEST(mistakes_are_told, TABLE, NULL)
 
 EMBED_TEST(a_put_is_announced, TABLE, NULL)
 {
-    struct embed *embed = *state;
     struct testpeer *peer = testpeer_new(embed);
     void *sub = zmq_socket(embed->context, ZMQ_SUB);
     zmq_setsockopt(sub, ZMQ_SUBSCRIBE, "", 0);
@@ -285,7 +271,6 @@ EMBED_TEST(a_put_is_announced, TABLE, NULL)
 
 EMBED_TEST(counters_add_read_and_stay_within_64_bits, TABLE, NULL)
 {
-    struct embed *embed = *state;
     struct testpeer *peer = testpeer_new(embed);
     assert_int_equal(testpeer_counter(peer, "steps", 0), 0);
     assert_int_equal(testpeer_info(peer)->n_counters, 0); /* reading makes none */

@@ -1,11 +1,5 @@
 /* Reduce: rounds, deadlines, members that come and go, and replies that were lost. */
-#include <stdint.h>
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "tests/support/test.h"
 #include "tests/support/testpeer.h"
 
 #define N 4u

@@ -1,11 +1,6 @@
 /* Snapshots of an embedded broker after known work, by a clock that stands still. */
-#include <stdint.h>
-
-#include <math.h>
-#include <string.h>
 
 #include "proto/wire/figures.h"
-#include "tests/support/test.h"
 #include "tests/support/testpeer.h"
 
 static const char two_tables[] = "  - {name: t, max_size: 100}\n"
@@ -53,7 +48,6 @@ static uint32_t only_bucket(const uint64_t *counts, size_t n, uint64_t expected)
 
 EMBED_TEST(nothing_is_made_while_nobody_asks, two_tables, NULL)
 {
-    struct embed *embed = *state;
     struct testpeer *peer = testpeer_opened(embed, false);
     testpeer_insert(peer, "t", peer->key_base, 5, 1);
     embed_settle(embed);
@@ -69,7 +63,6 @@ EMBED_TEST(nothing_is_made_while_nobody_asks, two_tables, NULL)
 
 EMBED_TEST(figures_are_those_of_the_work, two_tables, NULL)
 {
-    struct embed *embed = *state;
     struct testpeer *peer = testpeer_opened(embed, false);
     testpeer_insert(peer, "t", peer->key_base, 10, 2);
     embed_settle(embed);
@@ -126,7 +119,6 @@ EMBED_TEST(figures_are_those_of_the_work, two_tables, NULL)
 
 EMBED_TEST(waits_are_measured_and_explained, two_tables, NULL)
 {
-    struct embed *embed = *state;
     struct testpeer *writer = testpeer_opened(embed, false), *sampler = testpeer_new(embed);
     uint64_t asked = testpeer_sample(sampler, "queue", 3, -1, 0);
     embed_advance(embed, 2000);
@@ -163,7 +155,6 @@ EMBED_TEST(waits_are_measured_and_explained, two_tables, NULL)
 
 EMBED_TEST(a_wait_that_expires_is_measured, two_tables, NULL)
 {
-    struct embed *embed = *state;
     struct testpeer *peer = testpeer_new(embed);
     uint64_t asked = testpeer_sample(peer, "t", 1, 100, 0);
     embed_advance(embed, 100);
@@ -178,7 +169,6 @@ EMBED_TEST(a_wait_that_expires_is_measured, two_tables, NULL)
 /* A walk over many sessions takes several turns, in which sessions end. */
 EMBED_TEST(sessions_may_end_during_the_walk, two_tables, NULL)
 {
-    struct embed *embed = *state;
     struct sessions *sessions = &embed->broker->sessions;
     struct testpeer *peer = testpeer_new(embed);
     for (uint32_t i = 0; i < 1000; i++)
@@ -210,7 +200,6 @@ EMBED_TEST(sessions_may_end_during_the_walk, two_tables, NULL)
 
 EMBED_TEST(a_broker_may_end_with_a_snapshot_half_made, two_tables, NULL)
 {
-    struct embed *embed = *state;
     assert_true(exchange_open(&embed->broker->snapshots.exchange));
     exchange_ask(&embed->broker->snapshots.exchange, ALL);
     assert_true(snapshot_maker_run(&embed->broker->snapshots));

@@ -1,9 +1,5 @@
 /* Flow control: what a session may send, what happens beyond it, and who does not notice. */
-#include <stdint.h>
 
-#include <string.h>
-
-#include "tests/support/test.h"
 #include "tests/support/testpeer.h"
 
 #define TWO_TABLES                                                                                                     \
@@ -58,7 +54,6 @@ TEST(one_blocked_table_does_not_stop_the_other)
 
 EMBED_TEST(grants_never_exceed_the_ingest_budget, TWO_TABLES, "memory_limit: 32MiB\n")
 {
-    struct embed *embed = *state;
     struct testpeer *peers[20];
     static const struct testpeer_column column = {"x", "uint8", 1, {20000}, 20000};
     for (uint32_t i = 0; i < 20; i++) {
@@ -94,7 +89,6 @@ EMBED_TEST(grants_never_exceed_the_ingest_budget, TWO_TABLES, "memory_limit: 32M
 /* Without any credit left, an item with its chunks may be sent when none of its table is unresolved. */
 EMBED_TEST(one_item_may_always_be_sent, TWO_TABLES, "memory_limit: 24MiB\n")
 {
-    struct embed *embed = *state;
     struct testpeer *peer = testpeer_new(embed);
     static const struct testpeer_column column = {"x", "uint8", 1, {3000000}, 3000000};
     testpeer_open_with(peer, false, &column, 1);
@@ -110,7 +104,6 @@ EMBED_TEST(one_item_may_always_be_sent, TWO_TABLES, "memory_limit: 24MiB\n")
 
 EMBED_TEST(items_beyond_the_credit_are_refused_and_others_do_not_notice, TWO_TABLES, NULL)
 {
-    struct embed *embed = *state;
     struct testpeer *rude = testpeer_new(embed), *polite = testpeer_new(embed);
     testpeer_open(rude, false);
     testpeer_open(polite, false);
@@ -139,7 +132,6 @@ EMBED_TEST(items_beyond_the_credit_are_refused_and_others_do_not_notice, TWO_TAB
 
 EMBED_TEST(bytes_beyond_the_credit_are_refused, TWO_TABLES, NULL)
 {
-    struct embed *embed = *state;
     struct testpeer *peer = testpeer_new(embed), *polite = testpeer_new(embed);
     static const struct testpeer_column column = {"x", "uint8", 1, {400000}, 400000};
     testpeer_open_with(peer, false, &column, 1);
@@ -158,7 +150,6 @@ EMBED_TEST(bytes_beyond_the_credit_are_refused, TWO_TABLES, NULL)
 /* A peer that never reads its credit cannot make the broker keep more than a bounded record of its rejections. */
 EMBED_TEST(a_flood_beyond_the_credit_takes_bounded_memory, TWO_TABLES, NULL)
 {
-    struct embed *embed = *state;
     struct testpeer *rude = testpeer_opened(embed, false);
     for (uint64_t i = 0; i < 100; i++) {
         testpeer_insert(rude, "blocked", 1 + i * 1000, 1000, 1);
@@ -172,7 +163,6 @@ EMBED_TEST(a_flood_beyond_the_credit_takes_bounded_memory, TWO_TABLES, NULL)
 
 EMBED_TEST(windows_open_with_use, TWO_TABLES, NULL)
 {
-    struct embed *embed = *state;
     struct testpeer *peer = testpeer_opened(embed, true);
     uint64_t first = testpeer_allowed(peer, 1), sent = 0;
     for (uint32_t round = 0; round < 40; round++) {
@@ -191,7 +181,6 @@ EMBED_TEST(windows_open_with_use, TWO_TABLES, NULL)
 
 EMBED_TEST(notices_come_by_the_eighth_of_a_window_not_by_the_message, TWO_TABLES, NULL)
 {
-    struct embed *embed = *state;
     struct testpeer *peer = testpeer_opened(embed, true);
     uint64_t sent = 0;
     /* 60 messages in one wake-up: the window of 64 comes back in a few notices. */
@@ -205,7 +194,6 @@ EMBED_TEST(notices_come_by_the_eighth_of_a_window_not_by_the_message, TWO_TABLES
 
 EMBED_TEST(totals_never_fall, TWO_TABLES, NULL)
 {
-    struct embed *embed = *state;
     struct testpeer *peer = testpeer_opened(embed, false);
     uint64_t before[4] = {0};
     for (uint64_t i = 0; i < 30; i++) {

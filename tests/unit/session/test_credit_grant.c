@@ -1,12 +1,8 @@
 /* How the ingest budget is shared: idle sessions leave it to those who write, nobody's promise is broken, and the sum of all
  * grants stays within it. Time moves only when a test says so. */
-#include <stdint.h>
-
-#include <string.h>
 
 #include "broker/session/session.h"
-#include "proto/base/rng.h"
-#include "tests/support/test.h"
+#include "tests/support/naive.h"
 #include "tests/support/testpeer.h"
 
 #define TABLES                                                                                                         \
@@ -110,7 +106,6 @@ static void open_idle(struct embed *embed, uint32_t n)
         column.dtype = testpeer_text("uint8");
         column.n_shape = 1;
         column.shape = &shape;
-        rp_error err;
         struct columns *columns = columns_new(&list, 1, &err);
         assert_non_null(columns);
         struct identity *anyone = &embed->broker->peers.identities.anyone;
@@ -211,7 +206,6 @@ TEST(unused_grants_go_to_those_who_write)
 /* The same within the limit of one key, which is less than the budget. */
 EMBED_TEST(unused_grants_of_a_key_go_to_its_other_writers, TABLES, "memory_limit: 64MiB\n" TIMES)
 {
-    struct embed *embed = *state;
     struct writer idle, fast;
     struct identity *key = &embed->broker->peers.identities.anyone;
     key->quota.granted_bytes = (int64_t)(embed->broker->sessions.ingest_budget / 4);
@@ -233,7 +227,6 @@ EMBED_TEST(unused_grants_of_a_key_go_to_its_other_writers, TABLES, "memory_limit
  * only then finds its window smaller. */
 EMBED_TEST(a_client_that_does_not_know_keeps_what_it_was_promised, TABLES, "memory_limit: 64MiB\n" TIMES)
 {
-    struct embed *embed = *state;
     struct writer crowd[CROWD], fast;
     open_crowd(embed, crowd, false);
     open_writer(embed, &fast, true);
@@ -267,7 +260,6 @@ EMBED_TEST(a_client_that_does_not_know_keeps_what_it_was_promised, TABLES, "memo
  * old promise is taken. */
 EMBED_TEST(resumed_sessions_fit_into_the_budget, TABLES, "memory_limit: 64MiB\n" TIMES)
 {
-    struct embed *embed = *state;
     struct writer old[CROWD], crowd[CROWD];
     open_crowd(embed, old, false);
     for (uint32_t i = 0; i < CROWD; i++) {
@@ -299,7 +291,6 @@ EMBED_TEST(resumed_sessions_fit_into_the_budget, TABLES, "memory_limit: 64MiB\n"
  * left. */
 EMBED_TEST(credit_is_given_up_once, TABLES, "memory_limit: 64MiB\n" TIMES)
 {
-    struct embed *embed = *state;
     struct writer writer;
     open_writer(embed, &writer, false);
     write_rounds(embed, &writer, 14);
@@ -382,8 +373,7 @@ TEST(nobody_who_keeps_the_rules_is_refused)
     for (uint64_t seed = 1; seed <= 8; seed++) {
         struct embed embed;
         struct writer writers[5];
-        struct rng rng;
-        rng_seed(&rng, seed);
+        struct rng rng = rng_of(seed);
         embed_start(&embed, TABLES, "memory_limit: 8MiB\n" TIMES);
         for (uint32_t i = 0; i < 5; i++) {
             open_writer(&embed, &writers[i], i % 2);

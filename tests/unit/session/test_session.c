@@ -1,10 +1,6 @@
 /* The life of a session: silence, tombstone, resumption, BYE, and what a broker that shuts down acknowledges. */
-#include <stdint.h>
-
-#include <string.h>
 
 #include "tests/support/facts.h"
-#include "tests/support/test.h"
 #include "tests/support/testpeer.h"
 
 #define FREE_TABLE "  - {name: t, max_size: 100000, sampler: {kind: fifo}, limiter: {kind: none}}\n"
@@ -18,7 +14,6 @@ static uint64_t size_of(struct embed *embed, const char *table)
 
 EMBED_TEST(silence_ends_a_session_and_releases_everything, QUEUE_TABLE, TIMES)
 {
-    struct embed *embed = *state;
     struct testpeer *peer = testpeer_opened(embed, false);
     testpeer_insert(peer, "q", 1, 8, 1);
     uint64_t value = 1;
@@ -40,7 +35,6 @@ EMBED_TEST(silence_ends_a_session_and_releases_everything, QUEUE_TABLE, TIMES)
 /* PROTOCOL 10: an error on a heartbeat would be taken for the end of the session. */
 EMBED_TEST(a_heartbeat_to_a_tombstone_says_hello_again, QUEUE_TABLE, TIMES)
 {
-    struct embed *embed = *state;
     struct testpeer *peer = testpeer_new(embed);
     peer->keep = true;
     testpeer_open(peer, false);
@@ -63,7 +57,6 @@ EMBED_TEST(a_heartbeat_to_a_tombstone_says_hello_again, QUEUE_TABLE, TIMES)
 /* It comes from a connection that the writer has given up: it neither takes the notices along nor keeps the session. */
 EMBED_TEST(a_heartbeat_of_another_epoch_is_refused, FREE_TABLE, TIMES)
 {
-    struct embed *embed = *state;
     struct testpeer *peer = testpeer_new(embed), *ghost = testpeer_new(embed);
     testpeer_open(peer, true);
     memcpy(ghost->session, peer->session, sizeof ghost->session);
@@ -90,7 +83,6 @@ EMBED_TEST(a_heartbeat_of_another_epoch_is_refused, FREE_TABLE, TIMES)
 /* PROTOCOL 10.2: after a gap everything is discarded until HELLO, also the message that was missing. */
 EMBED_TEST(after_a_gap_nothing_is_taken_until_hello, FREE_TABLE, TIMES)
 {
-    struct embed *embed = *state;
     struct testpeer *peer = testpeer_new(embed);
     peer->keep = true;
     testpeer_open(peer, false);
@@ -116,7 +108,6 @@ EMBED_TEST(after_a_gap_nothing_is_taken_until_hello, FREE_TABLE, TIMES)
 
 EMBED_TEST(any_traffic_is_life, FREE_TABLE, TIMES)
 {
-    struct embed *embed = *state;
     struct testpeer *beats = testpeer_new(embed), *writes = testpeer_new(embed);
     testpeer_open(beats, false);
     testpeer_open(writes, false);
@@ -131,7 +122,6 @@ EMBED_TEST(any_traffic_is_life, FREE_TABLE, TIMES)
 /* Rule 9 over an expiry: items exactly once, chunks sent again. */
 EMBED_TEST(a_session_silent_past_its_expiry_is_resumed_exactly_once, QUEUE_TABLE, TIMES)
 {
-    struct embed *embed = *state;
     struct testpeer *peer = testpeer_new(embed);
     peer->keep = true;
     testpeer_open(peer, false);
@@ -159,7 +149,6 @@ EMBED_TEST(a_session_silent_past_its_expiry_is_resumed_exactly_once, QUEUE_TABLE
 /* A chunk of the keep-alive window that was sent before the silence can be used after it. */
 EMBED_TEST(chunks_sent_again_serve_new_items, FREE_TABLE, TIMES)
 {
-    struct embed *embed = *state;
     struct testpeer *peer = testpeer_new(embed);
     peer->keep = true;
     testpeer_open(peer, false);
@@ -188,7 +177,6 @@ EMBED_TEST(chunks_sent_again_serve_new_items, FREE_TABLE, TIMES)
 /* PROTOCOL 9: a message that is sent again does not count again, also after an expiry. */
 EMBED_TEST(bytes_sent_again_after_an_expiry_need_no_new_credit, QUEUE_TABLE FREE_TABLE, TIMES)
 {
-    struct embed *embed = *state;
     struct testpeer *peer = testpeer_new(embed);
     static const struct testpeer_column image = {"x", "uint8", 1, {100000}, 100000};
     testpeer_open_with(peer, false, &image, 1);
@@ -225,7 +213,6 @@ EMBED_TEST(bytes_sent_again_after_an_expiry_need_no_new_credit, QUEUE_TABLE FREE
 
 EMBED_TEST(without_a_tombstone_the_session_is_unknown, FREE_TABLE, TIMES)
 {
-    struct embed *embed = *state;
     struct testpeer *peer = testpeer_opened(embed, false);
     embed_advance(embed, 10001);
     assert_non_null(session_find(&embed->broker->sessions, peer->session));
@@ -238,7 +225,6 @@ EMBED_TEST(without_a_tombstone_the_session_is_unknown, FREE_TABLE, TIMES)
 
 EMBED_TEST(resuming_with_other_columns_is_refused, FREE_TABLE, TIMES)
 {
-    struct embed *embed = *state;
     struct testpeer *peer = testpeer_opened(embed, false);
     peer->columns[0].dtype = "float64";
     assert_int_equal(testpeer_resume(peer, 1, false)->status, RP_INVALID_ARGUMENT);
@@ -251,7 +237,6 @@ EMBED_TEST(resuming_with_other_columns_is_refused, FREE_TABLE, TIMES)
 
 EMBED_TEST(bye_waits_for_the_last_item, QUEUE_TABLE, TIMES)
 {
-    struct embed *embed = *state;
     for (int notices = 0; notices < 2; notices++) {
         struct testpeer *peer = testpeer_new(embed);
         testpeer_open(peer, notices);
@@ -272,7 +257,6 @@ EMBED_TEST(bye_waits_for_the_last_item, QUEUE_TABLE, TIMES)
 
 EMBED_TEST(bye_times_out_with_the_reason_and_the_session_stays, QUEUE_TABLE, TIMES)
 {
-    struct embed *embed = *state;
     struct testpeer *peer = testpeer_opened(embed, false);
     testpeer_insert(peer, "q", 1, 4, 1);
     uint64_t id = testpeer_bye(peer, 500);
@@ -291,7 +275,6 @@ EMBED_TEST(bye_times_out_with_the_reason_and_the_session_stays, QUEUE_TABLE, TIM
 /* The two sockets have no order between them: BYE may come before the last message, whatever that message holds. */
 EMBED_TEST(bye_before_the_last_message_is_answered, FREE_TABLE, TIMES)
 {
-    struct embed *embed = *state;
     for (int variant = 0; variant < 4; variant++) {
         struct testpeer *peer = testpeer_new(embed);
         peer->keep = true;
@@ -315,7 +298,6 @@ EMBED_TEST(bye_before_the_last_message_is_answered, FREE_TABLE, TIMES)
 /* The waiting items of an expired session were dropped: its BYE cannot say that all is in. */
 EMBED_TEST(bye_of_an_expired_session_does_not_claim_that_all_is_in, QUEUE_TABLE, TIMES)
 {
-    struct embed *embed = *state;
     struct testpeer *peer = testpeer_opened(embed, false);
     testpeer_insert(peer, "q", 1, 4, 1);
     embed_advance(embed, 11000);
@@ -326,7 +308,6 @@ EMBED_TEST(bye_of_an_expired_session_does_not_claim_that_all_is_in, QUEUE_TABLE,
 
 EMBED_TEST(bye_of_a_session_that_falls_silent_is_answered, QUEUE_TABLE, TIMES)
 {
-    struct embed *embed = *state;
     struct testpeer *peer = testpeer_opened(embed, false);
     testpeer_insert(peer, "q", 1, 4, 1);
     uint64_t id = testpeer_bye(peer, NO_TIMEOUT);
@@ -339,7 +320,6 @@ EMBED_TEST(bye_of_a_session_that_falls_silent_is_answered, QUEUE_TABLE, TIMES)
 
 EMBED_TEST(shutting_down_acknowledges_nothing_that_is_not_in_a_table, QUEUE_TABLE FREE_TABLE, TIMES)
 {
-    struct embed *embed = *state;
     struct testpeer *peer = testpeer_new(embed), *sampler = testpeer_new(embed);
     testpeer_open(peer, true);
     testpeer_insert(peer, "q", 1, 6, 1);
@@ -364,7 +344,6 @@ EMBED_TEST(shutting_down_acknowledges_nothing_that_is_not_in_a_table, QUEUE_TABL
 
 EMBED_TEST(a_session_without_columns_only_looks, FREE_TABLE QUEUE_TABLE, TIMES)
 {
-    struct embed *embed = *state;
     struct testpeer *peer = testpeer_new(embed);
     Replay__Hello ask = REPLAY__HELLO__INIT;
     TESTPEER_REQUEST(request, HELLO, hello, &ask);
@@ -381,7 +360,6 @@ EMBED_TEST(a_session_without_columns_only_looks, FREE_TABLE QUEUE_TABLE, TIMES)
 /* Keys and ordinals of two starts of a broker must not meet: items of the first may still be on their way. */
 EMBED_TEST(sessions_have_keys_of_their_own, FREE_TABLE, TIMES)
 {
-    struct embed *embed = *state;
     struct testpeer *a = testpeer_new(embed), *b = testpeer_new(embed);
     testpeer_open(a, false);
     testpeer_open(b, false);
@@ -394,7 +372,6 @@ EMBED_TEST(sessions_have_keys_of_their_own, FREE_TABLE, TIMES)
 /* When ordinals have come round, a session gets none whose keys an item, another session or a tombstone has. */
 EMBED_TEST(keys_are_not_handed_out_twice, FREE_TABLE, TIMES)
 {
-    struct embed *embed = *state;
     struct broker *broker = embed->broker;
     struct testpeer *first = testpeer_new(embed), *silent = testpeer_new(embed);
     testpeer_open(first, false);
@@ -425,7 +402,6 @@ EMBED_TEST(keys_are_not_handed_out_twice, FREE_TABLE, TIMES)
 EMBED_TEST(sessions_are_listed_once_each_when_ordinals_come_round, FREE_TABLE, TIMES)
 {
     enum { N = 600 };
-    struct embed *embed = *state;
     struct testpeer *peer = testpeer_new(embed);
     embed->broker->tables.ordinals.next = KEY_ORDINALS - N / 2;
     for (uint32_t i = 0; i < N; i++)
@@ -451,7 +427,6 @@ EMBED_TEST(sessions_are_listed_once_each_when_ordinals_come_round, FREE_TABLE, T
 /* A session with nothing to tell must not keep the loop awake. */
 EMBED_TEST(a_blocked_writer_does_not_keep_the_loop_awake, QUEUE_TABLE, TIMES)
 {
-    struct embed *embed = *state;
     struct testpeer *peer = testpeer_opened(embed, true);
     testpeer_insert(peer, "q", 1, 2, 1);
     embed_advance(embed, 5);

@@ -1,5 +1,4 @@
 /* When a writer is held back by the network: what its heartbeats must say, and what speaks against it. */
-#include <string.h>
 
 #include "broker/config/config.h"
 #include "broker/loop/loop.h"

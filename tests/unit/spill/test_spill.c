@@ -1,18 +1,11 @@
-#include <stdint.h>
 
 #include <fcntl.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 #include "broker/checkpoint/checkpoint.h"
 #include "broker/journal/stream.h"
 #include "broker/spill/spill.h"
-#include "proto/base/rng.h"
 #include "tests/support/facts.h"
 #include "tests/support/naive.h"
-#include "tests/support/test.h"
 #include "tests/support/testpeer.h"
 #include "tests/support/twin.h"
 
@@ -160,7 +153,7 @@ TEST(split_chunks_lose_their_data_and_get_it_back)
             zmq_msg_close(&message);
             assert_true(chunk_is_here(chunk));
             assert_memory_equal(chunk_data(chunk), data, sizes[i]);
-            assert_int_equal(chunk_message(chunk) != NULL, as_message && sizes[i] >= STORE_KEEP_BYTES);
+            assert_int_equal(chunk_message(chunk) != NULL, sizes[i] >= STORE_KEEP_BYTES);
             uint64_t before = store_memory(&store);
             assert_int_equal(chunk_is_split(chunk), sizes[i] >= STORE_SPLIT_BYTES);
             if (chunk_is_split(chunk)) {
@@ -242,8 +235,7 @@ struct known {
  * each reply has the bytes that were inserted, and the table the items of the model. */
 TEST(replies_are_those_of_a_model, make_folder, drop_folder)
 {
-    struct rng rng;
-    rng_seed(&rng, naive_seed(__func__));
+    struct rng rng = naive_rng(__func__);
     struct testpeer *peer =
         start_rows("  - {name: t, max_size: 400, sampler: {kind: prioritized}, remover: {kind: fifo}}",
                    "memory: 128KiB, disk: 100MiB", NULL);

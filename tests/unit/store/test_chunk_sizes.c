@@ -1,12 +1,8 @@
 /* Chunks of every size on their way from a writer to a segment: packed or in a frame of their own, first in a segment or
  * later, with a journal, with checkpoints alone, and with nothing but cold storage. What is read back is what was sent,
  * also after a restart where there is one to restart from. */
-#include <stdint.h>
 
 #include <czmq.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "broker/checkpoint/checkpoint.h"
 #include "broker/journal/stream.h"

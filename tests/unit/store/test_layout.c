@@ -1,8 +1,4 @@
 /* Layouts: what is refused, that equal ones are one, and which rows and columns a reply then carries. */
-#include <stdint.h>
-
-#include <stdlib.h>
-#include <string.h>
 
 #include "proto/base/rng.h"
 #include "tests/support/facts.h"
@@ -44,19 +40,19 @@ static struct columns *some_columns(void)
     a.shape = shape;
     b.name = "y";
     b.dtype = "int8";
-    rp_error err = {0};
     struct columns *columns = columns_new(list, 2, &err);
     assert_non_null(columns);
     return columns;
 }
 
-static struct layout *intern(struct layouts *layouts, const struct columns *columns, Replay__Field *one, rp_error *err)
+static struct layout *intern(struct layouts *layouts, const struct columns *columns, Replay__Field *one,
+                             rp_error *error)
 {
     Replay__Layout wire = REPLAY__LAYOUT__INIT;
     wire.table = "t";
     wire.n_fields = 1;
     wire.fields = &one;
-    return layouts_intern(layouts, &wire, columns, 0, (struct signature){0}, err);
+    return layouts_intern(layouts, &wire, columns, 0, (struct signature){0}, error);
 }
 
 TEST(equal_layouts_are_one)
@@ -92,7 +88,7 @@ TEST(what_no_item_can_have_is_refused)
                            field("f", 0, 0, 2, 0),  field("f", 0, 0, 0, 0)};
     bad[4].squeeze = bad[5].squeeze = true;
     for (uint32_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
-        rp_error err = {0};
+        err = (rp_error){0};
         assert_null(intern(&layouts, columns, &bad[i], &err));
         assert_int_equal(err.status, RP_INVALID_ARGUMENT);
         assert_true(facts_within(err.text, "layout 0 of table 't'"));
@@ -113,7 +109,6 @@ TEST(what_no_item_can_have_is_refused)
 TEST(bad_columns_are_refused)
 {
     Replay__Column column = REPLAY__COLUMN__INIT, *twice[] = {&column, &column};
-    rp_error err = {0};
     uint32_t zero[] = {3, 0}, huge[] = {1u << 31, 4};
     column.name = "x";
     column.dtype = "float32";

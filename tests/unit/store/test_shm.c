@@ -1,13 +1,9 @@
 /* Shared memory: objects are apart, have stamps of their own, and their memory returns. */
 #include <fcntl.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include "broker/store/shm.h"
 #include "proto/base/rng.h"
@@ -25,7 +21,7 @@ struct object {
 static uint64_t pages_of(const struct shm *shm)
 {
     struct stat info;
-    assert_int_equal(fstat(shm_file(shm).fd, &info), 0);
+    assert_int_equal(fstat(shm_file(shm)->fd, &info), 0);
     return (uint64_t)info.st_blocks * 512;
 }
 
@@ -56,7 +52,7 @@ TEST(random_objects)
 {
     struct shm *shm = shm_new(LIMIT);
     assert_non_null(shm);
-    struct shm_file file = shm_file(shm);
+    struct memfile file = *shm_file(shm);
     uint8_t *mapped = mmap(NULL, file.size, PROT_READ, MAP_SHARED, file.fd, 0);
     assert_true(mapped != MAP_FAILED);
     static struct object objects[OBJECTS];
@@ -118,7 +114,7 @@ TEST(memory_returns)
     assert_in_range(bytes->used, 600000, 608000);
     assert_true(bytes->reserved <= before - (3u << 20) && pages_of(shm) <= bytes->reserved + 4096);
     shm_free(shm, large);
-    assert_null(shm_alloc(shm, shm_file(shm).size));
+    assert_null(shm_alloc(shm, shm_file(shm)->size));
     shm_destroy(&shm);
 }
 
@@ -140,7 +136,7 @@ TEST(pages_come_first)
 {
     struct shm *shm = shm_new(LIMIT);
     const struct shm_bytes *bytes = shm_bytes(shm);
-    int fd = shm_file(shm).fd, file = dup(fd), none = open("/dev/null", O_RDONLY);
+    int fd = shm_file(shm)->fd, file = dup(fd), none = open("/dev/null", O_RDONLY);
     static const size_t sizes[] = {5000, 400000, 3000000, 10000000};
     for (uint32_t i = 0; i < 4; i++) {
         assert_int_equal(dup2(none, fd), fd);

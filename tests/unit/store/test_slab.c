@@ -1,7 +1,4 @@
-#include <stdint.h>
 
-#include <stdlib.h>
-#include <string.h>
 
 #include "broker/store/slab.h"
 #include "proto/base/rng.h"

@@ -1,10 +1,7 @@
 /* The count of a table's episodes against an array with a count for each of them. */
-#include <stdint.h>
 
 #include "broker/table/contents.h"
-#include "proto/base/rng.h"
 #include "tests/support/naive.h"
-#include "tests/support/test.h"
 
 #define SESSIONS 40u
 #define EPISODES 60u /* of each session: far more than are open at once */

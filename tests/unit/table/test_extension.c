@@ -1,11 +1,5 @@
 /* The built-in extensions: statistics, priority diffusion, insert on sample. */
-#include <stdint.h>
 
-#include <math.h>
-#include <stdio.h>
-#include <string.h>
-
-#include "tests/support/test.h"
 #include "tests/support/testpeer.h"
 
 static double stat(struct testpeer *peer, const char *table, const char *name)
@@ -135,34 +129,31 @@ TEST(diffusion_survives_items_of_the_same_step)
     "[{kind: insert_on_sample, table: often}]}\n"                                                                      \
     "  - {name: often, max_size: 3, sampler: {kind: fifo}, limiter: {kind: queue}}\n"
 
-TEST(sampled_items_are_inserted_past_the_limiter_and_counted)
+EMBED_TEST(sampled_items_are_inserted_past_the_limiter_and_counted, COPYING, NULL)
 {
-    struct embed embed;
-    embed_start(&embed, COPYING, NULL);
-    struct testpeer *peer = testpeer_opened(&embed, false);
+    struct testpeer *peer = testpeer_opened(embed, false);
     testpeer_insert(peer, "t", 1, 5, 2);
-    embed_settle(&embed);
+    embed_settle(embed);
     uint64_t waiting = testpeer_sample(peer, "often", 1, NO_TIMEOUT, 0);
     assert_null(testpeer_poll(peer, waiting));
     testpeer_sampled(peer, "t", 5);
     /* Never waiting, though the queue has place for three; the remover keeps max_size. */
-    assert_int_equal(embed_table(&embed, "often")->in.size, 3);
-    assert_int_equal(embed_table(&embed, "often")->limiter.inserts, 5);
-    assert_int_equal(embed_table(&embed, "t")->in.size, 0);
+    assert_int_equal(embed_table(embed, "often")->in.size, 3);
+    assert_int_equal(embed_table(embed, "often")->limiter.inserts, 5);
+    assert_int_equal(embed_table(embed, "t")->in.size, 0);
     struct testpeer_answer *answer = testpeer_await(peer, waiting);
     assert_int_equal(answer->status, RP_OK);
     sampled_check(answer, 0);
     assert_true(stat(peer, "t", "copied") == 5);
     testpeer_settled(peer, 0);
-    assert_int_equal(embed.broker->store.chunks, 3);
-    assert_int_equal(embed_table(&embed, "often")->bytes, 24);
+    assert_int_equal(embed->broker->store.chunks, 3);
+    assert_int_equal(embed_table(embed, "often")->bytes, 24);
     /* A key that is there stays as it is. */
     testpeer_insert(peer, "t", 5, 1, 99);
-    embed_settle(&embed);
+    embed_settle(embed);
     testpeer_sampled(peer, "t", 1);
     assert_true(stat(peer, "t", "not_copied") == 1);
-    assert_true(priority(&embed, "often", 5) == 2);
-    embed_stop(&embed);
+    assert_true(priority(embed, "often", 5) == 2);
 }
 
 TEST(bad_options_are_config_errors)
@@ -183,7 +174,7 @@ TEST(bad_options_are_config_errors)
             "service: inproc://a\ningest: inproc://b\nevents: inproc://c\ntables:\n  - {name: t, extensions: [%s]}\n",
             bad[i]);
         struct broker_config config;
-        rp_error err = {0};
+        err = (rp_error){0};
         if (embed_read_config(yaml, &config, problems, sizeof problems)) {
             struct broker *broker = broker_new(&config, clock_system(), NULL, &err);
             assert_null(broker);

@@ -1,4 +1,3 @@
-#include <stdint.h>
 
 #include "broker/table/contents.h"
 #include "tests/support/test.h"

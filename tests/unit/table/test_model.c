@@ -1,15 +1,8 @@
 /* Random operations of several sessions on an embedded broker, held against a table that is too simple to be wrong:
  * an array of items, the two rules of the limiter, and a list of sessions whose items wait. For selectors with a fixed
  * order everything is predicted; for random ones what was picked is taken from the broker and checked. */
-#include <stdint.h>
 
-#include <math.h>
-#include <stdio.h>
-#include <string.h>
-
-#include "proto/base/rng.h"
 #include "tests/support/naive.h"
-#include "tests/support/test.h"
 #include "tests/support/testpeer.h"
 
 #define SESSIONS 3u

@@ -1,12 +1,7 @@
 /* Keys are handed out once: ordinals in turn, past those that sessions have or whose keys items bear. */
-#include <stdint.h>
-
-#include <string.h>
 
 #include "broker/table/ordinals.h"
-#include "proto/base/rng.h"
 #include "tests/support/naive.h"
-#include "tests/support/test.h"
 
 #define LAST (KEY_ORDINALS - 1)
 

@@ -1,13 +1,6 @@
 /* Tables through the embedded broker: what is kept, what goes, what is counted. */
-#include <stdint.h>
-
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "tests/support/facts.h"
-#include "tests/support/test.h"
 #include "tests/support/testpeer.h"
 
 static struct embed embed;
@@ -398,6 +391,26 @@ TEST(a_limiter_value_that_is_not_a_number_is_refused)
         assert_true(table()->limiter.samples_per_insert == 2.0);
         assert_true(table()->limiter.min_size == 3.0);
     }
+    end();
+}
+
+TEST(a_pause_holds_back_both_sides_until_it_ends)
+{
+    begin("max_size: 100, limiter: {kind: none}");
+    testpeer_insert(peer, "t", 1, 4, 1);
+    Replay__SetLimiter set = REPLAY__SET_LIMITER__INIT;
+    set.has_paused_case = REPLAY__SET_LIMITER__HAS_PAUSED_PAUSED;
+    set.paused = true;
+    set_limiter("t", &set, RP_OK);
+    testpeer_insert(peer, "t", 5, 3, 1);
+    uint64_t id = testpeer_sample(peer, "t", 2, NO_TIMEOUT, 0);
+    assert_int_equal(waiting(), 3);
+    assert_null(testpeer_poll(peer, id));
+    assert_int_equal(table()->limiter.changed_from, 0); /* settings that outlive the broker are as they were */
+    set.paused = false;
+    set_limiter("t", &set, RP_OK);
+    assert_int_equal(testpeer_await(peer, id)->status, RP_OK);
+    assert_int_equal(waiting(), 0);
     end();
 }
 

@@ -1,12 +1,7 @@
 /* What top and the launcher's view have in common: ranks of lines, keys, lists that are sorted and scrolled. */
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "agent/view/tui.h"
-#include "proto/base/rng.h"
-#include "tests/support/test.h"
+#include "tests/support/naive.h"
 
 /* ---- lines ---- */
 
@@ -15,8 +10,7 @@ TEST(widths)
 {
     static const char *const parts[] = {"a",    "\xc3\xa4", "\xe6\xbc\xa2", "\x01",    "\x1b",
                                         "\xff", "\xcc\x88", "\xe2\x80\xae", "\xc2\x9b"};
-    struct rng rng;
-    rng_seed(&rng, 3);
+    struct rng rng = rng_of(3);
     for (int round = 0; round < 3000; round++) {
         char text[64] = "";
         for (uint32_t i = (uint32_t)rng_below(&rng, 12); i > 0; i--)

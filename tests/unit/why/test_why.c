@@ -1,7 +1,4 @@
 /* One sentence for each cause: which cause speaks, who is blocked, and which cause hides another. */
-#include <math.h>
-#include <stdio.h>
-#include <string.h>
 #include <time.h>
 
 #include "agent/view/why.h"
@@ -161,6 +158,22 @@ TEST(shards)
     expect(&world, WHY_SHARD, WHY_SIDE_LEARNERS, true);
 }
 
+/* Both sides wait, and neither is the cause; somebody who looks at a broker alone is told another command. */
+TEST(a_pause)
+{
+    struct world world;
+    struct why why;
+    world_init(&world);
+    add_wait(&world, "insert", "replay", "the table is paused", 9 * SECOND);
+    world.limiter.paused = true;
+    expect(&world, WHY_PAUSED, WHY_NOBODY, false);
+    why_explain(&world.facts, &why);
+    assert_non_null(strstr(why.advice, "replay-launch ask go"));
+    world.facts.run = NULL;
+    why_explain(&world.facts, &why);
+    assert_non_null(strstr(why.advice, "replay-ctl limiter replay go"));
+}
+
 TEST(trouble)
 {
     struct world world;
@@ -215,6 +228,8 @@ TEST(machine)
     add_wait(&world, "insert", "replay", "table 'replay': needs memory: 9 MiB", SECOND);
     expect(&world, WHY_MEMORY, WHY_SIDE_ACTORS, false);
     world.list[0].text = "table 'replay': needs 8 more samples";
+    expect(&world, WHY_LEARNERS, WHY_SIDE_ACTORS, false); /* the others take less than half of the processors */
+    world.run.others = 2.5;
     expect(&world, WHY_OTHERS, WHY_SIDE_ACTORS, false); /* the arrow is marked all the same */
 }
 

@@ -2,10 +2,6 @@
 
 #include <inttypes.h>
 #include <lz4.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "proto/base/rng.h"
 #include "tests/support/test.h"
@@ -152,7 +148,6 @@ static void check_encoded(struct codec_scratch *scratch, int32_t wanted, const s
 {
     size_t raw = codec_bound(s), size = 0;
     uint8_t *out = malloc(raw), *back = malloc(raw), used = 99;
-    rp_error err;
     assert_int_equal(codec_encode(scratch, wanted, s, rows, out, &size, &used, &err), RP_OK);
     assert_true(size <= raw);
     assert_true(used <= RP_CODEC_DELTA_SHUFFLE_LZ4);
@@ -290,7 +285,7 @@ TEST(example_of_the_protocol)
 
 static void check_refused(uint8_t codec, const struct codec_shape *s, const void *data, size_t size, const char *part)
 {
-    rp_error err = {0};
+    err = (rp_error){0};
     assert_int_equal(codec_check(codec, s, data, size, &err), RP_BAD_MESSAGE);
     if (strstr(err.text, part) == NULL)
         fail_msg("'%s' is not in '%s'", part, err.text);
@@ -304,7 +299,6 @@ TEST(what_is_refused)
     const struct codec_shape none = {.elem_bytes = 1, .row_bytes = 16, .rows = 0};
     uint8_t data[64] = {0}, out[32];
     struct codec_scratch scratch = {0};
-    rp_error err;
     check_refused(RP_CODEC_RAW, &s, data, 31, "31 bytes: 2 rows of 16 take 32");
     check_refused(RP_CODEC_RAW, &s, data, 33, "33 bytes");
     check_refused(RP_CODEC_ABSENT, &s, data, 1, "absent");

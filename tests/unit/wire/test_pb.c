@@ -1,8 +1,5 @@
 #include "proto/wire/pb.h"
 
-#include <math.h>
-#include <stdlib.h>
-
 #include "tests/support/test.h"
 
 TEST(varints_of_every_length)

@@ -3,13 +3,9 @@
  * compares every field of a view with what protobuf-c reads. */
 #include "proto/wire/wire.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-
-#include "proto/base/rng.h"
 #include "replay.pb-c.h"
 #include "tests/support/facts.h"
-#include "tests/support/test.h"
+#include "tests/support/naive.h"
 
 #define COUNT(a) (sizeof(a) / sizeof(a)[0])
 
@@ -452,6 +448,55 @@ TEST(golden_reply_paid)
     assert_true(s.partial && s.mass == 2.5 && s.room == 300 && s.n_items == 0);
 }
 
+/* Two items: the first chunk is packed, the second is not, and both are in the arena. */
+TEST(golden_reply_shared)
+{
+    struct text w = {0};
+    struct frame f;
+    struct wire_reply reply;
+    struct wire_sampled s;
+    const uint64_t numbers[] = {7, 8}, place = 4096, stamp = 11, packed_at[] = {128, 12, 400};
+    const double priority[] = {1, 1};
+    const uint32_t ones[] = {1, 1}, sizes[] = {400, 5000};
+    const uint8_t zeros[] = {0, 0};
+    struct text layouts = {0};
+    put_layout(&layouts, 20, 1, "replay");
+    struct wire_sampled_out out = {.id = 80,
+                                   .n_items = 2,
+                                   .n_chunks = 2,
+                                   .n_blocks = 2,
+                                   .key = numbers,
+                                   .age_ns = numbers,
+                                   .step = numbers,
+                                   .priority = priority,
+                                   .probability = priority,
+                                   .length = ones,
+                                   .chunks = ones,
+                                   .chunk_length = ones,
+                                   .chunk_blocks = ones,
+                                   .block_size = sizes,
+                                   .block_column = zeros,
+                                   .block_codec = zeros,
+                                   .n_block_columns = 1,
+                                   .place = &place,
+                                   .stamp = &stamp,
+                                   .n_places = 1,
+                                   .packed_at = packed_at,
+                                   .packed = 1,
+                                   .layouts = layouts.data,
+                                   .layouts_size = layouts.size};
+    wire_write_sampled(&w, &out);
+    text_fini(&layouts);
+    golden_check("reply_shared", "Reply: two items whose chunks are in the arena, one of them packed", &w,
+                 &replay__reply__descriptor, &f);
+    assert_int_equal(wire_read_reply(f.data, f.size, &reply, NULL), RP_OK);
+    assert_int_equal(wire_read_sampled(reply.data, reply.size, &s, NULL), RP_OK);
+    assert_int_equal(s.n_chunks, 2);
+    assert_int_equal(pb_u64(&s.place, 0), place);
+    assert_int_equal(s.packed_at.n, 3);
+    assert_memory_equal(s.packed_at.data, packed_at, sizeof packed_at);
+}
+
 /* One chunk per item and all alike: nearly everything folds, and n_chunks follows from the items. */
 TEST(reply_of_equal_chunks)
 {
@@ -516,7 +561,7 @@ TEST(reply_of_equal_chunks)
 
 enum reader { REQUEST, REPLY, SAMPLE, UPDATE, DELETE, INGEST, SAMPLED };
 
-static rp_status read_as(enum reader reader, const void *data, size_t size, rp_error *err)
+static rp_status read_as(enum reader reader, const void *data, size_t size, rp_error *error)
 {
     union {
         struct wire_request request;
@@ -528,24 +573,24 @@ static rp_status read_as(enum reader reader, const void *data, size_t size, rp_e
     } out;
     switch (reader) {
     case REQUEST:
-        return wire_read_request(data, size, &out.request, err);
+        return wire_read_request(data, size, &out.request, error);
     case REPLY:
-        return wire_read_reply(data, size, &out.reply, err);
+        return wire_read_reply(data, size, &out.reply, error);
     case SAMPLE:
-        return wire_read_sample(data, size, &out.sample, err);
+        return wire_read_sample(data, size, &out.sample, error);
     case UPDATE:
     case DELETE:
-        return wire_read_keys(data, size, reader == UPDATE, &out.keys, err);
+        return wire_read_keys(data, size, reader == UPDATE, &out.keys, error);
     case INGEST:
-        return wire_read_ingest(data, size, &out.ingest, err);
+        return wire_read_ingest(data, size, &out.ingest, error);
     default:
-        return wire_read_sampled(data, size, &out.sampled, err);
+        return wire_read_sampled(data, size, &out.sampled, error);
     }
 }
 
 static void refuse(enum reader reader, const struct text *w, const char *sentence)
 {
-    rp_error err = {0};
+    err = (rp_error){0};
     assert_int_equal(read_as(reader, w->data, w->size, &err), RP_BAD_MESSAGE);
     assert_int_equal(err.status, RP_BAD_MESSAGE);
     facts_said(err.text, sentence);
@@ -721,10 +766,10 @@ TEST(runs_must_add_up)
 /* A reply of n items with one chunk each, all arrays folded; the changes are the caller's. */
 static void refuse_sampled(const struct wire_sampled_out *change, const char *sentence)
 {
+    err = (rp_error){0};
     struct text w = {0};
     struct wire_reply reply;
     struct wire_sampled s;
-    rp_error err = {0};
     wire_write_sampled(&w, change);
     assert_int_equal(wire_read_reply(w.data, w.size, &reply, NULL), RP_OK);
     rp_status status = wire_read_sampled(reply.data, reply.size, &s, &err);
@@ -815,10 +860,10 @@ TEST(unknown_fields_are_skipped)
     write_ingest_many(&w);
     pb_put_fixed64(&w, 31, 5);
     put_fixed32(&w, 1000, 5);
-    pb_put_bytes(&w, 17, "\xff\xff", 2);
+    pb_put_bytes(&w, 18, "\xff\xff", 2);
     /* A layout after everything else: walkers pass over what lies between. */
     put_layout(&w, 7, 2, "late");
-    pb_put_bytes(&w, 17, "\xff\xff", 2);
+    pb_put_bytes(&w, 18, "\xff\xff", 2);
     assert_int_equal(wire_read_ingest(w.data, w.size, &in, NULL), RP_OK);
     assert_int_equal(in.n_items, 3);
     assert_int_equal(in.n_layouts, 3);
@@ -863,9 +908,8 @@ TEST(what_was_read_before_the_damage_is_there)
 TEST(cut_and_changed_frames)
 {
     static const char *const names[] = {"ingest_one",   "ingest_many", "request_sample", "request_update",
-                                        "reply_sample", "reply_empty", "reply_paid"};
-    struct rng rng;
-    rng_seed(&rng, 1);
+                                        "reply_sample", "reply_empty", "reply_paid",     "reply_shared"};
+    struct rng rng = rng_of(1);
     for (uint32_t i = 0; i < COUNT(names); i++) {
         struct frame f;
         golden_read(names[i], &f);

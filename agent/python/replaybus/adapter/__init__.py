@@ -6,7 +6,7 @@ import traceback
 from typing import Mapping
 
 from .make import factory
-from .seats import Environments, Spec
+from .subenvs import Environments, Spec
 from .spaces import Mismatch, Refused
 from .vector import Vector
 

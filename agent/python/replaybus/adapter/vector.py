@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from .seats import SEED_MASK, Environments, Spec, check_interface, first_observation, time_limit
+from .subenvs import SEED_MASK, Environments, Frames, Infos, Spec, check_interface, first_observation, time_limit
 from .spaces import LAST_OBSERVATION, Mismatch, Refused, action_of, kind_of, observation_of, row_of
 
 SAME, NEXT, DISABLED = "SAME_STEP", "NEXT_STEP", "DISABLED"
@@ -22,7 +22,7 @@ def _mode_of(env: Any) -> str | None:
     return next((name for name in (SAME, NEXT, DISABLED) if text.endswith(name)), None)
 
 
-class VectorSeat:
+class VectorSubenv:
     """One environment of a vector."""
 
     def __init__(self, whole: "Vector", index: int) -> None:
@@ -33,6 +33,9 @@ class VectorSeat:
 
     def seed(self, seed: int) -> None:
         self._whole.seeds[self._i] = seed & SEED_MASK
+
+    def render(self, side: int) -> tuple | None:
+        return self._whole.frames.take(side, self._i)
 
     def reset(self) -> None:
         self._whole.write(self._whole.first_of(self._i), self._out)
@@ -60,7 +63,9 @@ class Vector(Environments):
         self.write = self.spec.observation.write
         self._whole_batch = kind_of(space) in ("Discrete", "Box") and int(getattr(space, "start", 0)) == 0
         self._mode = _mode_of(env)
-        self.seats = [VectorSeat(self, i) for i in range(count)]
+        self.infos = Infos()
+        self.frames = Frames(env)
+        self.subenvs = [VectorSubenv(self, i) for i in range(count)]
         self.seeds: list = [None] * count
         self._observations: Any = None
         self._infos: dict = {}
@@ -70,7 +75,7 @@ class Vector(Environments):
     def bind(self, observations: Any, actions: Any) -> None:
         super().bind(observations, actions)
         discrete = self.spec.action.actions > 0
-        self._actions = np.frombuffer(actions, np.int32 if discrete else np.float32).reshape(len(self.seats), -1)
+        self._actions = np.frombuffer(actions, np.int32 if discrete else np.float32).reshape(len(self.subenvs), -1)
         if discrete:
             self._actions = self._actions[:, 0]
 
@@ -82,7 +87,7 @@ class Vector(Environments):
     def _batch(self) -> Any:
         if self._whole_batch:
             space = self._env.single_action_space
-            return np.array(self._actions, getattr(space, "dtype", None)).reshape(len(self.seats), *getattr(space, "shape", ()))
+            return np.array(self._actions, getattr(space, "dtype", None)).reshape(len(self.subenvs), *getattr(space, "shape", ()))
         return np.stack([self.spec.action.decode(row) for row in self._actions])
 
     def run(self) -> None:
@@ -93,9 +98,11 @@ class Vector(Environments):
         if not isinstance(result, tuple) or len(result) != 5:
             raise Mismatch("returned something else than (observations, rewards, terminations, truncations, infos)")
         self._observations, self.rewards, self.terminals, self.truncated, self._infos = result
+        if self._infos:
+            self.infos.add(self._infos)
         ends = np.logical_or(self.terminals, self.truncated)
-        if len(ends) != len(self.seats):
-            raise Mismatch(f"returned {len(ends)} terminations for {len(self.seats)} environments")
+        if len(ends) != len(self.subenvs):
+            raise Mismatch(f"returned {len(ends)} terminations for {len(self.subenvs)} environments")
         self._over = ends
         if self._mode is None and ends.any():
             self._mode = SAME if any(name in self._infos for name in LAST_OBSERVATION) else NEXT
@@ -103,10 +110,9 @@ class Vector(Environments):
     def first_of(self, i: int) -> Any:
         """The first observation of an episode of environment i."""
         if self._observations is None:
-            seeds = None if any(seed is None for seed in self.seeds) else list(self.seeds)
-            self._observations = first_observation(self._env.reset(seed=seeds))
+            self._observations = first_observation(self._env.reset(seed=self.seeds[0]))  # every vector takes one seed, few take a list
         elif self._mode == DISABLED and self._over[i]:
-            self._reset_masked(np.arange(len(self.seats)) == i)
+            self._reset_masked(np.arange(len(self.subenvs)) == i)
         return row_of(self._observations, i)
 
     def _reset_masked(self, mask: np.ndarray) -> None:

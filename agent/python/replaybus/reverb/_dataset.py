@@ -24,7 +24,7 @@ def _stacked(samples: list) -> Any:
     return _structure.pack(node, map(np.stack, columns))
 
 
-class _Iterable:
+class Iterable:
     """Something that can be iterated over again and again, with the few methods of datasets that need no TensorFlow."""
 
     def __init__(self, begin: Callable[[], Iterator[ReplaySample]]) -> None:
@@ -35,23 +35,23 @@ class _Iterable:
 
     as_numpy_iterator = __iter__
 
-    def take(self, count: int) -> "_Iterable":
+    def take(self, count: int) -> "Iterable":
         """The first samples; all of them if count is negative."""
-        return _Iterable(lambda: itertools.islice(iter(self), None if count < 0 else count))
+        return Iterable(lambda: itertools.islice(iter(self), None if count < 0 else count))
 
-    def map(self, map_func: Callable[[ReplaySample], Any], *_: Any, **__: Any) -> "_Iterable":
+    def map(self, map_func: Callable[[ReplaySample], Any], *_: Any, **__: Any) -> "Iterable":
         """The results of a function of each sample."""
-        return _Iterable(lambda: map(map_func, iter(self)))
+        return Iterable(lambda: map(map_func, iter(self)))
 
-    def prefetch(self, buffer_size: Any = None) -> "_Iterable":
+    def prefetch(self, buffer_size: Any = None) -> "Iterable":
         """The same samples: they are always fetched ahead, up to max_in_flight_samples_per_worker."""
         return self
 
-    def batch(self, batch_size: int, drop_remainder: bool = False) -> "_Iterable":
+    def batch(self, batch_size: int, drop_remainder: bool = False) -> "Iterable":
         """Samples in batches. Their arrays must have the same shapes."""
         if batch_size < 1:
             raise ValueError(f"batch_size must be 1 or more, not {batch_size}")
-        return _Iterable(lambda: self._batches(batch_size, drop_remainder))
+        return Iterable(lambda: self._batches(batch_size, drop_remainder))
 
     def _batches(self, batch_size: int, drop_remainder: bool) -> Iterator[ReplaySample]:
         samples = iter(self)
@@ -126,7 +126,7 @@ def _check_options(in_flight: int, timeout_ms: int, **counts: int) -> None:
         raise ValueError(f"rate_limiter_timeout_ms must be an integer >= -1, not {timeout_ms}")
 
 
-class Dataset(_Iterable):
+class Dataset(Iterable):
     """Samples of a table, without end unless max_samples or rate_limiter_timeout_ms says otherwise.
 
     flexible_batch_size: how many items of a table that picks at random are requested at once.
@@ -195,8 +195,9 @@ class Dataset(_Iterable):
                              f"Specification has {_pair(spec.dtype, spec.shape)}.  Tensor has {_pair(dtype, shape)}.")
 
     def _check_signature(self) -> None:
-        """Raises ValueError if the declared form contradicts the table's signature. Infos count among the tensors."""
-        signature, infos = self._client.specs(self._table), len(_INFO)
+        """Raises ValueError if the declared form contradicts the table's signature. Infos count among the tensors, but for the newest
+        of them, times_sampled."""
+        signature, infos = self._client.specs(self._table), len(_INFO) - 1
         if signature is None or self._form is None or not self._form.checked:
             return
         if len(signature) != len(self._form.specs):

@@ -5,6 +5,7 @@ from ._inner import AutoTunedChunkerOptions, ColumnError, ConstantChunkerOptions
 from ._inner import InnerWriter as TrajectoryWriter
 from ._inner import Reference as WeakCellRef
 from .checkpointers import CheckpointerInterface
+from .checkpointers import CheckpointerInterface as Checkpointer
 from .item_selectors import Fifo as FifoSelector
 from .item_selectors import Heap as HeapSelector
 from .item_selectors import Lifo as LifoSelector
@@ -14,7 +15,7 @@ from .item_selectors import Uniform as UniformSelector
 from .rate_limiters import RateLimiter
 from .replay_sample import SampleInfo
 
-__all__ = ["AutoTunedChunkerOptions", "CheckpointerInterface", "ColumnError", "ConstantChunkerOptions", "FifoSelector",
+__all__ = ["AutoTunedChunkerOptions", "Checkpointer", "CheckpointerInterface", "ColumnError", "ConstantChunkerOptions", "FifoSelector",
            "HeapSelector", "ItemSelector", "LifoSelector", "PrioritizedSelector", "RateLimiter", "Sampler",
            "TrajectoryWriter", "UniformSelector", "WeakCellRef"]
 

@@ -13,6 +13,11 @@ class SampleInfo(NamedTuple):
     priority: Any
     times_sampled: Any = 1
 
+    @classmethod
+    def zeros(cls) -> "SampleInfo":
+        """An info for data that nobody sampled."""
+        return cls(0, 0.0, 0, 0.0, 0)
+
 
 class ReplaySample(NamedTuple):
     """A timestep or a whole item: ``data`` is a list of arrays, or the structure of the table's signature."""

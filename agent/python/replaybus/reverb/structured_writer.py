@@ -64,7 +64,7 @@ class ReferenceColumn:
 Pattern = Any  # a structure of PatternNode
 
 
-class _State(NamedTuple):
+class State(NamedTuple):
     """What conditions look at."""
 
     step_index: int
@@ -76,7 +76,7 @@ class _State(NamedTuple):
 class _Test:
     """A condition that is complete."""
 
-    def __init__(self, holds: Callable[[_State], bool], at_end: bool = False) -> None:
+    def __init__(self, holds: Callable[[State], bool], at_end: bool = False) -> None:
         self.holds, self.at_end = holds, at_end
 
 
@@ -85,7 +85,7 @@ class _Value:
 
     __hash__ = None  # type: ignore[assignment]
 
-    def __init__(self, read: Callable[[_State], Any]) -> None:
+    def __init__(self, read: Callable[[State], Any]) -> None:
         self._read = read
 
     def _compare(self, compare: Callable[[Any, Any], bool], number: Any) -> _Test:
@@ -281,7 +281,7 @@ class StructuredWriter:
     def _apply(self, at_end: bool) -> None:
         steps = self._writer.episode_steps
         for i, config in enumerate(self._configs):
-            state = _State(steps - 1, self._since[i], at_end, self._newest)
+            state = State(steps - 1, self._since[i], at_end, self._newest)
             if config.at_end == at_end and steps >= config.rows and all(test.holds(state) for test in config.conditions):
                 self._make(i, config)
 

@@ -15,9 +15,10 @@ Only this module imports torch: ``import replaybus`` does not.
 from .batch import Batch
 from .buffer import ReplayBuffer, ReplayBufferSamples
 from .device import prefetch
-from .policy import ALGORITHMS, Publisher, load, policy, tensors_of
+from .policy import ALGORITHMS, Publisher, States, load, load_states, policy, tensors_of
 from .sampler import Dataset, Sampler
+from .share import Share
 from .updater import Updater
 
-__all__ = ["ALGORITHMS", "Batch", "Dataset", "Publisher", "ReplayBuffer", "ReplayBufferSamples", "Sampler", "Updater", "load", "policy", "prefetch",
-           "tensors_of"]
+__all__ = ["ALGORITHMS", "Batch", "Dataset", "Publisher", "ReplayBuffer", "ReplayBufferSamples", "Sampler", "Share", "States", "Updater", "load", "load_states",
+           "policy", "prefetch", "tensors_of"]

@@ -8,7 +8,7 @@ import torch
 
 from .. import _core, nest
 from ..sampler import Batch as ArrayBatch
-from ..sampler import Lazy
+from ..sampler import Lazy, squeezed
 
 Device = Union[torch.device, str, int]
 _TYPES = {name: getattr(torch, name) for name in ("bool", "int8", "int16", "int32", "int64", "uint8", "float16", "float32", "float64",
@@ -60,11 +60,16 @@ class Batch:
     def __init__(self, batch: ArrayBatch) -> None:
         self._batch = batch
         self._node, self._n, self._fields, self._offsets = batch.structure(), len(batch), batch.places(), batch.offsets()
+        if batch._squeeze:
+            self._fields = tuple((*field[:3], squeezed(name, field[3]), field[4]) for name, field in zip(batch.names(), self._fields))
         self._host = batch.block()
         self.block = torch.from_numpy(self._host)
 
     def __len__(self) -> int:
         return self._n
+
+    def __getitem__(self, key: Any) -> Any:
+        return self.data[key]
 
     @Lazy
     def data(self) -> Any:

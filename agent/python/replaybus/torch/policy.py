@@ -7,6 +7,8 @@ are the attributes ``value`` and ``advantage``.
 """
 from __future__ import annotations
 
+import io
+import json
 from typing import Any, Iterator, Mapping
 
 import numpy as np
@@ -108,17 +110,63 @@ def policy(algorithm: str, **modules: nn.Module) -> dict[str, np.ndarray]:
     return {name: array for prefix in wanted for name, array in tensors_of(modules[prefix], prefix).items()}
 
 
-class Publisher(Flushing):
-    """Publishes networks for C actors and evaluators without waiting: ``Publisher(client, "dqn", q=network).put(step)``."""
+def _pack(state: Any) -> np.ndarray:
+    """A state dict as bytes: an npz file of its tensors and, as JSON, of everything around them. Unlike pickle, reading it runs no code."""
+    arrays = []
 
-    def __init__(self, client: Client, algorithm: str, **modules: nn.Module) -> None:
-        policy(algorithm, **modules)  # reports mistakes at once
-        self._algorithm, self._modules = algorithm, modules
+    def plain(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            arrays.append(value.detach().cpu().numpy())
+            return {"tensor": len(arrays) - 1}
+        if isinstance(value, Mapping):
+            return {"dict": [[key, plain(item)] for key, item in value.items()]}
+        if isinstance(value, (list, tuple)):
+            return {type(value).__name__: [plain(item) for item in value]}
+        return value
+
+    text, block = json.dumps(plain(state)), io.BytesIO()
+    np.savez(block, *arrays, form=np.frombuffer(text.encode(), "uint8"))
+    return np.frombuffer(block.getvalue(), "uint8")
+
+
+def _unpack(block: np.ndarray) -> Any:
+    arrays = np.load(io.BytesIO(block.tobytes()), allow_pickle=False)
+
+    def whole(value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        (kind, inner), = value.items()
+        if kind == "tensor":
+            return torch.from_numpy(arrays[f"arr_{inner}"])
+        if kind == "dict":
+            return {key: whole(item) for key, item in inner}
+        return {"list": list, "tuple": tuple}[kind](whole(item) for item in inner)
+
+    return whole(json.loads(arrays["form"].tobytes()))
+
+
+class _Networks(Flushing):
+    """Publishes networks without waiting, and saves them with what else belongs to a learner's state."""
+
+    def __init__(self, client: Client, modules: dict[str, nn.Module]) -> None:
+        self._modules, self._kept = modules, {}
         self._slot = client.params.publisher(weights.SLOT)
+
+    def keep(self, **objects: Any) -> Any:
+        """Saves and loads these, too: optimisers, target networks, whatever has ``state_dict`` and ``load_state_dict``. Actors do not get
+        them. Returns the publisher."""
+        self._kept.update(objects)
+        return self
+
+    def _arrays(self) -> dict[str, np.ndarray]:
+        raise NotImplementedError
+
+    def _fill(self, tensors: Mapping[str, np.ndarray]) -> None:
+        raise NotImplementedError
 
     def tensors(self, step: int) -> dict[str, np.ndarray]:
         """The networks as they are now, and the learner's step."""
-        return {**policy(self._algorithm, **self._modules), weights.STEPS: np.array([step], "uint64")}
+        return {**self._arrays(), weights.STEPS: np.array([step], "uint64")}
 
     def put(self, step: int) -> None:
         """Publishes the networks as they are now. Of several versions that wait, only the newest is sent."""
@@ -128,17 +176,72 @@ class Publisher(Flushing):
         """Waits until the newest version is stored; returns its number."""
         return self._slot.flush(timeout)
 
+    def keeps(self, thing: Any) -> bool:
+        """Whether the state of this object is saved."""
+        return any(thing is one for one in self._kept.values())
+
+    def state(self, step: int) -> dict[str, np.ndarray]:
+        """The networks and what is kept: what a learner continues from."""
+        kept = {f"kept/{name}": _pack(thing.state_dict()) for name, thing in self._kept.items()}
+        return {**self.tensors(step), **kept}
+
     def save(self, path: Any, step: int) -> None:
-        """Writes the networks to a file, for ``replay-actor --weights`` and ``actors.weights``."""
-        weights.save(path, self.tensors(step))
+        """Writes the networks and what is kept to a file."""
+        weights.save(path, self.state(step))
 
     def load(self, path: Any) -> int:
-        """Fills the networks from such a file, and returns the learner's step."""
-        tensors = weights.load(path)
-        for prefix, module in self._modules.items():
-            load(module, tensors, prefix)
+        """Fills the networks and what is kept from such a file, and returns the learner's step. What the file does not have stays as it
+        is: it may be ``best.weights``, or of a C learner."""
+        return self.restore(weights.load(path))
+
+    def restore(self, tensors: Mapping[str, np.ndarray]) -> int:
+        """The reverse of ``state``: returns the learner's step."""
+        self._fill(tensors)
+        for name, thing in self._kept.items():
+            if f"kept/{name}" in tensors:
+                thing.load_state_dict(_unpack(tensors[f"kept/{name}"]))
         return int(tensors[weights.STEPS][0])
 
     def close(self, timeout: Any = None) -> None:
         """Waits until the newest version is stored, at most for ``timeout`` seconds."""
         self._slot.close(timeout)
+
+
+class Publisher(_Networks):
+    """Publishes networks for C actors and evaluators without waiting: ``Publisher(client, "dqn", q=network).put(step)``. Its files
+    are for ``replay-actor --weights`` and ``actors.weights``, too."""
+
+    def __init__(self, client: Client, algorithm: str, **modules: nn.Module) -> None:
+        policy(algorithm, **modules)  # reports mistakes at once
+        self._algorithm = algorithm
+        super().__init__(client, modules)
+
+    def _arrays(self) -> dict[str, np.ndarray]:
+        return policy(self._algorithm, **self._modules)
+
+    def _fill(self, tensors: Mapping[str, np.ndarray]) -> None:
+        for prefix, module in self._modules.items():
+            load(module, tensors, prefix)
+
+
+class States(_Networks):
+    """Publishes networks of any form, as state dicts, for actors and evaluators of one's own: ``States(client, policy=network)``.
+    There, ``load_states(tensors, policy=network)`` fills the same network."""
+
+    def __init__(self, client: Client, **modules: nn.Module) -> None:
+        super().__init__(client, modules)
+
+    def _arrays(self) -> dict[str, np.ndarray]:
+        return {f"{prefix}/{name}": value.detach().cpu().contiguous().numpy()
+                for prefix, module in self._modules.items() for name, value in module.state_dict().items()}
+
+    def _fill(self, tensors: Mapping[str, np.ndarray]) -> None:
+        load_states(tensors, **self._modules)
+
+
+def load_states(tensors: Mapping[str, np.ndarray], **modules: nn.Module) -> None:
+    """Fills networks from tensors that ``States`` published or saved."""
+    for prefix, module in modules.items():
+        with torch.no_grad():
+            for name, value in module.state_dict().items():
+                value.copy_(_find(tensors, f"{prefix}/{name}", value))

@@ -28,13 +28,13 @@ class Sampler(Closing):
 
     def __init__(self, client: Union[Client, Sequence[Source]], table: Optional[str] = None, batch_size: int = 256, *, device: Optional[Device] = None,
                  prefetch: int = 2, in_flight: int = 4, beta: float = 0.0, distinct: bool = False, timeout: Optional[float] = None,
-                 max_samples: int = 0, flexible: bool = False, whole: bool = False) -> None:
+                 max_samples: int = 0, flexible: bool = False, whole: bool = False, squeeze: bool = False) -> None:
         if isinstance(client, Client) != isinstance(table, str):
             raise TypeError("a sampler takes a client and a table, or a list of sources: [(client, table, share), ...]")
         sources = [(client, table)] if isinstance(client, Client) else client
         on = None if device is None or torch.device(device).type == "cpu" else feeding(device)
         arrays = ArraySampler(sources, batch_size, in_flight=in_flight, beta=beta, distinct=distinct, timeout=timeout,
-                              max_samples=max_samples, flexible=flexible, whole=whole, memory=on and on.memory)
+                              max_samples=max_samples, flexible=flexible, whole=whole, memory=on and on.memory, squeeze=squeeze)
         self._arrays = arrays
         self._feed = on and Feed(lambda wait: Batch(arrays.next(wait)), on, prefetch)
 

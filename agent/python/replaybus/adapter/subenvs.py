@@ -1,18 +1,20 @@
 """Environments in Python, as the actor program steps them.
 
-The program owns memory for actions and observations; a seat is one environment of it. A seat's step returns (reward, terminal,
+The program owns memory for actions and observations; a subenv is one environment of it. A subenv's step returns (reward, terminal,
 truncated) and writes the observation into the memory.
 """
 from __future__ import annotations
 
 import inspect
+import math
+import re
 import traceback
 from dataclasses import dataclass
-from typing import Any, Callable
+from typing import Any, Callable, Mapping
 
 import numpy as np
 
-from .spaces import Action, Mismatch, Observation, Refused, action_of, observation_of
+from .spaces import LAST_OBSERVATION, Action, Mismatch, Observation, Refused, action_of, observation_of
 
 SEED_MASK = 0x7FFFFFFF
 
@@ -79,17 +81,76 @@ def _unpack_old(result: Any) -> tuple:
     return observation, reward, bool(done) and not truncated, truncated, info
 
 
-class Seat:
+class Infos:
+    """The numbers in the infos of environments, such as Gymnasium's ``info["episode"]``: their means between two reports."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, list] = {}  # name: sum, count
+
+    def add(self, infos: Mapping[str, Any], before: str = "info/") -> None:
+        """Takes an info, or that of a vector environment: arrays, with masks under the names with an underscore in front. What is no
+        such thing is left out: an environment may put anything there."""
+        for name, value in ((str(key), value) for key, value in infos.items()):
+            mask = infos.get(f"_{name}")
+            if type(value) is dict:
+                self.add({**({f"_{key}": mask for key in value} if mask is not None else {}), **value},
+                         before if name == "final_info" else f"{before}{name}/")
+            elif isinstance(value, (bool, int, float, np.number, np.ndarray)) and name[:1] != "_" and name not in LAST_OBSERVATION:
+                values = np.asarray(value)
+                masked = values.ndim == 1 and isinstance(mask, np.ndarray) and mask.shape == values.shape
+                values = values[mask.astype(bool)] if masked else values
+                if values.size and values.dtype.kind in "biuf" and (values.ndim == 0 or masked):
+                    sums = self._sums.setdefault(_NAME.sub("_", before + name)[:55], [0.0, 0])
+                    sums[0] += float(values.sum())
+                    sums[1] += values.size
+
+    def take(self, most: int) -> list[tuple[str, float]]:
+        """The means since the last call, of so many names at most."""
+        means = [(name, total / count) for name, (total, count) in self._sums.items()][:most]
+        self._sums.clear()
+        return [(name, mean) for name, mean in means if math.isfinite(mean)]
+
+
+_NAME = re.compile(r"[^A-Za-z0-9_./-]")
+
+
+class Frames:
+    """What an environment renders (render_mode "rgb_array"), small enough to be recorded."""
+
+    def __init__(self, env: Any) -> None:
+        self._env = env if getattr(env, "render_mode", None) == "rgb_array" else None
+        fps = (getattr(env, "metadata", None) or {}).get("render_fps")
+        self._step_s = 1.0 / fps if fps else 1.0 / 30
+
+    def take(self, side: int, index: int | None = None) -> tuple[bytes, int, int, float] | None:
+        """RGB, width, height, and seconds of a step; None: there is no frame. index: of the environment in a vector."""
+        if self._env is None:
+            return None
+        try:
+            frames = self._env.render()
+            frame = np.asarray(frames if index is None else frames[index])
+            by = -(-max(frame.shape[:2]) // side)  # each pixel is the mean of a square
+            height, width = frame.shape[0] // by, frame.shape[1] // by
+            small = frame[:height * by, :width * by, :3].reshape(height, by, width, by, 3).mean((1, 3))
+            return small.astype(np.uint8).tobytes(), width, height, self._step_s
+        except Exception:  # noqa: BLE001 - a picture is not worth the run
+            traceback.print_exc()
+            self._env = None
+            return None
+
+
+class Subenv:
     """One environment."""
 
-    def __init__(self, env: Any, spec: Spec) -> None:
-        self._env, self._step, self._reset = env, env.step, env.reset
+    def __init__(self, env: Any, spec: Spec, infos: Infos) -> None:
+        self._env, self._step, self._reset, self._infos = env, env.step, env.reset, infos
         self._write, self._decode = spec.observation.write, spec.action.decode
         self._discrete = spec.action.actions > 0
         self._seed: int | None = None
+        self.render = Frames(env).take
 
     def bind(self, observation: np.ndarray, action: np.ndarray) -> None:
-        """The memory of this seat."""
+        """The memory of this subenv."""
         self._out, self._row = observation, action
 
     def seed(self, seed: int) -> None:
@@ -113,9 +174,11 @@ class Seat:
         """Takes a step; the floats of a continuous action are in the memory."""
         result = self._step(self._decode(action if self._discrete else self._row))
         try:
-            observation, reward, terminal, truncated, _ = result
+            observation, reward, terminal, truncated, info = result
         except (TypeError, ValueError):
-            observation, reward, terminal, truncated, _ = _unpack_old(result)
+            observation, reward, terminal, truncated, info = _unpack_old(result)
+        if info:
+            self._infos.add(info)
         self._write(observation, self._out)
         return reward, terminal, truncated
 
@@ -130,15 +193,20 @@ class Environments:
         self.name = name
         self._envs = [first, *(make() for _ in range(n - 1))]
         self.spec = Spec(observation_of(first.observation_space), action_of(first.action_space), time_limit(first))
-        self.seats = [Seat(env, self.spec) for env in self._envs]
+        self.infos = Infos()
+        self.subenvs = [Subenv(env, self.spec, self.infos) for env in self._envs]
+
+    def metrics(self, most: int) -> list[tuple[str, float]]:
+        """Numbers of the infos since the last call, for the report."""
+        return self.infos.take(most)
 
     def bind(self, observations: Any, actions: Any) -> None:
-        """The memory of all seats: buffers with one row for each."""
+        """The memory of all subenvs: buffers with one row for each."""
         dtype, shape = self.spec.observation.dtype, self.spec.observation.shape
-        rows = np.frombuffer(observations, dtype).reshape(len(self.seats), *shape)
-        moves = np.frombuffer(actions, np.int32 if self.spec.action.actions else np.float32).reshape(len(self.seats), -1)
-        for i, seat in enumerate(self.seats):
-            seat.bind(rows[i], moves[i])
+        rows = np.frombuffer(observations, dtype).reshape(len(self.subenvs), *shape)
+        moves = np.frombuffer(actions, np.int32 if self.spec.action.actions else np.float32).reshape(len(self.subenvs), -1)
+        for i, subenv in enumerate(self.subenvs):
+            subenv.bind(rows[i], moves[i])
 
     def explain(self, error: BaseException, method: str, step: int, episode: int) -> str:
         """One sentence about a failure. Prints the traceback of an error in the environment's own code."""

@@ -1,28 +1,25 @@
 /* Frames in memory against the plain model of a queue of messages. */
-#include <stdint.h>
-#include <string.h>
 
-#include "proto/base/rng.h"
-#include "proto/wire/duct.h"
-#include "tests/support/test.h"
+#include "proto/wire/channel.h"
+#include "tests/support/naive.h"
 
 /* Frames hold their number, and so many bytes more that they are on the heap now and then. */
-static void send_frame(struct way way, uint64_t number, size_t more_bytes, bool more)
+static void send_frame(struct port port, uint64_t number, size_t more_bytes, bool more)
 {
     zmq_msg_t frame;
     assert_int_equal(zmq_msg_init_size(&frame, sizeof number + more_bytes), 0);
     memset(zmq_msg_data(&frame), 0, zmq_msg_size(&frame));
     memcpy(zmq_msg_data(&frame), &number, sizeof number);
-    assert_true(way_send(way, &frame, more));
+    assert_true(port_send(port, &frame, more));
     assert_int_equal(zmq_msg_size(&frame), 0); /* taken */
     zmq_msg_close(&frame);
 }
 
-static bool receive_frame(struct way way, uint64_t *number, size_t *more_bytes, bool *more)
+static bool receive_frame(struct port port, uint64_t *number, size_t *more_bytes, bool *more)
 {
     zmq_msg_t frame;
     zmq_msg_init(&frame);
-    bool any = way_receive(way, &frame, more);
+    bool any = port_receive(port, &frame, more);
     if (any) {
         memcpy(number, zmq_msg_data(&frame), sizeof *number);
         *more_bytes = zmq_msg_size(&frame) - sizeof *number;
@@ -33,17 +30,16 @@ static bool receive_frame(struct way way, uint64_t *number, size_t *more_bytes, 
 
 TEST(model)
 {
-    struct duct duct = {0};
-    struct way way = {.duct = &duct};
-    struct rng rng;
-    rng_seed(&rng, 1);
+    struct channel channel = {0};
+    struct port port = {.channel = &channel};
+    struct rng rng = rng_of(1);
     uint64_t sent = 0, whole = 0, received = 0;
     for (uint32_t i = 0; i < 20000; i++) {
         /* It fills up and runs empty by turns. */
         bool send = rng_below(&rng, 100) < (i / 1000 % 2 ? 35u : 65u);
         if (send) {
             bool more = rng_below(&rng, 3) == 0;
-            send_frame(way, sent, sent % 50, more);
+            send_frame(port, sent, sent % 50, more);
             sent++;
             whole = more ? whole : sent;
             continue;
@@ -51,7 +47,7 @@ TEST(model)
         uint64_t number = 0;
         size_t more_bytes = 0;
         bool more = false;
-        assert_int_equal(receive_frame(way, &number, &more_bytes, &more), received < whole);
+        assert_int_equal(receive_frame(port, &number, &more_bytes, &more), received < whole);
         if (received == whole)
             continue;
         assert_int_equal(number, received);
@@ -60,27 +56,27 @@ TEST(model)
         assert_true(more ? received < whole : true);
     }
     assert_true(sent > 5000 && received > 5000);
-    duct_fini(&duct); /* with what is left in it */
-    assert_false(way_receive(way, &(zmq_msg_t){0}, &(bool){false}));
+    channel_fini(&channel); /* with what is left in it */
+    assert_false(port_receive(port, &(zmq_msg_t){0}, &(bool){false}));
 }
 
 /* Half a message cannot be seen. */
 TEST(whole_messages)
 {
-    struct duct duct = {0};
-    struct way way = {.duct = &duct};
+    struct channel channel = {0};
+    struct port port = {.channel = &channel};
     uint64_t number = 0;
     size_t more_bytes = 0;
     bool more = false;
     for (uint32_t i = 0; i < 200; i++)
-        send_frame(way, i, 0, true);
-    assert_false(receive_frame(way, &number, &more_bytes, &more));
-    assert_true(way_send_bytes(way, &(uint64_t){200}, sizeof number, false));
+        send_frame(port, i, 0, true);
+    assert_false(receive_frame(port, &number, &more_bytes, &more));
+    assert_true(port_send_bytes(port, &(uint64_t){200}, sizeof number, false));
     for (uint32_t i = 0; i <= 200; i++) {
-        assert_true(receive_frame(way, &number, &more_bytes, &more));
+        assert_true(receive_frame(port, &number, &more_bytes, &more));
         assert_int_equal(number, i);
         assert_int_equal(more, i < 200);
     }
-    assert_false(receive_frame(way, &number, &more_bytes, &more));
-    duct_fini(&duct);
+    assert_false(receive_frame(port, &number, &more_bytes, &more));
+    channel_fini(&channel);
 }

@@ -1,0 +1,173 @@
+"""What the agents share: how a file starts, networks, schedules, and evaluation. Each agent's own idea is in its own file."""
+import collections
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+import replaybus.run
+import replaybus.torch
+
+CONFIGS = Path(__file__).resolve().parents[3] / "configs" / "agents"
+
+
+def main(config, **roles):
+    """Runs the role that the first word names: actor, learner or evaluator. Without one, starts replay-launch with the run's file."""
+    torch.set_num_threads(1)
+    role = sys.argv[1] if len(sys.argv) > 1 else ""
+    if role in roles:
+        roles[role]()
+        return
+    built = CONFIGS.parents[1] / "build"
+    found = [path for path in (built / "release" / "replay-launch", built / "dev" / "replay-launch") if path.exists()]
+    program = os.environ.get("RP_LAUNCH") or shutil.which("replay-launch") or (found[0] if found else None)
+    if program is None:
+        sys.exit("replay-launch is not on PATH: build it with ./dev build --preset release, or set RP_LAUNCH")
+    path = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", "")])  # the run's python3 is this one
+    sys.exit(subprocess.run([str(program), str(CONFIGS / config), *sys.argv[1:]], env={**os.environ, "PATH": path}).returncode)
+
+
+def device():
+    """A GPU for a learner, if there is one."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def mlp(sizes, activation=nn.Tanh, last_gain=1.0):
+    """Linear layers with an activation between them and orthogonal weights. A small last_gain makes the first outputs nearly equal."""
+    layers = []
+    for i, (inputs, outputs) in enumerate(zip(sizes, sizes[1:])):
+        last = i == len(sizes) - 2
+        layer = nn.Linear(inputs, outputs)
+        nn.init.orthogonal_(layer.weight, last_gain if last else 2**0.5)
+        nn.init.zeros_(layer.bias)
+        layers += [layer] if last else [layer, activation()]
+    return nn.Sequential(*layers)
+
+
+def activation(config):
+    return {"relu": nn.ReLU, "tanh": nn.Tanh}[config["agent.activation"]]
+
+
+class Actions:
+    """What a network gives, and what the environment takes: the number of a discrete action, or numbers between -1 and 1."""
+
+    def __init__(self, env):
+        space = env.single_action_space
+        self.discrete = hasattr(space, "n")
+        self.size = int(space.n) if self.discrete else int(np.prod(space.shape))
+        if not self.discrete:
+            self._middle, self._half = (space.high + space.low) / 2, (space.high - space.low) / 2
+
+    def to_env(self, actions):
+        return actions if self.discrete else (self._middle + self._half * np.clip(actions, -1, 1)).astype("float32")
+
+
+def flat(observations):
+    """Observations as rows of float32."""
+    return torch.from_numpy(np.asarray(observations, "float32").reshape(len(observations), -1))
+
+
+def last_observations(following, info):
+    """The observations after a step, with the last ones of episodes that the step has ended, where a reset has replaced them."""
+    if "final_obs" not in info:
+        return following
+    mask = info["_final_obs"]
+    return np.where(mask.reshape(-1, *[1] * (following.ndim - 1)), np.asarray(info["final_obs"]), following)
+
+
+class Transitions:
+    """Makes transitions over n steps of a vector of environments, fewer at the end of an episode, with the fields of C's transition adder
+    (docs/GUIDE.md). They go through one writer; ``item`` says into which table."""
+
+    def __init__(self, writer, item, n, discount):
+        self._writer, self._item, self._n, self._discount = writer, item, n, discount
+        self._steps, self._held = collections.deque(maxlen=n), 0  # observations, actions and rewards; how many of them, by environment
+
+    def add(self, observations, actions, rewards, following, terminated, ended):
+        """Takes a step of each environment; following: the observations after it, also where it ended an episode."""
+        self._steps.append((observations, actions, rewards))
+        self._held = np.minimum(self._held + np.ones(len(ended), int), self._n)
+        rows = [self._rows(k, np.flatnonzero(self._held >= k if k == self._n else ended & (self._held >= k)), following, terminated)
+                for k in range(len(self._steps), 0, -1)]
+        self._held[ended] = 0
+        rows = {name: np.concatenate([part[name] for part in rows]) for name in rows[0]}
+        if len(rows["reward"]):
+            self._writer.append_block(rows, self._item)
+
+    def _rows(self, k, which, following, terminated):
+        """The transitions over the last k steps of these environments."""
+        recent = list(self._steps)[-k:]
+        reward = sum(self._discount**i * step[2][which] for i, step in enumerate(recent))
+        return dict(observation=recent[0][0][which], action=recent[0][1][which], reward=reward.astype("float32"),
+                    discount=(self._discount**(k - 1) * ~terminated[which]).astype("float32"), next_observation=following[which])
+
+
+class Noise:
+    """Standard normal noise for exploration, of which each value keeps the share `memory` of the one before: where steps are short, the
+    independent pushes of white noise cancel each other."""
+
+    def __init__(self, shape, memory):
+        self._value, self._memory = torch.zeros(shape), memory
+
+    def __call__(self):
+        self._value = self._memory * self._value + (1 - self._memory**2)**0.5 * torch.randn_like(self._value)
+        return self._value
+
+
+class Atoms:
+    """The values that a categorical critic has probabilities for."""
+
+    def __init__(self, low, high, count, on=None):
+        self.low, self.high, self.values = low, high, torch.linspace(low, high, count, device=on)
+        self._gap = (high - low) / (count - 1)
+
+    def mean(self, logits):
+        return logits.softmax(-1) @ self.values
+
+    def project(self, reward, discount, share):
+        """The distribution of reward + discount * value: each atom's share goes to the two atoms next to its new value."""
+        place = ((reward[:, None] + discount[:, None] * self.values).clamp(self.low, self.high) - self.low) / self._gap
+        below = place.floor().clamp(max=len(self.values) - 2)
+        above, out = share * (place - below), torch.zeros_like(share)
+        out.scatter_add_(1, below.long(), share - above)
+        return out.scatter_add_(1, below.long() + 1, above)
+
+
+def follow(targets, modules, share):
+    """Moves target networks by a share towards the networks; 1: copies them."""
+    with torch.no_grad():
+        for target, module in zip(targets, modules):
+            torch._foreach_mul_(list(target.parameters()), 1 - share)
+            torch._foreach_add_(list(target.parameters()), list(module.parameters()), alpha=share)
+
+
+def linear(first, last, share):
+    """From first to last as share goes from 0 to 1."""
+    return first + (last - first) * min(max(share, 0.0), 1.0)
+
+
+def returns_of(env, act):
+    """The return of one episode in each of the environments. act(observations) gives actions for the environment."""
+    observations, _ = env.reset()
+    returns, running = np.zeros(env.num_envs), np.ones(env.num_envs, bool)
+    while running.any():
+        observations, rewards, terminated, truncated, _ = env.step(act(observations))
+        returns += rewards * running
+        running &= ~(terminated | truncated)
+    return returns
+
+
+def evaluate(make):
+    """An evaluator: make(env, config) gives a dict of networks, and act(observations), which is greedy."""
+    with replaybus.run.Evaluator() as run, run.environments(run.episodes) as env:
+        torch.manual_seed(run.seeds(1)[0] % 2**63)
+        modules, act = make(env, run.config)
+        for tensors in run.parameters():
+            replaybus.torch.load_states(tensors, **modules)
+            with torch.no_grad():
+                run.result(returns_of(env, act))

@@ -1,0 +1,72 @@
+"""What the offline agents share: batches of recorded steps, a policy of continuous actions, and two critics."""
+import numpy as np
+import torch
+from torch import nn
+
+import replaybus.torch
+from common import Actions, activation, device, evaluate, flat, mlp
+from replaybus import data
+
+# A file to read into the table (empty: the broker loads a checkpoint), the bound of its actions, and a factor for rewards.
+OPTIONS = dict(data="", bound=1.0, rewards=1.0)
+LOADED = "data_loaded"  # the counter that says that the file is in the table
+
+
+class Policy(nn.Module):
+    """Gives actions between -1 and 1; with two heads, draws them from a distribution."""
+
+    def __init__(self, env, config, heads=1):
+        super().__init__()
+        self.actions = Actions(env)
+        if self.actions.discrete:
+            raise ValueError(f"{config['environment.name']} has discrete actions: this agent takes continuous ones")
+        self.inputs, self.hidden = int(np.prod(env.single_observation_space.shape)), config["agent.hidden"] or [64, 64]
+        self.net = mlp([self.inputs, *self.hidden, heads * self.actions.size], activation(config), 0.1)
+
+    def forward(self, observations):
+        return self.net(observations)[:, :self.actions.size].tanh()
+
+
+class Critics(nn.Module):
+    """Two networks Q(s, a), computed together: their layers are one stack of matrices."""
+
+    def __init__(self, policy, config):
+        super().__init__()
+        sizes = [policy.inputs + policy.actions.size, *policy.hidden, 1]
+        pair = [[layer for layer in mlp(sizes) if isinstance(layer, nn.Linear)] for _ in range(2)]
+        self.weights = nn.ParameterList(torch.stack([layer.weight.t() for layer in layers]).detach() for layers in zip(*pair))
+        self.biases = nn.ParameterList(torch.stack([layer.bias[None] for layer in layers]).detach() for layers in zip(*pair))
+        self.activation = activation(config)()
+
+    def forward(self, observations, actions):
+        x = torch.cat([observations, actions], -1).expand(2, -1, -1)
+        for i, (weight, bias) in enumerate(zip(self.weights, self.biases)):
+            x = torch.baddbmm(bias, x if i == 0 else self.activation(x), weight)
+        return x[:, :, 0]
+
+
+def batches(run, settings):
+    """Observations, actions, rewards, discounts and next observations, from a table that a file fills first, if one is given."""
+    config, counter = run.config, run.client.counter(LOADED)
+    if settings.data and run.index == 0 and counter.value == 0:
+        print(f"{settings.data}: {data.load(run.client, settings.data, run.table).items} items in table '{run.table}'", flush=True)
+        counter.add(1)
+    discount = config["agent.discount"] or 0.99
+    for batch in run.batches(replaybus.torch.Sampler(run.client, run.table, config["agent.batch"] or 256, device=device())):
+        items = batch.data
+        yield (items["observation"].flatten(1), items["action"].flatten(1) / settings.bound, settings.rewards * items["reward"].flatten(),
+               discount * items["discount"].flatten(), items["next_observation"].flatten(1))
+
+
+def descend(adam, loss):
+    adam.zero_grad()
+    loss.backward()
+    adam.step()
+
+
+def evaluator(heads=1):
+    def make(env, config):
+        policy = Policy(env, config, heads)
+        return dict(policy=policy), lambda observations: policy.actions.to_env(policy(flat(observations)).numpy())
+
+    evaluate(make)

@@ -1,0 +1,72 @@
+"""replaybus.statistics: what several processes have seen is one mean and one variance."""
+import os
+
+import numpy as np
+import pytest
+
+from replaybus import statistics
+from replaybus.statistics import Statistics, normalize
+
+
+@pytest.fixture(autouse=True)
+def fresh_process(monkeypatch):
+    monkeypatch.setattr(statistics, "_numbers", statistics.collections.defaultdict(statistics.itertools.count))
+    monkeypatch.delenv(statistics.ACTOR, raising=False)
+
+
+def test_writers_and_readers_agree_with_numpy(client):
+    rng, seen = np.random.default_rng(1), []
+    writers = [Statistics((3,), "agree", client=client, index=i, every=7) for i in (0, 1, 1)]  # two environments of one actor
+    reader = Statistics((3,), "agree", client=client, index=None)
+    assert reader.count == 0 and (reader.scale(np.ones(3)) == 1).all()
+    for _ in range(20):
+        for writer in writers:
+            seen.append(rng.normal(5, 3, (int(rng.integers(0, 4)), 3)))
+            writer.update(seen[-1])
+    for statistic in (*writers, *writers, reader):
+        statistic.sync()
+    values = np.concatenate(seen)
+    for statistic in (*writers, reader):
+        assert statistic.count == len(values)
+        np.testing.assert_allclose(statistic.mean, values.mean(0))
+        np.testing.assert_allclose(statistic.variance, values.var(0))
+    reader.update(values + 100)
+    assert reader.count == len(values)  # it reads only
+
+
+def test_a_restarted_actor_goes_on(client, monkeypatch):
+    first = Statistics((), "again", client=client, index=4)
+    first.update([1.0, 2.0, 3.0])
+    first.sync()
+    monkeypatch.setattr(statistics, "_numbers", statistics.collections.defaultdict(statistics.itertools.count))
+    second = Statistics((), "again", client=client, index=4)
+    assert second.count == 3
+    second.update([4.0])
+    second.sync()
+    assert Statistics((), "again", client=client, index=None).mean == 2.5
+
+
+class Env:
+    observation_space = type("Box", (), {"shape": (2,)})()
+    action_space = "the same"
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(2), {"seed": seed}
+
+    def step(self, action):
+        return np.full(2, action), 1.0, False, True, {}
+
+
+def test_environments_of_actors_and_the_evaluator(client, server, monkeypatch):
+    from replaybus.actor.__main__ import _announce
+    _announce(["--endpoint", server.endpoint, "--index", "2", "-c", "run.yaml"])
+    assert os.environ[statistics.ACTOR] == f"{server.endpoint} 2"
+    env = normalize(Env(), "env", every=1)
+    assert env.reset(seed=3)[1] == {"seed": 3} and env.action_space == "the same" and env.observation_space.shape == (2,)
+    observation, reward, *_ = env.step(4.0)
+    assert observation.tolist() == [1.0, 1.0] and observation.dtype == np.float32 and reward == 1.0  # mean 2, deviation 2
+    _announce(["-e", server.endpoint, "--evaluate"])
+    evaluator = normalize(Env(), "env")
+    assert evaluator.reset()[0].tolist() == [-1.0, -1.0] and evaluator.statistics.count == 2
+    os.environ.pop(statistics.ACTOR)
+    assert normalize(Env(), "env").statistics.count == 0  # outside of a run

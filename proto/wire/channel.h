@@ -1,0 +1,48 @@
+/* Messages between two sides of one process that share a thread: replaces a pair of sockets, without system calls and locks. A
+ * message has one or more frames; it can be received once its last frame was sent. */
+#ifndef PROTO_CHANNEL_H
+#define PROTO_CHANNEL_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <zmq.h>
+
+struct channel_frame {
+    zmq_msg_t data;
+    bool more; /* frames of the same message follow */
+};
+
+/* One direction. All zeros: empty. */
+struct channel {
+    struct channel_frame *ring;
+    uint32_t capacity; /* a power of two, or 0 */
+    uint32_t first;    /* position of the oldest frame */
+    uint32_t whole;    /* frames of complete messages */
+    uint32_t begun;    /* frames of the incomplete message after them */
+};
+
+/* Drops messages that were not received. */
+void channel_fini(struct channel *self);
+
+/* The channels between a client and a broker. The owner of both owns the channels, and destroys them last. */
+struct channels {
+    struct channel requests, replies; /* with an envelope, as a ROUTER has them */
+    struct channel data;              /* for ingest */
+};
+
+void channels_fini(struct channels *self);
+
+/* Where frames go to or come from: a channel, or a socket if channel is NULL. */
+struct port {
+    void *socket;
+    struct channel *channel;
+};
+
+/* Neither waits. port_send takes the frame if it returns true. It refuses the first frame of a message if the socket has no room
+ * or there is no memory, and a later frame only for lack of memory: then the whole message is dropped, and the caller sends no
+ * more of it. port_receive moves the frame into an initialised one. */
+bool port_send(struct port to, zmq_msg_t *frame, bool more);
+bool port_send_bytes(struct port to, const void *data, size_t size, bool more);
+bool port_receive(struct port from, zmq_msg_t *frame, bool *more);
+
+#endif

@@ -1,0 +1,186 @@
+"""One address for all runs: who serves it, what it shows, what its buttons do, and whom it refuses."""
+
+import json
+import socket
+import sys
+import urllib.error
+import urllib.request
+
+from browser import Browser, available
+from launches import CONFIG, ENDLESS, PATIENCE, Place, check, equal, eventually, sets
+from harness import contains, test
+
+if available():
+    print("skipped:", available())
+    sys.exit(77)
+
+
+class Home(Place):
+    """A place whose runs have one page, at an address that no other test uses."""
+
+    def __init__(self, config=CONFIG):
+        super().__init__(config)
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            self.address = "127.0.0.1:%d" % server.getsockname()[1]
+        self.environment["REPLAY_PAGE"] = self.address
+        self.root = "http://%s/" % self.address
+
+    def url(self, name="run"):
+        """The address of a run that goes on, with its token."""
+        return (self.base / name / "page").read_text()
+
+
+def ask(url, headers=None, body=None):
+    """Status and JSON of an answer; None: nobody answers."""
+    data = None if body is None else json.dumps(body).encode()
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, data, headers or {}), timeout=PATIENCE) as reply:
+            return reply.status, json.loads(reply.read())
+    except urllib.error.HTTPError as error:
+        return error.code, json.loads(error.read())
+    except OSError:
+        return None
+
+
+def press(browser, label, yes="Yes"):
+    """Presses a button of the controls; gives what it says beforehand, and the answer."""
+    one = "[...document.querySelectorAll('#controls button')].find((one) => one.textContent === arguments[0])"
+    browser.wait(label, "return !!%s" % one, label)
+    tip = browser.run("const one = %s, tip = one.title; one.click(); return tip" % one, label)  # at once: its numbers change
+    browser.wait("the question", "return document.querySelector('dialog').open")
+    contains(browser.text("dialog"), tip)
+    return tip, lambda: answer(browser, yes)
+
+
+def answer(browser, word):
+    """Answers the question; gives the text of the reply."""
+    browser.run("[...document.querySelectorAll('dialog button')].find((one) => one.textContent === arguments[0]).click()", word)
+    if word == "No":
+        return ""
+    browser.wait("the reply", "const box = document.querySelector('dialog'); return box.open && box.textContent.endsWith('Close')", seconds=PATIENCE)
+    text = browser.text("dialog p")
+    browser.run("document.querySelector('dialog button').click()")
+    return text
+
+
+@test
+def every_button():
+    """Each control of the page, at the address of all runs: it says what it will do, does it, and shows the answer or the refusal."""
+    with Home() as place, Browser() as browser:
+        run = place.running("--folder", "run", *sets(*ENDLESS, "learners.save_every=1h", "evaluator.every=1000000000"))
+        browser.open(place.url())
+        tip, _ = press(browser, "Stop the run")
+        contains(tip, "Ends the run in order")
+        answer(browser, "No")
+        tip, yes = press(browser, "Pause the run")
+        contains(tip, "2 actors and 1 learner wait")
+        contains(yes(), "paused: actors and learners wait")
+        browser.wait("the sentence", "return document.querySelector('#verdict').textContent.includes('is paused')")
+        tip, yes = press(browser, "Evaluate now")
+        contains(yes(), "over 2 episodes")
+        run.await_alive(lambda: run.status().get("n_values", 0) >= 1, "the evaluation")
+        tip, yes = press(browser, "Checkpoint now")
+        contains(yes(), "the learner saves its state")
+        run.await_alive((run.folder / "learner.weights").exists, "the learner's state")
+        _, yes = press(browser, "Let the run go on")
+        contains(yes(), "goes on")
+        tip, yes = press(browser, "Actors +")
+        contains(tip, "Actors 2 → 3: starts one more process on this host")
+        contains(yes(), "actors: 2 -> 3")
+        browser.wait("three actors", "return [...document.querySelectorAll('#controls button')].some((one) => one.title.startsWith('Actors 3 → 2'))")
+        _, yes = press(browser, "Actors −")
+        contains(yes(), "actors: 3 -> 2")
+        _, yes = press(browser, "Ratio")
+        browser.run("document.querySelector('[name=ratio]').value = '2'")
+        contains(yes(), "ratio: 4 -> 2")
+        _, yes = press(browser, "Ratio")
+        browser.run("document.querySelector('[name=ratio]').value = '100000'")
+        contains(yes(), "That did not work", "error_buffer")
+        _, yes = press(browser, "Stop the run")
+        contains(yes(), "The run ends")
+        run.ends(0, 3 * PATIENCE)
+        equal([one for one in browser.problems() if "(Bad Request)" not in one], [], "the console")  # the refusal
+
+
+@test
+def a_hostile_page():
+    """Without the token of the server, and from the pages of other sites, nothing can be pressed."""
+    with Home() as place:
+        run = place.running("--folder", "run", *sets(*ENDLESS))
+        base, token = place.url().split("?token=")
+        good, order = {"Authorization": "Bearer " + token}, {"order": "pause"}
+        equal(ask(base + "api/state")[0], 200, "looking")
+        for path in ("api/ask", "api/do"):
+            equal(ask(base + path, {}, order)[0], 401, path + " without a token")
+            equal(ask(base + path, {"Authorization": "Bearer " + "0" * 64}, order)[0], 401, path + " with another token")
+            for header in ({"Origin": "http://evil.example"}, {"Origin": "null"}, {"Sec-Fetch-Site": "cross-site"}):
+                equal(ask(base + path, {**good, **header}, order)[0], 403, path + " with " + str(header))
+        equal(ask(base + "api/state", {"Host": "evil.example"})[0], 403, "by another name")
+        equal(ask(base + "api/ask", good, {"order": "fly"})[0], 400, "an unknown order")
+        equal(ask(base + "api/ask", good, {"order": 7})[0], 400, "no order")
+        check(run.status().get("cause") != "paused", "somebody has paused the run")
+        modes = [(path.name, oct(path.stat().st_mode & 0o777)) for path in place.base.glob("cache/replay/page.token")]
+        equal(modes, [("page.token", "0o600")], "the token's file")
+
+
+@test
+def one_address_for_all():
+    """Two runs of different folders under one address; the one that serves ends, and the address goes on; then replay-launch open serves it."""
+    with Home() as place, Browser() as browser:
+        first = place.running("--folder", "one/run", *sets(*ENDLESS))
+        second = place.running("--folder", "two/run", *sets(*ENDLESS))
+        base, other = place.url("one/run"), place.url("two/run")
+        equal([base.split("?")[0], other.split("?")[0]], [place.root + "1/run/", place.root + "2/run/"], "addresses")
+        check(other.split("token=")[1] == base.split("token=")[1], "the tokens differ")
+        equal(place.call("open", "two/run")[0].strip(), other, "what open prints")
+        browser.open(place.root)
+        browser.wait("both runs", "return [...document.querySelectorAll('main td a')].map((one) => one.textContent).join() === 'run,run'")
+        browser.open(other)
+        browser.wait("figures of the run that another process serves", "return document.querySelector('#link').textContent === '✓ live' && document.querySelectorAll('#controls button').length === 7")
+        place.call("stop", "one/run")
+        first.ends(0, 3 * PATIENCE)
+        eventually(lambda: ask(place.root + "2/run/api/state"), PATIENCE, "somebody who takes over")
+        equal(ask(place.root + "1/run/api/state")[1]["run_alive"], False, "the run that has ended")
+        browser.wait("life goes on", "return document.querySelector('#link').textContent === '✓ live'")
+        contains(ask(other.replace("?", "api/ask?"), {}, {"order": "actors=1"})[1]["text"], "actors: 2 -> 1")
+        place.call("stop", "two/run")
+        second.ends(0, 3 * PATIENCE)
+        eventually(lambda: ask(place.root + "healthz") is None, PATIENCE, "the end of the last server")
+        viewer = place.start("open", "one/run")
+        eventually(lambda: "Ctrl-C" in viewer.text(), PATIENCE, "a server")
+        contains(viewer.text(), base)
+        equal(sorted(run["result"] for run in ask(place.root + "api/runs")[1]["runs"]), ["stopped", "stopped"], "runs")
+        equal(place.call("open", "two/run")[0].strip(), other, "what another open prints")
+        third = place.running("--folder", "two/third", *sets(*ENDLESS))
+        viewer.stop()
+        eventually(lambda: ask(place.root + "2/third/api/state"), PATIENCE, "a run that takes over from open")
+        third.stop(3 * PATIENCE)
+
+
+@test
+def an_address_of_somebody_else():
+    """A program has the address: open says so, and a run shows itself elsewhere and says so."""
+    with Home() as place:
+        host, port = place.address.split(":")
+        with socket.create_server((host, int(port))):
+            contains(place.call("open", status=1)[1], "Another program or another user has this address", "REPLAY_PAGE")
+            run = place.running("--folder", "run", *sets(*ENDLESS))
+            contains(run.text(), "Another program or another user has this address", "a page of its own")
+            url = place.url()
+            check(not url.startswith(place.root), "the address is", url)
+            equal(ask(url.replace("?", "api/state?"))[0], 200, "its own page")
+            equal(place.call("open", "run")[0].strip(), url, "what open prints")
+            run.stop(3 * PATIENCE)
+
+
+@test
+def a_run_with_keys():
+    """Among runs that everybody on this machine may look at, one with keys shows nothing without the token, not even its name."""
+    with Home() as place:
+        place.running("--folder", "open", *sets(*ENDLESS))
+        place.running("--folder", "keys", *sets(*ENDLESS, "broker.security={mode: curve}"))
+        token = {"Authorization": "Bearer " + place.url("keys").split("token=")[1]}
+        equal([run["name"] for run in ask(place.root + "api/runs")[1]["runs"]], ["open"], "runs without the token")
+        equal(len(ask(place.root + "api/runs", token)[1]["runs"]), 2, "runs with the token")
+        equal([ask(place.root + "1/%s/api/state" % name)[0] for name in ("open", "keys")], [200, 401], "states without the token")
+        equal(ask(place.root + "1/keys/api/state", token)[0], 200, "its state with the token")
