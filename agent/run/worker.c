@@ -700,8 +700,9 @@ struct learner_work {
     struct idle reported_idle;
     uint64_t environment_steps;
     uint64_t broker;     /* instance of the broker that has this learner's parameters; 0: none */
-    uint64_t counted_at; /* instance of the broker whose count of environment steps is complete; 0: none yet */
+    uint64_t counted_at; /* instance of the broker whose count this leading learner has seen to; 0: none yet */
     uint64_t most_steps; /* the largest count of environment steps so far */
+    int64_t learned;     /* the largest count of learner steps that this learner has seen at a broker */
     struct asked asked;
 };
 
@@ -723,36 +724,53 @@ static void save_or_say(struct learner_work *self)
     }
 }
 
+/* Instance of the broker; 0: not connected. */
+static uint64_t broker_now(const struct learner_work *self)
+{
+    rp_client_info info = {.struct_size = sizeof info};
+    return rp_client_get_info(self->worker.client, &info, NULL) == RP_OK && info.state == RP_CLIENT_CONNECTED
+               ? info.broker
+               : 0;
+}
+
 /* The counters of a restarted broker begin at 0, and exploration and stop.steps depend on them: the leading learner
- * restores the earlier counts. */
-static void put_back_steps(struct learner_work *self)
+ * restores the earlier count. Fast actors may have counted more than that by then, but nobody else counts learner_steps.
+ * False: not done. */
+static bool put_back_steps(struct learner_work *self)
+{
+    if (rp_counter_add(self->worker.client, COUNTER_STEPS, (int64_t)self->most_steps, COUNT_MS, NULL, NULL) != RP_OK)
+        return false;
+    log_line(LEVEL_INFO, "A0207", "restored the count of environment steps at a new broker", "steps=%llu",
+             (unsigned long long)self->most_steps);
+    return true;
+}
+
+/* What the leading learner counts for all. */
+static bool put_counts(struct learner_work *self)
 {
     rp_client *client = self->worker.client;
-    rp_client_info info = {.struct_size = sizeof info};
-    int64_t total = 0;
-    if (rp_client_get_info(client, &info, NULL) != RP_OK || info.state != RP_CLIENT_CONNECTED ||
-        info.broker == self->counted_at || rp_counter_read(client, COUNTER_STEPS, COUNT_MS, &total, NULL) != RP_OK)
-        return;
-    if (self->counted_at != 0 && (uint64_t)total < self->most_steps) {
-        if (!learner_leads(self->learner) ||
-            rp_counter_add(client, COUNTER_STEPS, (int64_t)self->most_steps, COUNT_MS, NULL, NULL) != RP_OK)
-            return;
-        log_line(LEVEL_INFO, "A0207", "restored the count of environment steps at a new broker", "steps=%llu",
-                 (unsigned long long)self->most_steps);
-    }
-    self->counted_at = info.broker;
+    uint64_t broker = broker_now(self);
+    int64_t steps = (int64_t)self->worker.agent->steps, learned = 0, total = 0;
+    if (broker == 0 || rp_counter_read(client, COUNTER_LEARNER_STEPS, COUNT_MS, &learned, NULL) != RP_OK ||
+        rp_counter_read(client, COUNTER_STEPS, COUNT_MS, &total, NULL) != RP_OK || broker_now(self) != broker)
+        return false;
+    bool lost = (uint64_t)total < self->most_steps || learned < self->learned;
+    if (broker != self->counted_at && lost && !put_back_steps(self))
+        return false;
+    self->counted_at = broker;
+    /* The learner that led before may have restored some of them. */
+    if (steps > learned &&
+        rp_counter_add(client, COUNTER_LEARNER_STEPS, steps - learned, COUNT_MS, &learned, NULL) != RP_OK)
+        return false;
+    self->learned = learned > self->learned ? learned : self->learned;
+    return true;
 }
 
 static void exchange_counts(struct learner_work *self)
 {
     rp_client *client = self->worker.client;
-    put_back_steps(self);
-    int64_t steps = (int64_t)self->worker.agent->steps, counted = 0, total = 0;
-    /* The learner that led before may have restored some of them. */
-    if (learner_leads(self->learner) &&
-        (rp_counter_read(client, COUNTER_LEARNER_STEPS, COUNT_MS, &counted, NULL) != RP_OK ||
-         (steps > counted &&
-          rp_counter_add(client, COUNTER_LEARNER_STEPS, steps - counted, COUNT_MS, NULL, NULL) != RP_OK)))
+    int64_t total = 0;
+    if (learner_leads(self->learner) && !put_counts(self))
         return;
     if (rp_counter_read(client, COUNTER_STEPS, COUNT_MS, &total, NULL) == RP_OK)
         self->environment_steps = worker_steps(&self->worker, total);

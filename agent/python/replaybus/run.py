@@ -286,7 +286,7 @@ class Learner(_Process):
         self._save_every, self._publisher, self._publish_every = save_every, None, 1
         self._saved = time.monotonic()
         self._before = (0, 0)  # steps and items at the last report
-        self._items, self._scalars, self._broker = 0, {}, None
+        self._items, self._scalars, self._broker, self._learned = 0, {}, None, 0
         self._group: Any = None  # of parallel learners
 
     @property
@@ -387,20 +387,20 @@ class Learner(_Process):
         return state["broker"] if state["connected"] else None
 
     def _exchange_counts(self) -> None:
-        """The leading learner counts. A restarted broker without a journal has lost counts and parameters: it gets them again."""
+        """The leading learner counts. A restarted broker without a journal has lost counts and parameters: it gets them again.
+        Fast actors may have counted more than before by then: the learner's own count, which nobody else adds to, tells it too."""
         if self.leads:
-            instance, steps = self._instance(), self.client.counter(STEPS)
-            if instance is not None and instance != self._broker:
-                missing = self._environment_steps - steps.read(_REQUEST_S)
-                if self._broker is not None and missing > 0:
-                    steps.add(missing, _REQUEST_S)
+            instance, steps, learned = self._instance(), self.client.counter(STEPS), self.client.counter(LEARNER_STEPS)
+            counted, total = learned.read(_REQUEST_S), steps.read(_REQUEST_S)
+            if instance is None or instance != self._instance():
+                return  # whose counts are these?
+            if instance != self._broker:
                 if self._publisher is not None:
                     self._publisher.put(self.steps)
+                if total < self._environment_steps or counted < self._learned:
+                    steps.add(self._environment_steps, _REQUEST_S)
                 self._broker = instance
-            counter = self.client.counter(LEARNER_STEPS)
-            new = self.steps - counter.read(_REQUEST_S)
-            if new > 0:
-                counter.add(new, _REQUEST_S)
+            self._learned = learned.add(self.steps - counted, _REQUEST_S) if self.steps > counted else counted
         self._environment_steps = max(self._environment_steps, self.client.counter(STEPS).read(_REQUEST_S))
 
     def report(self) -> None:

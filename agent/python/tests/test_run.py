@@ -146,9 +146,11 @@ def test_an_exception_is_not_the_end_of_a_run(clean):
     assert signal.getsignal(signal.SIGTERM) == before and clean.counter("learner_end").value == 0
 
 
-def test_a_restarted_broker_gets_counts_and_parameters_again(tmp_path):
+@pytest.mark.parametrize("sooner", [0, 600], ids=["the learner is first", "actors are first"])
+def test_a_restarted_broker_gets_counts_and_parameters_again(tmp_path, sooner):
     class Counting:
-        steps = []
+        def __init__(self):
+            self.steps = []
 
         def put(self, step):
             self.steps.append(step)
@@ -171,10 +173,13 @@ def test_a_restarted_broker_gets_counts_and_parameters_again(tmp_path):
             server.stop()
             with replaybus.Server(tables, port=port) as again:
                 with again.client() as other:
+                    other.counter("environment_steps").add(sooner)
                     deadline = time.monotonic() + 20
-                    while other.counter("environment_steps").value < 500:
+                    while other.counter("environment_steps").value < sooner + 500:
                         assert time.monotonic() < deadline
                         run.report()
+                    run.report()
+                    assert other.counter("environment_steps").value == sooner + 500
                     assert other.counter("learner_steps").value == 1
                 assert publisher.steps == [0, 1]
                 run.stop()

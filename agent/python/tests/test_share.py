@@ -111,7 +111,7 @@ def test_a_learner_that_was_killed_takes_the_state_of_the_other(tmp_path, backen
         feeding.until(lambda: rows(tmp_path, other)[-1].learners == 1)  # it goes on alone, and leads
         alone = rows(tmp_path, other)[-1].step
         processes.insert(victim, start(victim))
-        feeding.until(lambda: len(rows(tmp_path, victim)) > before and together(tmp_path))
+        feeding.until(lambda: len(rows(tmp_path, victim)) > before + 5 and together(tmp_path))
         for process in processes:
             process.terminate()
         leads = [process.communicate(timeout=20)[0].strip() for process in processes]
