@@ -76,12 +76,18 @@ rp_status home_open(struct home *self, const char *address, rp_error *err)
 
 /* ---- folders of runs ---- */
 
+static const char *next_line(const char *text)
+{
+    text += strcspn(text, "\n");
+    return text + (*text == '\n');
+}
+
 /* Returns the number of a folder; 0: it is not there. Counts the lines. */
 static uint32_t number_of(const char *text, const char *folder, uint32_t *lines)
 {
     size_t size = strlen(folder);
     uint32_t found = 0;
-    for (*lines = 0; *text; text += strcspn(text, "\n") + 1) {
+    for (*lines = 0; *text; text = next_line(text)) {
         ++*lines;
         if (!found && strncmp(text, folder, size) == 0 && text[size] == '\n')
             found = *lines;
@@ -93,13 +99,15 @@ static rp_status add_line(const struct home *self, const char *folder, uint32_t 
 {
     char *text = run_folder_read(self->cache, FOLDERS), path[FOLDER_SIZE + 32];
     uint32_t lines = 0;
+    size_t length = text ? strlen(text) : 0;
+    bool cut = length > 0 && text[length - 1] != '\n'; /* by a full disk */
     *number = number_of(text ? text : "", folder, &lines);
     free(text);
     if (*number)
         return RP_OK;
     *number = lines + 1;
     FILE *out = fopen(run_folder_path(path, sizeof path, self->cache, FOLDERS), "ae");
-    bool ok = out && fprintf(out, "%s\n", folder) > 0;
+    bool ok = out && fprintf(out, "%s%s\n", cut ? "\n" : "", folder) > 0;
     if (out && fclose(out) != 0)
         ok = false;
     return ok ? RP_OK : err_set(err, RP_IO, "'%s' cannot be written: %s", path, strerror(errno));
@@ -123,11 +131,10 @@ rp_status home_add(struct home *self, const char *run, char *page, size_t size, 
 
 bool home_folder(const struct home *self, uint32_t number, char out[FOLDER_SIZE])
 {
-    char *text = run_folder_read(self->cache, FOLDERS), *line = text;
-    for (; line && *line && number > 1; number--) {
-        line += strcspn(line, "\n");
-        line += *line == '\n';
-    }
+    char *text = run_folder_read(self->cache, FOLDERS);
+    const char *line = text;
+    for (; line && *line && number > 1; number--)
+        line = next_line(line);
     size_t size = line ? strcspn(line, "\n") : 0;
     bool found = number == 1 && size > 0 && size < FOLDER_SIZE;
     if (found)

@@ -470,7 +470,7 @@ static void put_bins(struct json *out, const char *name, const double *values, u
     double from = logs ? log(low) : low, width = ((logs ? log(high) : high) - from) / BINS;
     for (uint32_t i = 0; i < n; i++) {
         double at = width > 0 ? ((logs ? log(values[i]) : values[i]) - from) / width : 0;
-        counts[at < 0 ? 0 : at >= BINS ? BINS - 1 : (uint32_t)at]++;
+        counts[!(at > 0) ? 0 : at >= BINS ? BINS - 1 : (uint32_t)at]++;
     }
     json_key(out, name);
     json_open(out, '[');

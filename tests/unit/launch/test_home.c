@@ -74,6 +74,18 @@ TEST(folders, set_up, tempdir_leave)
     assert_int_equal(home_add(&home, tempdir_at("none"), page, sizeof page, &err), RP_INVALID_ARGUMENT);
 }
 
+TEST(a_line_that_a_full_disk_cut, set_up, tempdir_leave)
+{
+    struct home home = open_home("127.0.0.1:1");
+    char page[64], folder[FOLDER_SIZE];
+    make_run(tempdir_at("a/x"));
+    assert_int_equal(run_folder_write_secret(home.cache, "page.folders", "/cu", &err), RP_OK);
+    assert_int_equal(home_add(&home, tempdir_at("a/x"), page, sizeof page, &err), RP_OK);
+    assert_string_equal(page, "2/x/");
+    assert_true(home_folder(&home, 2, folder));
+    assert_string_equal(folder, tempdir_at("a"));
+}
+
 TEST(one_serves, set_up, tempdir_leave)
 {
     struct home one = open_home("127.0.0.1:1"), two = open_home("127.0.0.1:1"), other = open_home("127.0.0.1:2");
