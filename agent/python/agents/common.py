@@ -1,4 +1,4 @@
-"""What the agents share: how a file starts, networks, schedules, and evaluation. Each agent's own idea is in its own file."""
+"""What the agents share: how a file starts, networks, schedules, demonstrations, evaluation. Each agent's own idea is in its own file."""
 import collections
 import os
 import shutil
@@ -14,6 +14,7 @@ import replaybus.run
 import replaybus.torch
 
 CONFIGS = Path(__file__).resolve().parents[3] / "configs" / "agents"
+DEMONSTRATIONS = "demonstrations"  # the table, and the counter of episodes that were written to it
 
 
 def main(config, **roles):
@@ -136,6 +137,34 @@ class Atoms:
         above, out = share * (place - below), torch.zeros_like(share)
         out.scatter_add_(1, below.long(), share - above)
         return out.scatter_add_(1, below.long() + 1, above)
+
+
+def sequence_adder(run, n, table, start=()):
+    config = run.config
+    return run.client.sequence_adder(n, table, length=config["adder.length"], period=config["adder.period"],
+                                     burn_in=config["adder.burn_in"], start=start, max_in_flight=max(1, config["adder.buffer_items"] // n))
+
+
+def demonstrate(run, write):
+    """Fills the table of demonstrations once. write() does it, and returns the number of episodes."""
+    counter = run.client.counter(DEMONSTRATIONS)
+    if run.index == 0 and counter.value == 0:
+        counter.add(write())
+
+
+def play_expert(env, seen, step):
+    """Plays an episode in each of the environments by their expert, which DeepSea has. step(seen, actions) takes and adds a step of each;
+    it returns what the agent sees next, the rewards, and which episodes ended."""
+    running = np.ones(env.num_envs, bool)
+    while running.any():  # an environment that ends early begins another episode, which is a demonstration as well
+        seen, _, ended = step(seen, env.expert())
+        running &= ~ended
+    return env.num_envs
+
+
+def sources(run, ratio):
+    """Of a sampler: replay, with a share `ratio` of demonstrations."""
+    return [(run.client, run.table), (run.client, DEMONSTRATIONS, ratio)][:2 if ratio > 0 else 1]
 
 
 def follow(targets, modules, share):

@@ -14,15 +14,14 @@ import copy
 
 import numpy as np
 import torch
-from torch import nn
 
 import replaybus.run
 import replaybus.torch
-from common import activation, evaluate, flat, follow, linear, main, mlp
+from common import (DEMONSTRATIONS, activation, demonstrate, evaluate, flat, follow, linear, main, mlp, play_expert, sequence_adder,
+                    sources)
 from offline import descend
 from replaybus import data, sequences
 
-DEMONSTRATIONS = "demonstrations"  # the table, and the counter of episodes that were written to it
 SETTINGS = dict(data="", demonstrations=100, ratio=0.25, pretrain=200, n_step=10, margin=0.8, margin_weight=1.0, n_weight=1.0,
                 decay=1e-5, beta=0.6)
 
@@ -37,7 +36,7 @@ def q_for(env, config):
 
 def actor():
     with replaybus.run.Actor() as run, run.environments() as env:
-        adder = adder_for(run, env.num_envs, run.table)
+        adder = sequence_adder(run, env.num_envs, run.table)
         torch.manual_seed(run.seeds(1)[0] % 2**63)
         config, rng, q = run.config, np.random.default_rng(run.seeds(2)[1]), q_for(env, run.config)
         observations, _ = env.reset()
@@ -55,12 +54,6 @@ def actor():
         adder.close()
 
 
-def adder_for(run, n, table):
-    config = run.config
-    return run.client.sequence_adder(n, table, length=config["adder.length"], period=config["adder.period"],
-                                     max_in_flight=max(1, config["adder.buffer_items"] // n))
-
-
 def step(env, adder, observations, actions):
     """Takes a step and adds it. Returns the next observations, the rewards, and which episodes ended."""
     actions = actions.astype("int32")  # of both tables: items of another type would not fit into one batch
@@ -73,23 +66,14 @@ def step(env, adder, observations, actions):
 # ---- demonstrations
 
 
-def demonstrate(run, settings):
-    """Fills the table of demonstrations once: from a file, or by the environment's expert, which DeepSea has."""
-    counter = run.client.counter(DEMONSTRATIONS)
-    if run.index > 0 or counter.value > 0 or settings.ratio == 0:
-        return
+def demonstrations(run, settings):
+    """Writes them from a file, or by the environment's expert."""
     if settings.data:
-        made = data.load(run.client, settings.data, DEMONSTRATIONS, length=run.config["adder.length"], period=run.config["adder.period"],
-                         dtypes={"action": "int32"})
-        counter.add(made.episodes)
-        return
+        return data.load(run.client, settings.data, DEMONSTRATIONS, length=run.config["adder.length"], period=run.config["adder.period"],
+                         dtypes={"action": "int32"}).episodes
     n = settings.demonstrations
-    with run.environments(n) as env, adder_for(run, n, DEMONSTRATIONS) as adder:
-        (observations, _), running = env.reset(), np.ones(n, bool)
-        while running.any():  # an environment that ends early begins another episode, which is a demonstration as well
-            observations, _, ended = step(env, adder, observations, env.expert())
-            running &= ~ended
-    counter.add(n)
+    with run.environments(n) as env, sequence_adder(run, n, DEMONSTRATIONS) as adder:
+        return play_expert(env, env.reset()[0], lambda observations, actions: step(env, adder, observations, actions))
 
 
 # ---- learning
@@ -97,15 +81,14 @@ def demonstrate(run, settings):
 
 def batches(run, settings):
     """Batches of demonstrations alone at first, then of both tables; with what tells the steps of demonstrations from others."""
-    size, sources = run.config["agent.batch"] or 32, [(run.client, run.table)]
+    size = run.config["agent.batch"] or 32
     if settings.ratio > 0:
-        sources.append((run.client, DEMONSTRATIONS, settings.ratio))
         left = settings.pretrain - run.steps
         if left > 0:
             with replaybus.torch.Sampler(run.client, DEMONSTRATIONS, size, beta=settings.beta, max_samples=left * size) as sampler:
                 for batch in run.batches(sampler):
                     yield batch, torch.ones(len(batch), dtype=torch.bool)
-    with replaybus.torch.Sampler(sources, batch_size=size, beta=settings.beta) as sampler:
+    with replaybus.torch.Sampler(sources(run, settings.ratio), batch_size=size, beta=settings.beta) as sampler:
         for batch in run.batches(sampler):
             yield batch, torch.zeros(len(batch), dtype=torch.bool) if batch.source is None else batch.source == 1
 
@@ -146,7 +129,8 @@ def learner():
             q = q_for(env, config)
         target = copy.deepcopy(q)
         adam = torch.optim.Adam(q.parameters(), config["agent.learning_rate"] or 1e-3, weight_decay=settings.decay)
-        demonstrate(run, settings)
+        if settings.ratio > 0:
+            demonstrate(run, lambda: demonstrations(run, settings))
         run.publishes(replaybus.torch.States(run.client, q=q).keep(target=target, adam=adam), every=config["learners.publish_every"])
         updaters = [replaybus.torch.Updater(run.client, table) for table in (run.table, DEMONSTRATIONS)]
         for batch, taught in batches(run, settings):

@@ -1,13 +1,16 @@
 #!/usr/bin/python3
-"""R2D2: recurrent replay distributed DQN (Kapturowski et al. 2019), for tasks in which an observation does not tell the state.
+"""R2D2: recurrent replay distributed DQN (Kapturowski et al. 2019), for tasks in which an observation does not tell the state; and R2D3
+(Gulcehre et al. 2020), which is R2D2 with demonstrations.
 
 What it asks of replay: overlapping sequences (adder.length, period) that share their steps, with the LSTM's state before their first
 step (a column of which an item has one row), a burn-in (adder.burn_in) that refreshes this state, episodes' ends padded and masked,
-and priorities of 0.9 x the largest + 0.1 x the mean error of a sequence. Double Q-learning over n steps with rescaled values.
+and priorities of 0.9 x the largest + 0.1 x the mean error of a sequence. Double Q-learning over n steps with rescaled values. R2D3 has one
+sampler over two tables: a share `ratio` of each batch comes from the table `demonstrations`, which has priorities of its own.
 
-What it reaches: docs/AGENTS.md has CartPole-v1 without velocities at 150,000 steps, and Memory over 30 steps, which DQN cannot solve.
+What it reaches: docs/AGENTS.md has CartPole-v1 without velocities at 150,000 steps, and Memory over 30 steps, which DQN cannot solve;
+and DeepSea of size 20 with 100 demonstrations.
 
-  python3 agent/python/agents/r2d2.py        or: replay-launch configs/agents/r2d2-cartpole.yaml, r2d2-memory.yaml
+  python3 agent/python/agents/r2d2.py        or: replay-launch configs/agents/r2d2-cartpole.yaml, r2d2-memory.yaml, r2d3.yaml
 """
 import copy
 
@@ -17,10 +20,11 @@ from torch import nn
 
 import replaybus.run
 import replaybus.torch
-from common import linear, main
-from replaybus.sequences import priorities, trained
+from common import DEMONSTRATIONS, demonstrate, linear, main, play_expert, sequence_adder, sources
+from replaybus.sequences import FIRST, priorities, trained
 
-SETTINGS = dict(batch=32, n_step=5, target_every=100, epsilon=0.4, epsilon_alpha=7.0, beta=0.4, rescale=True, anneal=0)
+SETTINGS = dict(batch=32, n_step=5, target_every=100, epsilon=0.4, epsilon_alpha=7.0, beta=0.4, rescale=True, anneal=0,
+                demonstrations=100, ratio=0.0)
 
 
 class Recurrent(nn.Module):
@@ -79,9 +83,7 @@ def actor():
         random, network = np.random.default_rng(run.seeds(1)[0]), Recurrent(env, config)
         place = (run.index * n + np.arange(n)) / max(1, run.count * n - 1)  # on the ladder of all environments of the run
         epsilon = settings.epsilon ** (1 + settings.epsilon_alpha * place)
-        adder = run.client.sequence_adder(n, run.table, length=config["adder.length"], period=config["adder.period"],
-                                          burn_in=config["adder.burn_in"], start=["state"],
-                                          max_in_flight=max(1, config["adder.buffer_items"] // n))
+        adder = sequence_adder(run, n, run.table, start=["state"])
         inputs, state = network.input(env.reset()[0]), network.start(n)
         while run.claims(n):
             tensors = run.parameters()
@@ -91,17 +93,30 @@ def actor():
             best, after = network.act(inputs, state)
             explore = random.random(n) < (epsilon if run.learner_steps else 1)
             actions = np.where(explore, random.integers(0, network.actions, n), best)
-            observations, rewards, terminated, truncated, info = env.step(actions)
-            ended = terminated | truncated
-            step = {"observation": inputs, "action": actions, "reward": rewards.astype("float32"), "state": state.numpy()}
-            last = network.input(info["final_obs"], actions, rewards) if "final_obs" in info else None
             with run.waiting("credit"):
-                adder.add(step, terminated, truncated, last)
+                (inputs, state), rewards, ended = step(env, adder, network, inputs, state, after, actions)
             run.took(rewards, ended)
-            inputs, state = network.input(observations, actions, rewards), after
-            inputs[ended, network.inputs - network.actions - 1:] = 0
-            state[torch.from_numpy(ended)] = 0
         adder.close()
+
+
+def step(env, adder, network, inputs, state, after, actions):
+    """Takes a step and adds it. Returns the next inputs with the state before them, the rewards, and which episodes ended."""
+    actions = actions.astype("int32")  # of both tables: items of another type would not fit into one batch
+    observations, rewards, terminated, truncated, info = env.step(actions)
+    last = network.input(info["final_obs"], actions, rewards) if "final_obs" in info else None
+    adder.add({"observation": inputs, "action": actions, "reward": rewards.astype("float32"), "state": state.numpy()}, terminated,
+              truncated, last)
+    ended, following = terminated | truncated, network.input(observations, actions, rewards)
+    following[ended, network.inputs - network.actions - 1:] = 0
+    after[torch.from_numpy(ended)] = 0
+    return (following, after), rewards, ended
+
+
+def demonstrations(run, network, n):
+    """Writes n episodes of the environment's expert, with the states that the first network has in them."""
+    with run.environments(n) as env, sequence_adder(run, n, DEMONSTRATIONS, start=["state"]) as adder:
+        return play_expert(env, (network.input(env.reset()[0]), network.start(n)),
+                           lambda seen, actions: step(env, adder, network, *seen, network.act(*seen)[1], actions))
 
 
 def squash(x, rescale):
@@ -122,14 +137,25 @@ def targets(data, values, settings, discount):
     return out
 
 
+def values_of(network, data, burn_in):
+    """The values of all steps. The burn-in makes the state and no more: nothing is learned through it, unless it begins an episode."""
+    first, rest = data["observation"].tensor_split([burn_in], 1)
+    if burn_in == 0:
+        return network(rest, data["state"])[0]
+    values, state = network(first, data["state"])
+    state = torch.where(data["step_type"][:, :1] == FIRST, state, state.detach())
+    return torch.cat([values, network(rest, state)[0]], 1)
+
+
 def loss_of(network, target, data, weight, settings, config):
     """The loss of a batch, and the errors of its steps with the mask of those that count."""
-    q, _ = network(data["observation"], data["state"])
+    burn_in = config["adder.burn_in"]
+    q = values_of(network, data, burn_in)
     with torch.no_grad():
         of_target, _ = target(data["observation"], data["state"])
         values = of_target.gather(2, q.argmax(2, keepdim=True)).squeeze(2)
         wanted = squash(targets(data, unsquash(values, settings.rescale), settings, config["agent.discount"] or 0.99), settings.rescale)
-        mask = trained(data["step_type"], config["adder.burn_in"])
+        mask = trained(data["step_type"], burn_in)
         mask[:, -1] = False  # what follows the last row is not known
     errors = (q.gather(2, data["action"].long()[:, :, None]).squeeze(2) - wanted) * mask
     return (weight * errors.square().sum(1)).sum() / mask.sum() / 2, errors.detach(), mask
@@ -145,8 +171,11 @@ def learner():
         rate = config["agent.learning_rate"] or 1e-3
         adam = torch.optim.Adam(network.parameters(), rate, eps=1e-5)
         run.publishes(replaybus.torch.States(run.client, network=network).keep(adam=adam, target=target), every=5)
-        sampler = replaybus.torch.Sampler(run.client, run.table, settings.batch, beta=settings.beta)
-        updater = replaybus.torch.Updater(run.client, run.table)
+        if settings.ratio > 0:
+            demonstrate(run, lambda: demonstrations(run, network, settings.demonstrations))
+        tables = sources(run, settings.ratio)
+        sampler = replaybus.torch.Sampler(tables, batch_size=settings.batch, beta=settings.beta)
+        updaters = [replaybus.torch.Updater(client, table) for client, table, *_ in tables]
         for batch in run.batches(sampler):
             network.scale(batch.data["observation"][batch.data["step_type"] < 2], max(0.01, 1 / (run.steps + 1)))
             loss, errors, mask = loss_of(network, target, batch.data, batch.weight, settings, config)
@@ -156,7 +185,10 @@ def learner():
             loss.backward()
             nn.utils.clip_grad_norm_(network.parameters(), config["agent.clip_norm"] or 10)
             adam.step()
-            updater.add(batch.key, priorities(errors, mask) + 1e-6)
+            priority = priorities(errors, mask) + 1e-6
+            for i, updater in enumerate(updaters):
+                rows = slice(None) if batch.source is None else batch.source == i
+                updater.add(batch.key[rows], priority[rows])
             run.step(loss=loss.detach())
             if run.steps % settings.target_every == 0:
                 target.load_state_dict(network.state_dict())

@@ -30,6 +30,8 @@ TINY = {
                          "broker.tables[0].limiter.min_size=100", "broker.tables[0].limiter.error_buffer=600", "environment.max_steps=50"],
     "ppo-cartpole": ["stop.steps=1024", "agent.options={horizon: 16, batch: 64, epochs: 2}"],
     "td3-bc": ["stop.learner_steps=200", "agent.options.data=''", "broker.folder=./mixed/table"],
+    "r2d3": ["stop.steps=1600", "stop.value=.inf", "environment.options.size=5", "adder.length=6", "adder.period=2", "adder.burn_in=2",
+             "agent.options={demonstrations: 5, ratio: 0.25, batch: 8}"],
     "r2d2-memory": ["stop.steps=1024", "agent.options={batch: 8}", "broker.tables[0].limiter={kind: sample_to_insert_ratio, "
                     "samples_per_insert: 4, min_size: 8, error_buffer: 64}"],
 }

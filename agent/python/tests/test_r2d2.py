@@ -1,4 +1,5 @@
-"""R2D2: its returns against a naive loop, its stored states against the values that acted, and that it learns to remember."""
+"""R2D2: its returns against a naive loop, its stored states against the values that acted, that nothing
+is learned through a burn-in, that it learns to remember, and the demonstrations of R2D3."""
 import copy
 import importlib
 import pathlib
@@ -52,7 +53,7 @@ def test_returns_are_those_of_a_naive_loop(r2d2, n_step):
         assert got[i, t].item() == pytest.approx(total + factor * values[i, at])
 
 
-def play(client, network, delay, steps, **rule):
+def play(r2d2, client, network, delay, steps, **rule):
     """Random steps of Memory, as the actor takes them. Returns the items, the environment and the step that each begins with, and the
     values of all actions by environment and step."""
     env, rng, seen = envs.make_vec("Memory", N, length=delay), np.random.default_rng(1), []
@@ -63,13 +64,7 @@ def play(client, network, delay, steps, **rule):
                 values, after = network(torch.from_numpy(inputs)[:, None], state)
             seen.append(values[:, 0])
             actions = rng.integers(0, 2, N)
-            observations, rewards, terminated, truncated, info = env.step(actions)
-            last = network.input(info["final_obs"], actions, rewards) if "final_obs" in info else None
-            adder.add({"observation": inputs, "action": actions, "reward": rewards.astype("float32"), "state": state.numpy()}, terminated,
-                      truncated, last)
-            inputs, state = network.input(observations, actions, rewards), after
-            inputs[terminated, 2:] = 0
-            state[torch.from_numpy(terminated)] = 0
+            (inputs, state), *_ = r2d2.step(env, adder, network, inputs, state, after, actions)
     batch = client.fetch("uniform", [item["key"] for item in client.items("uniform")])
     starts = list(zip(np.unique(batch.session, return_inverse=True)[1].tolist(), batch.step.tolist()))
     return {name: torch.from_numpy(np.array(value)) for name, value in batch.data.items()}, starts, torch.stack(seen, 1)
@@ -78,7 +73,7 @@ def play(client, network, delay, steps, **rule):
 def test_a_stored_state_gives_the_values_that_acted(r2d2, client):
     with envs.make_vec("Memory", N) as env:
         network = r2d2.Recurrent(env, CONFIG)
-    data, starts, seen = play(client, network, 20, 21, length=8, period=3, burn_in=4)
+    data, starts, seen = play(r2d2, client, network, 20, 21, length=8, period=3, burn_in=4)
     with torch.no_grad():
         values, _ = network(data["observation"], data["state"])
     assert sorted(starts) == [(i, begin) for i in range(N) for begin in range(0, 18, 3)]  # of 21 steps and the last row
@@ -86,10 +81,41 @@ def test_a_stored_state_gives_the_values_that_acted(r2d2, client):
         assert torch.allclose(values[k][data["step_type"][k] < LAST], seen[i, begin:begin + 8], atol=1e-5)
 
 
+def test_a_burn_in_makes_the_state_and_is_not_learned_through(r2d2, client):
+    with envs.make_vec("Memory", N) as env:
+        network = r2d2.Recurrent(env, CONFIG)
+    data, *_ = play(r2d2, client, network, 20, 21, length=8, period=3, burn_in=4)
+    data["state"].requires_grad_()
+    data["observation"].requires_grad_()
+    with torch.no_grad():
+        whole, _ = network(data["observation"], data["state"])
+    assert torch.allclose(r2d2.values_of(network, data, 4), whole, atol=1e-5)
+    loss, *_ = r2d2.loss_of(network, copy.deepcopy(network), data, torch.ones(len(whole)), settings(r2d2), {**CONFIG, "adder.burn_in": 4})
+    loss.backward()
+    begins = data["step_type"][:, 0] == FIRST
+    assert not data["state"].grad[~begins].any() and not data["observation"].grad[~begins, :4].any()
+    assert data["observation"].grad[~begins, 4].any() and data["state"].grad[begins].any()
+
+
+def test_demonstrations_are_written_once_beside_replay(r2d2, client, monkeypatch):
+    monkeypatch.setattr(r2d2, "DEMONSTRATIONS", "uniform")
+    run = types.SimpleNamespace(client=client, table="replay", index=0,
+                                environments=lambda n: envs.make_vec("DeepSea", n, size=4, randomize=1),
+                                config={**CONFIG, "adder.length": 5, "adder.period": 4, "adder.buffer_items": 32})
+    with run.environments(1) as env:
+        network = r2d2.Recurrent(env, run.config)
+    for _ in range(2):
+        r2d2.demonstrate(run, lambda: r2d2.demonstrations(run, network, 3))
+    data = client.fetch("uniform", [item["key"] for item in client.items("uniform")]).data
+    assert data["step_type"].tolist() == [[FIRST, MID, MID, MID, LAST]] * 3 and not data["state"].any()
+    assert data["reward"].sum(1) == pytest.approx(0.99) and data["action"].dtype == "int32"
+    assert r2d2.sources(run, 0.25)[1][1:] == ("demonstrations", 0.25) and len(r2d2.sources(run, 0)) == 1
+
+
 def test_it_learns_to_remember(r2d2, client):
     with envs.make_vec("Memory", N) as env:
         network = r2d2.Recurrent(env, CONFIG)
-    data, *_ = play(client, network, 4, 200, length=7, period=6)
+    data, *_ = play(r2d2, client, network, 4, 200, length=7, period=6)
     target, adam, rng = copy.deepcopy(network), torch.optim.Adam(network.parameters(), 5e-3), np.random.default_rng(1)
     network.scale(data["observation"][data["step_type"] < LAST], 1)
     for step in range(250):
