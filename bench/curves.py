@@ -8,6 +8,7 @@ import math
 import statistics
 
 COLOURS = ["#1b6ca8", "#d1495b", "#2e8b57", "#8a5fbf", "#c77d1a", "#4a4a4a", "#159a9c", "#a0527a"]
+MISSED = "#c0182b"  # words on what was not reached
 POINTS = 50  # in which a curve is drawn
 FONT = 11
 

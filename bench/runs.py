@@ -1,9 +1,12 @@
 """Runs of the configurations of configs/learning/ and configs/agents/, each found in a folder or made, several at a time."""
 import collections
 import concurrent.futures
+import functools
+import glob
 import hashlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -13,6 +16,7 @@ import time
 
 import processes
 
+AGENTS = os.path.join(processes.ROOT, "agent", "python", "agents")
 EPISODES = 20     # of an evaluation
 EVALUATIONS = 20  # in a run, for its curve
 
@@ -28,37 +32,76 @@ def evaluations(bar):
     return [f"evaluator.episodes={EPISODES}", f"evaluator.every={bar.budget // EVALUATIONS}"]
 
 
+@functools.lru_cache(maxsize=None)
 def file_hash(path):
     with open(path, "rb") as file:
         return hashlib.sha256(file.read()).hexdigest()
 
 
-def read_run(path, key):
-    """The lines of a finished run with that key, or None."""
+def agent_files(config):
+    """The agents that a configuration names, and what they import from their folder."""
+    found, names = [], [config]
+    while names:
+        path = names.pop(0)
+        with open(path) as file:
+            named = re.findall(r"agents/(\w+)\.py" if path == config else r"(?m)^(?:from|import) (\w+)", file.read())
+        named = [os.path.join(AGENTS, name + ".py") for name in dict.fromkeys(named)]
+        new = [name for name in named if name not in found and os.path.exists(name)]
+        found, names = found + new, names + new
+    return sorted(found)
+
+
+def reports(folder, role):
+    """What the processes of a role have reported in a run, in the order of time."""
+    lines = []
+    for path in glob.glob(os.path.join(glob.escape(folder), role + "-*.jsonl")):
+        with open(path) as file:
+            lines += map(json.loads, file)
+    return sorted(lines, key=lambda line: line["time"])
+
+
+def rate(lines, count):
+    """How much a count of reports grows in a second, from the first to the last one; None: there are no two."""
+    seconds = lines[-1]["time"] - lines[0]["time"] if lines else 0
+    counts = [line[count] for line in lines]
+    return (max(counts) - min(counts)) / seconds if seconds > 0 else None
+
+
+def averaged(lines, share):
+    """The mean of a share over time, or None. A report covers the time since the same process's last one; the first counts for nothing."""
+    before, total, seconds = {}, 0.0, 0.0
+    for line in lines:
+        passed = line["time"] - before.get(line["process"], line["time"])
+        before[line["process"]] = line["time"]
+        total, seconds = total + line[share] * passed, seconds + passed
+    return total / seconds if seconds > 0 else None
+
+
+def read_run(path, key=None):
+    """The lines of a finished run, its head first, or None; only a run with that key, unless it is None."""
     try:
         with open(path) as file:
             lines = [json.loads(line) for line in file]
     except (OSError, ValueError):
         return None
-    if len(lines) > 1 and lines[0].get("key") == key and lines[-1].get("result") and not lines[-1].get("stopped"):
-        return lines[1:]
+    if len(lines) > 1 and lines[-1].get("result") and not lines[-1].get("stopped") and key in (None, lines[0].get("key")):
+        return lines
     return None
 
 
 class Single:
     """Whole runs in replay-single: the same every time for a seed."""
+    programs, environment = ["replay-single"], {}
 
     def __init__(self):
-        processes.see_to_programs(["replay-single"])
-        self.build = file_hash(processes.program("replay-single"))
-        self.prepare({})
-
-    def prepare(self, environment):
-        self.lock, self.environment = threading.Lock(), environment
-        self.processes, self.stopping = set(), False
+        self.lock, self.processes, self.stopping = threading.Lock(), set(), False
 
     def config(self, case):
         return config_path(case.bar)
+
+    def files(self, case):
+        """What a run depends on, beside its options and its seed."""
+        return [self.config(case), *map(processes.program, self.programs)]
 
     def name(self, case):
         return f"{case.bar.config}-seed-{case.seed}"
@@ -67,7 +110,7 @@ class Single:
         return {}
 
     def options(self, case):
-        return ["--seed", str(case.seed), "--json", *processes.sets("", evaluations(case.bar))]
+        return processes.sets("", evaluations(case.bar))
 
     def make(self, case, path, file):
         """Writes the lines of the run into the file; raises Failed."""
@@ -84,7 +127,7 @@ class Single:
             raise processes.Failed("interrupted" if self.stopping else errors.strip() or f"exit status {process.returncode}")
 
     def words(self, case, path):
-        return [processes.program("replay-single"), "-c", self.config(case), *self.options(case)]
+        return [processes.program("replay-single"), "-c", self.config(case), "--seed", str(case.seed), "--json", *self.options(case)]
 
     def stop(self):
         with self.lock:
@@ -95,24 +138,25 @@ class Single:
 
 class Launched(Single):
     """Whole runs of replay-launch with the agents of agent/python/agents, in the Python that runs this program."""
+    programs = ["replay-launch", "replay-broker"]
+    environment = {"PATH": os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", "")])}
 
     def __init__(self, settings):
-        processes.see_to_programs(["replay-launch", "replay-broker"])
-        agents = os.path.join(processes.ROOT, "agent", "python", "agents")
-        files = [processes.program("replay-launch"), *sorted(entry.path for entry in os.scandir(agents) if entry.name.endswith(".py"))]
-        self.build = " ".join(file_hash(path) for path in files)
+        super().__init__()
         self.settings = settings
-        self.prepare({"PATH": os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", "")])})
 
     def config(self, case):
         return config_path(case.bar, "agents")
 
+    def files(self, case):
+        return super().files(case) + agent_files(self.config(case))
+
     def options(self, case):
-        settings = ["launch.http=''", *evaluations(case.bar), *self.settings]
-        return ["--seed", str(case.seed), "--quiet", *processes.sets("", settings)]
+        return processes.sets("", ["launch.http=''", *evaluations(case.bar), *self.settings])
 
     def words(self, case, path):
-        return [processes.program("replay-launch"), self.config(case), "--folder", path, *self.options(case)]
+        return [processes.program("replay-launch"), self.config(case), "--folder", path, "--seed", str(case.seed), "--quiet",
+                *self.options(case)]
 
     def make(self, case, path, file):
         shutil.rmtree(path, ignore_errors=True)
@@ -122,24 +166,27 @@ class Launched(Single):
             report = json.load(written)
         if report["phase"] != "done" or report["final_value"] is None:
             raise processes.Failed(f"{report['reason']}; see {path}")
-        with open(os.path.join(path, "evaluator-0.jsonl")) as lines:
-            file.writelines(lines)
+        acts = bool(report["steps"])  # without actors, learner steps count
+        for line in reports(path, "evaluator"):
+            file.write(json.dumps(line if acts else {**line, "environment_steps": line["learner_steps"]}) + "\n")
+        learners = reports(path, "learner")
         result = {"result": True, "seed": case.seed, "return": report["final_value"], "fingerprint": None,
-                  "environment_steps": report["steps"] or report["learner_steps"], "learner_steps": report["learner_steps"],
-                  "seconds": report["elapsed_s"], "restarts": report["restarts"]}
+                  "environment_steps": report["steps"] if acts else report["learner_steps"], "learner_steps": report["learner_steps"],
+                  "seconds": report["elapsed_s"], "restarts": report["restarts"], "wait_share": averaged(learners, "wait_share"),
+                  "updates_per_second": rate(learners, "learner_steps"),
+                  "steps_per_second": rate(reports(path, "actor"), "environment_steps")}
         file.write(json.dumps(result) + "\n")
 
 
 class Sharded:
     """Runs as separate processes, with a broker of so many shards."""
-
-    def config(self, case):
-        return config_path(case.bar)
+    programs = processes.PROGRAMS
 
     def __init__(self, actors, limit):
-        processes.see_to_programs(processes.PROGRAMS)
-        self.build = " ".join(file_hash(processes.program(name)) for name in processes.PROGRAMS)
         self.actors, self.limit, self.stopping = actors, limit, False
+
+    def files(self, case):
+        return [config_path(case.bar), *map(processes.program, self.programs)]
 
     def name(self, case):
         return f"{case.bar.config}-shards-{case.side}-seed-{case.seed}"
@@ -148,7 +195,7 @@ class Sharded:
         return {"shards": case.side, "actors": self.actors}
 
     def options(self, case):
-        return ["--seed", str(case.seed), f"shards={case.side}", f"actors={self.actors}", *evaluations(case.bar)]
+        return [f"shards={case.side}", f"actors={self.actors}", *evaluations(case.bar)]
 
     def make(self, case, path, file):
         plan = processes.Plan(config_path(case.bar), path, case.seed, self.actors, case.side, evaluations(case.bar),
@@ -176,20 +223,28 @@ class Runs:
         self.maker, self.out, self.fresh = maker, out, fresh
 
     def key(self, case):
-        """Names the outcome: a run depends on nothing else."""
-        words = [file_hash(self.maker.config(case)), *self.maker.options(case), self.maker.build]
+        """Names the outcome, with the seed: a run depends on nothing else."""
+        words = [*map(file_hash, self.maker.files(case)), *self.maker.options(case)]
         return hashlib.sha256(" ".join(words).encode()).hexdigest()
+
+    def path(self, case):
+        return os.path.join(self.out, self.maker.name(case))
+
+    def kept(self, cases):
+        """{case: lines} of those in the folder, also of programs that have changed since."""
+        found = {case: read_run(self.path(case) + ".jsonl") for case in cases}
+        return {case: lines for case, lines in found.items() if lines}
 
     def run(self, case):
         """Gives (the lines of the run, or None; found or not; what went wrong)."""
-        folder = os.path.join(self.out, self.maker.name(case))
-        path, key = folder + ".jsonl", self.key(case)
+        folder, key = self.path(case), self.key(case)
+        path = folder + ".jsonl"
         lines = None if self.fresh else read_run(path, key)
         if lines:
             return lines, True, None
         try:
             with open(path + ".part", "w") as file:
-                head = {"key": key, "config": case.bar.config, "seed": case.seed, "build": self.maker.build}
+                head = {"key": key, "config": case.bar.config, "seed": case.seed}
                 file.write(json.dumps({**head, **self.maker.head(case)}) + "\n")
                 file.flush()
                 self.maker.make(case, folder, file)
@@ -214,6 +269,7 @@ def number(value):
 
 def run_all(runs, cases, jobs):
     """Gives {case: lines}. Long runs start first, so that no core is idle at the end for long."""
+    processes.see_to_programs(runs.maker.programs)
     results, began = {}, time.monotonic()
     pool = concurrent.futures.ThreadPoolExecutor(jobs)
     futures = {pool.submit(runs.run, case): case for case in sorted(cases, key=lambda case: -case.bar.budget)}

@@ -5,7 +5,7 @@ What it asks of replay: a queue. Each item is a stretch of `horizon` steps of on
 learner step of the parameters that acted (the item's policy); the learner drops items that are more than `lag` updates old. With lag 0,
 actors wait for the parameters of the next update, so all data is on-policy.
 
-What it reaches: docs/AGENTS.md has CartPole-v1 and Pendulum-v1 at 100,000 steps, worst of 20 fresh seeds.
+What it reaches: docs/AGENTS.md has CartPole-v1 and Pendulum-v1 at 100,000 steps, with the seeds that have run.
 
   python3 agent/python/agents/ppo.py          or: replay-launch configs/agents/ppo-cartpole.yaml, ppo-pendulum.yaml
 """
@@ -139,7 +139,8 @@ def update(policy, adam, rows, clip, settings, clip_norm):
     distribution = policy.distribution(rows["observation"])
     ratio = (distribution.log_prob(rows["action"]) - rows["log_probability"]).exp()
     advantage = rows["advantage"]
-    advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
+    if len(advantage) > 1:  # one value has no deviation
+        advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
     policy_loss = -torch.minimum(ratio * advantage, ratio.clamp(1 - clip, 1 + clip) * advantage).mean()
     value_loss = (policy.value(rows["observation"]).squeeze(-1) - rows["target"]).square().mean()
     entropy = distribution.entropy().mean()

@@ -1,6 +1,7 @@
-"""What the agents in torch share: transitions over n steps, and distributions over atoms."""
+"""What the agents in torch share: transitions over n steps, and distributions over atoms; and the update of PPO."""
 import pathlib
 import sys
+import types
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ import replaybus
 
 torch = pytest.importorskip("torch", reason="torch is missing: ./dev install gets python3-torch")
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "agents"))
+import ppo  # noqa: E402
 from common import Atoms, Transitions  # noqa: E402
 
 
@@ -58,3 +60,26 @@ def test_atoms_keep_the_mean():
     assert torch.allclose(out @ atoms.values, reward + discount * (share @ atoms.values), atol=1e-4)
     beyond = atoms.project(torch.full((32,), 100.0), discount, share)  # all of it goes to the highest atom
     assert torch.allclose(beyond[:, -1], torch.ones(32), atol=1e-5)
+
+
+class Spaces:
+    """An environment of two observations and two actions, as far as a policy looks at it."""
+    single_observation_space, single_action_space = types.SimpleNamespace(shape=(2,)), types.SimpleNamespace(n=2)
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_ppo_learns_from_a_minibatch_of_any_size(count):
+    """The last minibatch of an epoch may be one row, whose advantages have no deviation: it is taken as it is."""
+    torch.manual_seed(1)
+    policy = ppo.Policy(Spaces, {"agent.hidden": [8], "agent.activation": "tanh"})
+    before = {name: value.clone() for name, value in policy.state_dict().items()}
+    adam, settings = torch.optim.Adam(policy.parameters(), 1e-2), types.SimpleNamespace(value=0.5, entropy=0.0)
+    rows = dict(observation=torch.randn(count, 2), action=torch.ones(count, dtype=torch.int64), advantage=torch.arange(1.0, count + 1),
+                target=torch.zeros(count))
+    with torch.no_grad():
+        rows["log_probability"] = policy.distribution(rows["observation"]).log_prob(rows["action"])
+    losses = ppo.update(policy, adam, rows, 0.2, settings, 0.5)
+    # Ratios are 1 before the first update, so the loss is the advantage's mean: 1 of one row, 0 of normalised ones.
+    assert float(losses["policy_loss"]) == pytest.approx(-1.0 if count == 1 else 0.0, abs=1e-5)
+    assert all(torch.isfinite(value).all() for value in policy.state_dict().values())
+    assert not torch.equal(policy.policy[-1].bias, before["policy.2.bias"])
