@@ -20,7 +20,7 @@ AGENTS = os.path.join(processes.ROOT, "agent", "python", "agents")
 EPISODES = 20     # of an evaluation
 EVALUATIONS = 20  # in a run, for its curve
 
-# A run to be: bar is a row of bench/learning; side: what it is compared by, such as the number of shards; None: nothing.
+# A run to be: bar is a row of bench/learning; side: what it is compared by, such as the number of shards or a setting; None: nothing.
 Case = collections.namedtuple("Case", "bar seed side")
 
 
@@ -151,8 +151,11 @@ class Launched(Single):
     def files(self, case):
         return super().files(case) + agent_files(self.config(case))
 
+    def name(self, case):
+        return super().name(case) + (f"-{case.side}" if case.side else "")
+
     def options(self, case):
-        return processes.sets("", ["launch.http=''", *evaluations(case.bar), *self.settings])
+        return processes.sets("", ["launch.http=''", *evaluations(case.bar), *([case.side] if case.side else self.settings)])
 
     def words(self, case, path):
         return [processes.program("replay-launch"), self.config(case), "--folder", path, "--seed", str(case.seed), "--quiet",

@@ -68,7 +68,8 @@ MADE_UP = """#!/usr/bin/python3
 import json, pathlib, sys
 words = sys.argv[1:]
 folder, seed = pathlib.Path(words[words.index("--folder") + 1]), int(words[words.index("--seed") + 1])
-offline = words[0].endswith("/iql.yaml")
+cloning = words[0].endswith("/td3-bc.yaml")
+offline = cloning or words[0].endswith("/iql.yaml")
 place = pathlib.Path(__file__).parent
 with open(place / "called", "a") as file:
     file.write(f"{seed}\\n")
@@ -86,7 +87,7 @@ put("learner-0", (100, 0, 0, 0.9), (101, 100 * steps, 20, 0.5), (104, 1000 * ste
 if not offline:
     put("actor-0", (100, 0, 0), (103, 900, 60))
     put("actor-1", (100.5, 50, 0), (104, 1000, 80))
-final = {21: 500, 22: 500, 23: 440, 24: 400}[seed] if not offline else -200
+final = {21: 500, 22: 500, 23: 440, 24: 400}[seed] if not offline else -800 if cloning else -200
 put("evaluator-0", (102, 500 * steps, 40, None, final / 2), (104, 1000 * steps, 80, None, final))
 report = {"phase": "done", "reason": "", "final_value": final, "steps": 1000 * steps, "learner_steps": 80, "elapsed_s": 5.0, "restarts": 0}
 (folder / "report.json").write_text(json.dumps(report))
@@ -99,6 +100,8 @@ class Agents:
     def __init__(self, folder):
         self.programs, self.out = folder / "programs", folder / "out"
         self.programs.mkdir()
+        (folder / "mixed").mkdir()
+        (folder / "mixed" / "scores.json").write_text(json.dumps({"random": -1200, "expert": -200}))
         for name in ("replay-launch", "replay-broker"):
             (self.programs / name).write_text(MADE_UP)
             (self.programs / name).chmod(0o755)
@@ -108,7 +111,7 @@ class Agents:
         called = self.programs / "called"
         called.write_text("")
         script = os.path.join(os.environ["RP_SOURCE_DIR"], "bench", "learning")
-        done = subprocess.run([sys.executable, "-B", script, "--agents", "--jobs", "1", "--out", str(self.out), *words], text=True,
+        done = subprocess.run([sys.executable, "-B", script, "--agents", "--jobs", "1", "--out", str(self.out), *words], text=True, cwd=self.out.parent,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env={**os.environ, "RP_BUILD_DIR": str(self.programs)})
         rows = json.loads((self.out / "agents.json").read_text())["rows"]
         return done.returncode, {row["config"]: row for row in rows}, done.stdout, [int(word) for word in called.read_text().split()]
@@ -123,11 +126,12 @@ def check_agents_in_parts(agents):
     (agents.programs / "fail-22").unlink()
     status, rows, printed, made = agents.run("--only", "ppo-cartpole", "--seeds", "21-22")
     assert (status, made) == (0, [22]) and rows["ppo-cartpole"]["met"] and printed.count(", found") == 1, printed
-    assert agents.run("--only", "iql", "--seeds", "21-22")[3] == [21, 22]
+    status, rows, printed, made = agents.run("--only", "iql", "--seeds", "21-22")  # and behaviour cloning
+    assert (status, made) == (0, [21, 22, 21, 22]) and (rows["iql"]["of_expert"], rows["iql"]["times_cloned"]) == (1, 2.5), printed
     status, rows, printed, made = agents.run("--only", "ppo-cartpole", "--seeds", "21-24")
     assert (status, made) == (1, [23, 24]), printed
     assert agents.run("--only", "iql", "--seeds", "21-21", "--set", "agent.batch=7")[3] == [21]
-    assert agents.run("--only", "iql", "--seeds", "21-21", "--fresh")[3] == [21]
+    assert agents.run("--only", "iql", "--seeds", "21-21", "--fresh")[3] == [21, 21]
 
 
 def check_agents_files():
@@ -154,7 +158,7 @@ def check_agents_numbers(agents):
     assert curve == [None, 40, 80, 80], curve
     assert rows["mpo-swingup"]["mean"] is None and len(rows) > 10
     lines = {line.split("  ")[0] + " " + line.split()[1]: line for line in printed.splitlines() if "  " in line}
-    assert lines["CartPole-v1 PPO"].split()[-5:] == ["5", "0.20", "20.0", "250.0", "MISSED"], printed
+    assert lines["CartPole-v1 PPO"].split()[-7:] == ["5", "0.20", "20.0", "250.0", "-", "-", "MISSED"], printed
     assert lines["Pendulum-v1 IQL"].endswith("2 of 4 seeds") and lines["CartPoleSwingUp MPO"].endswith("not run"), printed
     head, *rest = (agents.out / "iql-seed-22.jsonl").read_text().splitlines()  # as if an agent had changed since
     (agents.out / "iql-seed-22.jsonl").write_text("\n".join([head.replace('"key": "', '"key": "0'), *rest]))

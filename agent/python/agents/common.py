@@ -15,6 +15,7 @@ import replaybus.torch
 
 CONFIGS = Path(__file__).resolve().parents[3] / "configs" / "agents"
 DEMONSTRATIONS = "demonstrations"  # the table, and the counter of episodes that were written to it
+FILLED = "{}_filled"  # the counter of a table that fill_once fills: 0 before, 1 meanwhile, 2 afterwards
 
 
 def main(config, **roles):
@@ -145,11 +146,18 @@ def sequence_adder(run, n, table, start=()):
                                      burn_in=config["adder.burn_in"], start=start, max_in_flight=max(1, config["adder.buffer_items"] // n))
 
 
-def demonstrate(run, write):
-    """Fills the table of demonstrations once. write() does it, and returns the number of episodes."""
-    counter = run.client.counter(DEMONSTRATIONS)
-    if run.index == 0 and counter.value == 0:
-        counter.add(write())
+def fill_once(run, table, fill):
+    """Calls fill, which writes recorded steps to a table of the run, once in the run. If a learner was killed while it filled the table, the
+    next one removes what is there and fills it again: no step is in the table twice."""
+    counter = run.client.counter(FILLED.format(table))
+    if run.index > 0 or counter.value == 2:
+        return
+    if counter.value == 1:
+        run.client.delete(table, [item["key"] for item in run.client.items(table)])
+    else:
+        counter.add(1)
+    fill()
+    counter.add(1)
 
 
 def play_expert(env, seen, step):
@@ -159,7 +167,6 @@ def play_expert(env, seen, step):
     while running.any():  # an environment that ends early begins another episode, which is a demonstration as well
         seen, _, ended = step(seen, env.expert())
         running &= ~ended
-    return env.num_envs
 
 
 def sources(run, ratio):

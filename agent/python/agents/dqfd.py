@@ -17,7 +17,7 @@ import torch
 
 import replaybus.run
 import replaybus.torch
-from common import (DEMONSTRATIONS, activation, demonstrate, evaluate, flat, follow, linear, main, mlp, play_expert, sequence_adder,
+from common import (DEMONSTRATIONS, activation, evaluate, fill_once, flat, follow, linear, main, mlp, play_expert, sequence_adder,
                     sources)
 from offline import descend
 from replaybus import data, sequences
@@ -69,11 +69,12 @@ def step(env, adder, observations, actions):
 def demonstrations(run, settings):
     """Writes them from a file, or by the environment's expert."""
     if settings.data:
-        return data.load(run.client, settings.data, DEMONSTRATIONS, length=run.config["adder.length"], period=run.config["adder.period"],
-                         dtypes={"action": "int32"}).episodes
+        data.load(run.client, settings.data, DEMONSTRATIONS, length=run.config["adder.length"], period=run.config["adder.period"],
+                  dtypes={"action": "int32"})
+        return
     n = settings.demonstrations
     with run.environments(n) as env, sequence_adder(run, n, DEMONSTRATIONS) as adder:
-        return play_expert(env, env.reset()[0], lambda observations, actions: step(env, adder, observations, actions))
+        play_expert(env, env.reset()[0], lambda observations, actions: step(env, adder, observations, actions))
 
 
 # ---- learning
@@ -130,7 +131,7 @@ def learner():
         target = copy.deepcopy(q)
         adam = torch.optim.Adam(q.parameters(), config["agent.learning_rate"] or 1e-3, weight_decay=settings.decay)
         if settings.ratio > 0:
-            demonstrate(run, lambda: demonstrations(run, settings))
+            fill_once(run, DEMONSTRATIONS, lambda: demonstrations(run, settings))
         run.publishes(replaybus.torch.States(run.client, q=q).keep(target=target, adam=adam), every=config["learners.publish_every"])
         updaters = [replaybus.torch.Updater(run.client, table) for table in (run.table, DEMONSTRATIONS)]
         for batch, taught in batches(run, settings):

@@ -16,7 +16,7 @@ import torch
 
 import replaybus.run
 import replaybus.torch
-from common import activation, device, follow, main, mlp
+from common import activation, device, follow, linear, main, mlp
 from offline import OPTIONS, Critics, Policy, batches, descend, evaluator
 
 SETTINGS = dict(**OPTIONS, expectile=0.9, temperature=3.0, most_weight=100.0)
@@ -31,10 +31,12 @@ def learner():
         critics, value = Critics(policy, config).to(on), mlp([policy.inputs, *policy.hidden, 1], activation(config)).to(on)
         target = copy.deepcopy(critics)
         rate, tau = config["agent.learning_rate"] or 3e-4, config["agent.target"] or 0.005
-        policy_adam, critic_adam, value_adam = (torch.optim.Adam(module.parameters(), rate) for module in (policy, critics, value))
+        adams = policy_adam, critic_adam, value_adam = [torch.optim.Adam(module.parameters(), rate) for module in (policy, critics, value)]
         run.publishes(replaybus.torch.States(run.client, policy=policy).keep(
             critics=critics, target=target, value=value, policy_adam=policy_adam, critic_adam=critic_adam, value_adam=value_adam), every=100)
         for observation, action, reward, discount, following in batches(run, settings):
+            for adam in adams if config["agent.anneal"] else []:
+                adam.param_groups[0]["lr"] = linear(rate, rate / 10, run.steps / config["agent.anneal"])
             with torch.no_grad():
                 q = target(observation, action).min(0).values
                 backed_up = reward + discount * value(following)[:, 0]

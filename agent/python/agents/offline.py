@@ -1,15 +1,14 @@
-"""What the offline agents share: batches of recorded steps, a policy of continuous actions, and two critics."""
+"""What the offline agents share: batches of a table that a file fills, a policy of continuous actions, two critics."""
 import numpy as np
 import torch
 from torch import nn
 
 import replaybus.torch
-from common import Actions, activation, device, evaluate, flat, mlp
+from common import Actions, activation, device, evaluate, fill_once, flat, mlp
 from replaybus import data
 
 # A file to read into the table (empty: the broker loads a checkpoint), the bound of its actions, and a factor for rewards.
 OPTIONS = dict(data="", bound=1.0, rewards=1.0)
-LOADED = "data_loaded"  # the counter that says that the file is in the table
 
 
 class Policy(nn.Module):
@@ -47,10 +46,12 @@ class Critics(nn.Module):
 
 def batches(run, settings):
     """Observations, actions, rewards, discounts and next observations, from a table that a file fills first, if one is given."""
-    config, counter = run.config, run.client.counter(LOADED)
-    if settings.data and run.index == 0 and counter.value == 0:
+    def fill():
         print(f"{settings.data}: {data.load(run.client, settings.data, run.table).items} items in table '{run.table}'", flush=True)
-        counter.add(1)
+
+    if settings.data:
+        fill_once(run, run.table, fill)
+    config = run.config
     discount = config["agent.discount"] or 0.99
     for batch in run.batches(replaybus.torch.Sampler(run.client, run.table, config["agent.batch"] or 256, device=device())):
         items = batch.data

@@ -20,7 +20,7 @@ from torch import nn
 
 import replaybus.run
 import replaybus.torch
-from common import DEMONSTRATIONS, demonstrate, linear, main, play_expert, sequence_adder, sources
+from common import DEMONSTRATIONS, fill_once, linear, main, play_expert, sequence_adder, sources
 from replaybus.sequences import FIRST, priorities, trained
 
 SETTINGS = dict(batch=32, n_step=5, target_every=100, epsilon=0.4, epsilon_alpha=7.0, beta=0.4, rescale=True, anneal=0,
@@ -115,8 +115,8 @@ def step(env, adder, network, inputs, state, after, actions):
 def demonstrations(run, network, n):
     """Writes n episodes of the environment's expert, with the states that the first network has in them."""
     with run.environments(n) as env, sequence_adder(run, n, DEMONSTRATIONS, start=["state"]) as adder:
-        return play_expert(env, (network.input(env.reset()[0]), network.start(n)),
-                           lambda seen, actions: step(env, adder, network, *seen, network.act(*seen)[1], actions))
+        play_expert(env, (network.input(env.reset()[0]), network.start(n)),
+                    lambda seen, actions: step(env, adder, network, *seen, network.act(*seen)[1], actions))
 
 
 def squash(x, rescale):
@@ -172,7 +172,7 @@ def learner():
         adam = torch.optim.Adam(network.parameters(), rate, eps=1e-5)
         run.publishes(replaybus.torch.States(run.client, network=network).keep(adam=adam, target=target), every=5)
         if settings.ratio > 0:
-            demonstrate(run, lambda: demonstrations(run, network, settings.demonstrations))
+            fill_once(run, DEMONSTRATIONS, lambda: demonstrations(run, network, settings.demonstrations))
         tables = sources(run, settings.ratio)
         sampler = replaybus.torch.Sampler(tables, batch_size=settings.batch, beta=settings.beta)
         updaters = [replaybus.torch.Updater(client, table) for client, table, *_ in tables]

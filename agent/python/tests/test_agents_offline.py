@@ -1,5 +1,7 @@
 """Parts of the offline agents and of DQfD, each against a simple model; and the data that they learn from."""
 import importlib
+import importlib.machinery
+import importlib.util
 import pathlib
 import sys
 import types
@@ -8,7 +10,7 @@ import numpy as np
 import pytest
 
 import replaybus
-from replaybus import envs, sequences
+from replaybus import data, envs, sequences
 
 torch = pytest.importorskip("torch", reason="torch is missing: ./dev install gets python3-torch")
 AGENTS = pathlib.Path(__file__).resolve().parents[1] / "agents"
@@ -109,3 +111,48 @@ def test_recorded_episodes_become_the_items_of_actors(agent, tmp_path):
         assert found["reward"].shape == () and found["discount"] == 1 and found["reward"] == np.float32(part["rewards"][j])
         np.testing.assert_array_equal(found["next_observation"], part["next_observations"][j])
         assert abs(float(found["action"][0])) <= 1
+
+
+def test_a_table_is_filled_once_also_after_a_kill(agent, tmp_path):
+    """A learner that dies between its last insert and the end of the filling leaves items, which the next one replaces."""
+    common, calls = agent("common"), []
+    np.savez(tmp_path / "steps.npz", observations=np.arange(30, dtype="float32"), actions=np.arange(30), rewards=np.ones(30),
+             terminals=np.arange(1, 31) % 10 == 0)
+    with replaybus.Server([replaybus.Table("replay")]) as server, server.client() as client:
+        def fill():
+            calls.append(data.load(client, tmp_path / "steps.npz", "replay").items)
+            if len(calls) < 3:
+                raise KeyboardInterrupt
+
+        learner = types.SimpleNamespace(client=client, index=0)
+        common.fill_once(types.SimpleNamespace(client=client, index=1), "replay", fill)  # the first learner fills
+        assert calls == []
+        for _ in range(2):
+            with pytest.raises(KeyboardInterrupt):
+                common.fill_once(learner, "replay", fill)
+        for _ in range(2):
+            common.fill_once(learner, "replay", fill)
+        assert calls == [30] * 3
+        keys = [item["key"] for item in client.items("replay")]
+        assert sorted(client.fetch("replay", keys).data["observation"].ravel()) == list(range(30))
+
+
+@pytest.mark.parametrize("value, cloned, verdict", [(-200, -800, "met"), (-200, -400, "below 1.5 x BC"), (-400, -800, "MISSED"),
+                                                    (-200, None, "no runs of BC")])
+def test_an_offline_agent_is_compared_with_the_expert_and_with_cloning(monkeypatch, value, cloned, verdict):
+    bench = AGENTS.parents[2] / "bench"
+    monkeypatch.syspath_prepend(str(bench))
+    loader = importlib.machinery.SourceFileLoader("learning", str(bench / "learning"))
+    learning = importlib.util.module_from_spec(importlib.util.spec_from_loader("learning", loader))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    loader.exec_module(learning)
+
+    def lines(mean):
+        return {} if mean is None else {
+            seed: [{"return": mean + 10 * seed, "environment_steps": 10_000, "seed": seed, "key": "k", "fingerprint": None, "seconds": 1.0}]
+            for seed in (-1, 1)}
+
+    row = learning.judge(learning.OFFLINE[0]._replace(value=-270), [-1, 1], lines(value))
+    learning.compare_with_cloning(row, [-1, 1], lines(cloned), {"random": -1200.0, "expert": -200.0})
+    assert row["of_expert"] == pytest.approx((value + 1200) / 1000) and learning.verdict(row) == verdict
+    assert row["times_cloned"] == (None if cloned is None else pytest.approx((value + 1200) / (cloned + 1200)))

@@ -105,7 +105,7 @@ def test_demonstrations_are_written_once_beside_replay(r2d2, client, monkeypatch
     with run.environments(1) as env:
         network = r2d2.Recurrent(env, run.config)
     for _ in range(2):
-        r2d2.demonstrate(run, lambda: r2d2.demonstrations(run, network, 3))
+        r2d2.fill_once(run, r2d2.DEMONSTRATIONS, lambda: r2d2.demonstrations(run, network, 3))
     data = client.fetch("uniform", [item["key"] for item in client.items("uniform")]).data
     assert data["step_type"].tolist() == [[FIRST, MID, MID, MID, LAST]] * 3 and not data["state"].any()
     assert data["reward"].sum(1) == pytest.approx(0.99) and data["action"].dtype == "int32"
