@@ -385,7 +385,6 @@ static void connect_rooms(struct broker *self, struct channels *channels)
         .config = config,
         .store = &self->store,
         .layouts = &self->layouts,
-        .params = &self->params,
         .peers = &self->peers,
     };
     samples_init(&self->samples);
@@ -458,6 +457,7 @@ static rp_status load(struct broker *self, rp_error *err)
     stream_begin(self->stream);
     /* Notes which segments the files do without, before more is removed. */
     checkpoints_init(&self->checkpoints, &state, self->stream, self->spill, listener);
+    tables_follow(&self->tables, &self->params);
     restore_finish(&self->tables);
     return RP_OK;
 }

@@ -303,6 +303,12 @@ static bool is_queue(const struct limiter_config *limiter)
     return limiter->kind == LIMITER_QUEUE || limiter->kind == LIMITER_STACK;
 }
 
+/* With such a limiter, inserts wait for learners. */
+static bool waits_for_learners(const struct limiter_config *limiter)
+{
+    return is_queue(limiter) || limiter->kind == LIMITER_LAG;
+}
+
 /* With one side alone, a limiter that couples both sides eventually stops it. inserts: there are only actors. */
 static void check_coupling(const struct run_config *config, const struct table_config *table, bool inserts,
                            struct schema_report *report)
@@ -312,7 +318,7 @@ static void check_coupling(const struct run_config *config, const struct table_c
     bool bound = inserts ? limiter->max_diff < NO_BOUND : limiter->min_diff > -NO_BOUND;
     bool held = limiter->kind == LIMITER_RATIO && (limiter->error_buffer >= 0 || bound);
     table_path(config, "limiter", path, sizeof path);
-    if (held || is_queue(limiter))
+    if (held || (inserts ? waits_for_learners(limiter) : is_queue(limiter)))
         schema_problem(report, path, "with a %s limiter %s: they would wait for ever; write kind: min_size",
                        limiter_kind_name(limiter->kind),
                        inserts ? "actors insert as often as learners sample, and learners.count is 0"
@@ -542,6 +548,21 @@ static void check_queue(const struct table_config *table, int64_t batch, const c
                        (long long)batch + 2);
 }
 
+/* A version pays for `batch` inserts. If our learner takes more items before it publishes, it ends up waiting for items, and the
+ * actors for a version. */
+static void check_lag(const struct run_config *config, const struct table_config *table, int64_t batch,
+                      const char *path, struct schema_report *report)
+{
+    double taken = (double)(batch * config->learners.publish_every) / (double)table->max_times_sampled;
+    if (our_learners(config) && batch > 0 && table->max_times_sampled > 0 && table->limiter.batch < taken)
+        schema_problem(
+            report, path,
+            "batch is %.0f, and learners take %.0f items between two versions (agent.batch times "
+            "learners.publish_every, each item %lld times): actors and learners would end up waiting for each "
+            "other; write batch: %.0f",
+            table->limiter.batch, ceil(taken), (long long)table->max_times_sampled, ceil(taken));
+}
+
 /* Items that are evicted before they were sampled as often as the limiter wants take their part of the samples with
  * them. Sooner or later inserts wait for samples, and samples for items. Items that never leave a queue are read for
  * ever. */
@@ -626,6 +647,8 @@ static void check_table(const struct run_config *config, struct schema_report *r
     snprintf(path, sizeof path, "broker.tables[%zu].limiter", index);
     if (table->limiter.kind == LIMITER_QUEUE || table->limiter.kind == LIMITER_STACK)
         check_queue(table, batch, path, report);
+    if (table->limiter.kind == LIMITER_LAG)
+        check_lag(config, table, batch, path, report);
     check_sampler(config, table, report);
 }
 
@@ -663,6 +686,7 @@ static double limiter_width(const struct limiter_config *limiter)
         return limiter->error_buffer >= 0 ? 2.0 * limiter->error_buffer : limiter->max_diff - limiter->min_diff;
     case LIMITER_QUEUE:
     case LIMITER_STACK:
+    case LIMITER_LAG:
         return 0.0; /* an item that is taken out early is old when it is used */
     default:
         return INFINITY;

@@ -178,16 +178,22 @@ int ctl_reset(struct ctl *ctl)
 
 /* ---- limiter ---- */
 
-/* In the order of enum rp_limiter_field. The first five need a number. */
+/* In the order of enum rp_limiter_field. */
 static const char *const limiter_keys[] = {"samples_per_insert", "min_size", "min_diff", "max_diff",
-                                           "error_buffer",       "pause",    "go"};
+                                           "error_buffer",       "pause",    "go",       "max_lag"};
 #define N_KEYS (sizeof limiter_keys / sizeof limiter_keys[0])
 
 /* Returns 0, or an exit code after a message. */
 static int read_setting(const char *text, rp_limiter_change *change)
 {
-    double *places[] = {&change->samples_per_insert, &change->min_size, &change->min_diff, &change->max_diff,
-                        &change->error_buffer};
+    double *places[] = {&change->samples_per_insert,
+                        &change->min_size,
+                        &change->min_diff,
+                        &change->max_diff,
+                        &change->error_buffer,
+                        NULL,
+                        NULL,
+                        &change->max_lag};
     char name[64];
     const char *sign = strchr(text, '=');
     size_t size = sign ? (size_t)(sign - text) : strlen(text);
@@ -199,10 +205,10 @@ static int read_setting(const char *text, rp_limiter_change *change)
         const char *near = schema_nearest(name, limiter_keys, N_KEYS);
         return near ? ctl_usage("a limiter has no '%s' (did you mean '%s'?)", name, near)
                     : ctl_usage("a limiter has no '%s': samples_per_insert, min_size, min_diff, max_diff, "
-                                "error_buffer; pause and go",
+                                "error_buffer, max_lag; pause and go",
                                 name);
     }
-    bool number = k < sizeof places / sizeof places[0];
+    bool number = places[k] != NULL;
     if (number && (!sign || !schema_parse_real(sign + 1, places[k])))
         return ctl_usage("'%s' needs a number: %s=100", name, name);
     if (!number && sign)

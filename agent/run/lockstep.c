@@ -33,7 +33,9 @@ static rp_status check_room(const struct run_config *config, const struct table_
     const struct limiter_config *limiter = &table->limiter;
     double items = items_per_round(config);
     if (limiter->kind != LIMITER_RATIO) {
-        double size = (double)table->max_size, least = batch - 1.0 + items;
+        bool lag = limiter->kind == LIMITER_LAG;
+        double size = lag ? (double)(table->max_lag + 1) * limiter->batch : (double)table->max_size,
+               least = batch - 1.0 + items;
         return size >= least
                    ? RP_OK
                    : err_set(err, RP_INVALID_ARGUMENT,

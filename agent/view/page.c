@@ -569,7 +569,8 @@ static void set_limiter(rp_client *client, struct change *self)
         size_t offset;
     } rows[] = {{"samples_per_insert", RP_LIMITER_SAMPLES_PER_INSERT, offsetof(rp_limiter_change, samples_per_insert)},
                 {"min_size", RP_LIMITER_MIN_SIZE, offsetof(rp_limiter_change, min_size)},
-                {"error_buffer", RP_LIMITER_ERROR_BUFFER, offsetof(rp_limiter_change, error_buffer)}};
+                {"error_buffer", RP_LIMITER_ERROR_BUFFER, offsetof(rp_limiter_change, error_buffer)},
+                {"max_lag", RP_LIMITER_MAX_LAG, offsetof(rp_limiter_change, max_lag)}};
     rp_limiter_change change = {.struct_size = sizeof change};
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         double value = number_of(self->wish, rows[i].name);

@@ -113,7 +113,7 @@ static void keep_change(struct table *table, const struct entry_limiter *from)
     rp_error err = {0};
     struct limiter kept = table->limiter;
     const struct limiter_change settings = {from->samples_per_insert, from->min_size, from->min_diff, from->max_diff,
-                                            NAN};
+                                            NAN, NAN};
     if (from->kind != (uint32_t)kept.kind || !from->changed_from)
         return;
     if (limiter_keep(&kept, from->changed_from, &settings, &err) == RP_OK &&
@@ -138,7 +138,7 @@ static void report_differences(const struct table *table, const struct loaded_ta
     }
     if (limiter->kind != (uint32_t)table->limiter.kind) {
         differs(table, "limiter.kind",
-                limiter->kind <= LIMITER_STACK ? limiter_kind_name((enum limiter_kind)limiter->kind) : "unknown",
+                limiter_kind_name((enum limiter_kind)limiter->kind),
                 limiter_kind_name(table->limiter.kind));
         return;
     }

@@ -109,6 +109,12 @@ static const struct schema_row rows[] = {
      "an item leaves the table after this many samples; 0: never for that reason"},
     {"tables[].soft_capacity", SCHEMA_BOOL, TABLE(soft_capacity), "false", 0, 0, NULL, 0,
      "let the table grow past max_size (by at most a quarter) and remove the surplus periodically"},
+    {"tables[].max_lag", SCHEMA_INT, TABLE(max_lag), "-1", -1, LIMITER_MOST_LAG, NULL, 0,
+     "an item that is more than this many versions of the parameters behind is never sampled, and leaves; 0: only "
+     "items "
+     "of the newest version; -1: items of any version"},
+    {"tables[].policy_slot", SCHEMA_STRING, TABLE(policy_slot), "policy", 0, 0, NULL, 0,
+     "the parameter slot whose versions are meant: a learner puts them, and writers stamp their items"},
     {"tables[].sampler", SCHEMA_KIND, TABLE(sampler), "uniform", 0, 0, NULL, 0,
      "fifo, lifo, uniform, min_heap, max_heap, prioritized (its option: exponent), or a selector of a plug-in"},
     {"tables[].remover", SCHEMA_KIND, TABLE(remover), "fifo", 0, 0, NULL, 0,
@@ -116,7 +122,8 @@ static const struct schema_row rows[] = {
     {"tables[].limiter", SCHEMA_KIND, TABLE(limiter_options), "min_size", 0, 0, NULL, 0,
      "none; min_size (min_size: items before the first sample, 1); sample_to_insert_ratio (min_size, "
      "samples_per_insert: the target, and error_buffer: how far samples may run ahead of or behind it; or min_diff and "
-     "max_diff: bounds of inserts * samples_per_insert - samples); queue; or stack"},
+     "max_diff: bounds of inserts * samples_per_insert - samples); queue; stack; or lag (batch: items that "
+     "the learner takes between two versions; writers wait once max_lag + 1 batches are ahead; min_size)"},
     {"tables[].signature", SCHEMA_TUPLES, TABLE(signature), NULL, 0, 255, NULL, 0,
      "the fields that every item must have: {observation: [float32, 0, 4], reward: float32}, each with its dtype and "
      "its shape, steps first (0: any number of steps); empty: any fields"},
@@ -136,6 +143,7 @@ static const struct schema_row limiter_rows[] = {
     {"error_buffer", SCHEMA_REAL, LIMIT(error_buffer), "-1", -1, 1e18, NULL, 0, NULL},
     {"min_diff", SCHEMA_REAL, LIMIT(min_diff), "-1e18", -1e18, 1e18, NULL, 0, NULL},
     {"max_diff", SCHEMA_REAL, LIMIT(max_diff), "1e18", -1e18, 1e18, NULL, 0, NULL},
+    {"batch", SCHEMA_REAL, LIMIT(batch), "0", -1e18, 1e18, NULL, 0, NULL},
 };
 static const struct schema_alias limiter_aliases[] = {
     {"spi", "samples_per_insert"}, {"min_size_to_sample", "min_size"}, {NULL, NULL}};
@@ -152,6 +160,7 @@ struct limiter_config config_limiter(const struct table_config *table)
 {
     struct limiter_config limiter = table->limiter;
     limiter.size = (double)table->max_size;
+    limiter.max_lag = (double)table->max_lag;
     return limiter;
 }
 
@@ -904,6 +913,10 @@ static void check_limiter_divides(const struct table_config *table, uint32_t sha
     snprintf(at, sizeof at, "%s.limiter", path);
     if (table->limiter.kind == LIMITER_STACK)
         schema_problem(report, at, "a stack over shards has no meaning: nobody knows the newest item of all shards");
+    if (table->limiter.kind == LIMITER_LAG)
+        schema_problem(report, at,
+                       "lag counts the items of one broker: over shards, writers of one shard could wait for a version "
+                       "while the learner waits for their items. Write shards: 1, or a queue with max_lag");
     if (table->max_size < shards || (table->max_bytes > 0 && table->max_bytes < shards))
         schema_problem(report, path, "%s of %lld cannot be divided among %u shards: write more, or fewer shards",
                        table->max_size < shards ? "max_size" : "max_bytes",
@@ -1012,7 +1025,7 @@ rp_status config_check_folder(const struct broker_config *config, const char *fo
 /* ---- the schema */
 static const char *limiter_name(uint32_t kind)
 {
-    return kind <= LIMITER_STACK ? limiter_kind_name((enum limiter_kind)kind) : NULL;
+    return kind < LIMITER_KINDS ? limiter_kind_name((enum limiter_kind)kind) : NULL;
 }
 
 static void read_limiter(struct table_config *table, uint32_t index, struct schema_report *report)

@@ -30,6 +30,8 @@ struct table_config {
     int64_t max_bytes; /* 0: no limit */
     int64_t max_times_sampled;
     bool soft_capacity;
+    int64_t max_lag; /* < 0: items never become too old */
+    char *policy_slot;
     struct schema_kind sampler, remover;
     struct schema_kind limiter_options;
     struct limiter_config limiter; /* not a key: what limiter_options say. config_limiter adds the size */

@@ -11,7 +11,6 @@
 #include "broker/loop/loop.h"
 #include "broker/peer/peers.h"
 #include "broker/sample/samples.h"
-#include "broker/store/params.h"
 #include "proto/base/need.h"
 #include "proto/wire/wire.h"
 
@@ -29,7 +28,6 @@
 /* Pieces of one chunk in a reply, for items that lie apart in it; then the last one grows. */
 #define PIECES_MOST 8u
 /* The parameter slot whose version says how stale an item is. */
-#define POLICY_SLOT "policy"
 
 /* The place of a chunk in the reply. */
 struct reply_place {
@@ -597,7 +595,7 @@ static void collect_ages(struct reply_build *self, const struct samples *samples
 {
     struct table *table = reply->table;
     const struct picks *picks = reply->picks;
-    uint64_t newest = params_version(samples->params, POLICY_SLOT);
+    uint64_t newest = table->version;
     double age = 0, stale = 0;
     for (uint32_t i = 0; i < picks->n; i++) {
         uint64_t now = (uint64_t)samples->loop->now_ns, ns = now > picks->age_ns[i] ? now - picks->age_ns[i] : 0;

@@ -13,7 +13,6 @@
 
 struct layouts;
 struct loop;
-struct params;
 struct peers;
 struct reply_build;
 struct store;
@@ -57,7 +56,6 @@ struct samples {
     const struct broker_config *config;
     struct store *store;
     struct layouts *layouts;
-    const struct params *params;
     struct peers *peers;
     struct sample_parking parking;
     struct waiter *spare_waiters;

@@ -18,7 +18,8 @@
 
 static double cursor_at(const struct limiter *self, uint64_t inserts, uint64_t samples)
 {
-    return self->offset + (double)inserts * self->samples_per_insert - (double)samples;
+    return self->offset + (double)inserts * self->samples_per_insert -
+           (self->kind == LIMITER_LAG ? 0.0 : (double)samples);
 }
 
 static double size_after(const struct limiter *self, uint64_t more)
@@ -31,7 +32,8 @@ static bool may_insert(const struct limiter *self, uint64_t n)
 {
     if (self->paused)
         return false;
-    return size_after(self, n) <= self->min_size || cursor_at(self, self->inserts + n, self->samples) <= self->max_diff;
+    return (size_after(self, n) <= self->min_size && self->kind != LIMITER_LAG) ||
+           cursor_at(self, self->inserts + n, self->samples) <= self->max_diff;
 }
 
 /* True if the last of n samples in a row is allowed after `more` further inserts. */
@@ -82,7 +84,8 @@ static bool may_sample_now(const struct limiter *self, uint64_t n)
 uint64_t limiter_insertable(const struct limiter *self, uint64_t most)
 {
     double room = (self->max_diff - limiter_cursor(self)) / self->samples_per_insert;
-    return largest(self, may_insert, fmax(room, self->min_size - size_after(self, 0)), most);
+    double small = self->kind == LIMITER_LAG ? 0.0 : self->min_size - size_after(self, 0);
+    return largest(self, may_insert, fmax(room, small), most);
 }
 
 uint64_t limiter_sampleable(const struct limiter *self, uint64_t most)
@@ -105,6 +108,24 @@ void limiter_deleted(struct limiter *self, uint64_t n)
 {
     assert(self->deletes + n <= self->inserts);
     self->deletes += n;
+}
+
+void limiter_forgot(struct limiter *self, uint32_t times_sampled)
+{
+    double owed = self->samples_per_insert - (double)times_sampled;
+    if (limiter_counts(self) && owed > 0.0)
+        self->offset -= owed;
+}
+
+bool limiter_moved(struct limiter *self, uint64_t version)
+{
+    double moves = self->version == 0 || version < self->version ? 0.0 : (double)(version - self->version);
+    double back = fmin(limiter_cursor(self), moves * self->batch);
+    self->version = version;
+    if (self->kind != LIMITER_LAG || !(back > 0.0))
+        return false;
+    self->offset -= back;
+    return true;
 }
 
 void limiter_reset(struct limiter *self)
@@ -199,6 +220,11 @@ static bool explain_pause(const struct limiter *self, char *text, size_t size)
     return self->paused;
 }
 
+double limiter_max_lag(const struct limiter *self)
+{
+    return self->kind == LIMITER_LAG ? self->max_diff / self->batch - 1.0 : -1.0;
+}
+
 void limiter_explain_insert(const struct limiter *self, char *text, size_t size)
 {
     char cursor[40];
@@ -207,6 +233,16 @@ void limiter_explain_insert(const struct limiter *self, char *text, size_t size)
         text[0] = '\0';
     if (explain_pause(self, text, size) || may_insert(self, 1))
         return;
+    if (self->kind == LIMITER_LAG) {
+        double ahead = limiter_cursor(self), versions = ceil((ahead + 1.0 - self->max_diff) / self->batch);
+        snprintf(text, size,
+                 "needs version %" PRIu64
+                 " of the parameters: %.0f item%s, %.3g batches of %.0f, are ahead, and max_lag "
+                 "is %.0f",
+                 self->version + (uint64_t)versions, ahead, plural((uint64_t)ahead), ahead / self->batch, self->batch,
+                 limiter_max_lag(self));
+        return;
+    }
     uint64_t missing = smallest(self, 1, may_insert_after_samples);
     snprintf(text, size,
              "needs %" PRIu64 " more sample%s: one more insert would take the cursor to %s, above max_diff %s "
@@ -242,14 +278,12 @@ void limiter_explain_sample(const struct limiter *self, uint64_t want, char *tex
 
 static const char *const kind_names[] = {
     [LIMITER_NONE] = "none",   [LIMITER_MIN_SIZE] = "min_size", [LIMITER_RATIO] = "sample_to_insert_ratio",
-    [LIMITER_QUEUE] = "queue", [LIMITER_STACK] = "stack",
+    [LIMITER_QUEUE] = "queue", [LIMITER_STACK] = "stack",       [LIMITER_LAG] = "lag",
 };
-
-#define N_KINDS ((int)(sizeof kind_names / sizeof kind_names[0]))
 
 const char *limiter_kind_name(enum limiter_kind kind)
 {
-    return (int)kind >= 0 && (int)kind < N_KINDS ? kind_names[kind] : "unknown";
+    return (uint32_t)kind < LIMITER_KINDS ? kind_names[kind] : "unknown";
 }
 
 /* ---- checks */
@@ -329,6 +363,25 @@ static rp_status check_ratio(struct limiter *self, double error_buffer, rp_error
     return isnan(error_buffer) ? check_bounds(self, err) : set_buffer(self, error_buffer, err);
 }
 
+rp_status limiter_check_lag(double lag, rp_error *err)
+{
+    return lag >= 0.0 && lag == floor(lag) && lag <= (double)LIMITER_MOST_LAG
+               ? RP_OK
+               : err_set(err, RP_INVALID_ARGUMENT, "max_lag is %g; write a whole number from 0 to %u", lag,
+                         LIMITER_MOST_LAG);
+}
+
+static rp_status set_max_lag(struct limiter *self, double lag, rp_error *err)
+{
+    RP_TRY(limiter_check_lag(lag, err));
+    self->max_diff = (lag + 1.0) * self->batch;
+    if (self->min_size > self->max_diff)
+        return err_set(err, RP_INVALID_ARGUMENT,
+                       "min_size %.0f can never be reached: (max_lag + 1) * batch = %.0f items may be ahead",
+                       self->min_size, self->max_diff);
+    return RP_OK;
+}
+
 rp_status limiter_init(struct limiter *self, const struct limiter_config *config, rp_error *err)
 {
     struct limiter made = {
@@ -359,12 +412,22 @@ rp_status limiter_init(struct limiter *self, const struct limiter_config *config
         made.min_diff = 0.0;
         made.max_diff = config->size;
         break;
+    case LIMITER_LAG:
+        RP_TRY(check_count("batch", config->batch, err));
+        RP_TRY(set_min_size(&made, config->min_size, err));
+        made.batch = config->batch;
+        if (config->max_lag < 0.0)
+            return err_set(
+                err, RP_INVALID_ARGUMENT,
+                "limiter lag holds writers back at the table's max_lag, which is not given; write max_lag: 1");
+        RP_TRY(set_max_lag(&made, config->max_lag, err));
+        break;
     default:
         return err_set(err, RP_INVALID_ARGUMENT,
-                       "no such rate limiter; write none, min_size, sample_to_insert_ratio, queue or stack");
+                       "no such rate limiter; write none, min_size, sample_to_insert_ratio, queue, stack or lag");
     }
-    const double settings[] = {(double)made.kind, made.samples_per_insert, made.min_size_part, made.min_diff,
-                               made.max_diff};
+    const double settings[] = {(double)made.kind, made.samples_per_insert, made.min_size_part,
+                               made.min_diff,     made.max_diff,           made.batch};
     uint32_t hash = crc32c(0, settings, sizeof settings);
     made.configured = hash ? hash : 1;
     *self = made;
@@ -379,6 +442,8 @@ static rp_status refuse_change(const struct limiter *self, const struct limiter_
     bool upper = !isnan(change->max_diff);
     bool others = !isnan(change->samples_per_insert) || !isnan(change->min_diff) || !isnan(change->error_buffer);
     const char *name = limiter_kind_name(self->kind);
+    if (!isnan(change->max_lag) && self->kind != LIMITER_LAG)
+        return err_set(err, RP_FAILED_PRECONDITION, "limiter %s has no max_lag", name);
     switch (self->kind) {
     case LIMITER_NONE:
         if (size || upper || others)
@@ -393,6 +458,10 @@ static rp_status refuse_change(const struct limiter *self, const struct limiter_
     case LIMITER_STACK:
         if (size || others)
             return err_set(err, RP_FAILED_PRECONDITION, "limiter %s has only max_diff, which is its size", name);
+        break;
+    case LIMITER_LAG:
+        if (size || upper || others)
+            return err_set(err, RP_FAILED_PRECONDITION, "limiter %s has only max_lag", name);
         break;
     case LIMITER_RATIO:
         if (!isnan(change->error_buffer) && (upper || !isnan(change->min_diff)))
@@ -449,6 +518,8 @@ rp_status limiter_change(struct limiter *self, const struct limiter_change *chan
     }
     if (self->kind == LIMITER_QUEUE || self->kind == LIMITER_STACK)
         RP_TRY(check_count("max_diff", made.max_diff, err));
+    if (!isnan(change->max_lag))
+        RP_TRY(set_max_lag(&made, change->max_lag, err));
     made.changed_from = made.configured;
     *self = made;
     return RP_OK;
@@ -466,5 +537,7 @@ rp_status limiter_keep(struct limiter *self, uint32_t changed_from, const struct
         change.min_size = NAN; /* a part of 0 items counts as 1 */
     if (self->kind == LIMITER_MIN_SIZE)
         change.max_diff = NAN;
+    if (self->kind == LIMITER_LAG)
+        change = (struct limiter_change){NAN, NAN, NAN, NAN, NAN, settings->max_diff / self->batch - 1.0};
     return limiter_change(self, &change, err);
 }

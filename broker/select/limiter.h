@@ -1,7 +1,10 @@
-/* The rate limiter: how many inserts and samples a table allows now. One mechanism, five presets.
+/* The rate limiter: how many inserts and samples a table allows now. One mechanism, six presets.
  *
  * cursor = inserts * samples_per_insert - samples, plus an offset that keeps it in its place when the ratio is changed.
- * Deletes change the size, never the cursor. Limits are inclusive. Embedded in its table, which calls it before and after each
+ * With kind lag the cursor counts the items that are ahead of the learner: each insert is one more, and a version of the parameters
+ * takes `batch` of them back; samples do not count. It may reach (max_lag + 1) * batch.
+ *
+ * Deletes change the size, not the cursor, but for items that became too old to be sampled: they owe no samples any more. Limits are inclusive. Embedded in its table, which calls it before and after each
  * operation. */
 #ifndef BROKER_LIMITER_H
 #define BROKER_LIMITER_H
@@ -14,8 +17,11 @@
 
 /* Counts are exact in a double up to here. */
 #define LIMITER_MOST_COUNT (UINT64_C(1) << 53)
+/* Most versions that an item may be behind. */
+#define LIMITER_MOST_LAG 65536u
 
-enum limiter_kind { LIMITER_NONE, LIMITER_MIN_SIZE, LIMITER_RATIO, LIMITER_QUEUE, LIMITER_STACK };
+enum limiter_kind { LIMITER_NONE, LIMITER_MIN_SIZE, LIMITER_RATIO, LIMITER_QUEUE, LIMITER_STACK, LIMITER_LAG };
+#define LIMITER_KINDS ((uint32_t)LIMITER_LAG + 1)
 
 /* As configured. error_buffer >= 0 sets both bounds; otherwise min_diff and max_diff are used as they are. */
 struct limiter_config {
@@ -26,7 +32,9 @@ struct limiter_config {
     double error_buffer; /* < 0: not given */
     double min_diff;
     double max_diff;
-    double size; /* queue, stack */
+    double size;    /* queue, stack */
+    double batch;   /* lag: items that the learner takes between two versions */
+    double max_lag; /* lag: versions that an item may be behind; < 0: not given */
 };
 
 struct limiter {
@@ -38,7 +46,9 @@ struct limiter {
     double min_size_part; /* as configured: the parts of all shards add up to min_size of the table */
     double min_diff;
     double max_diff;
-    double offset; /* keeps the cursor in its place when settings change */
+    double batch;     /* lag; otherwise 0 */
+    uint64_t version; /* lag: the newest */
+    double offset;    /* keeps the cursor in its place when settings change */
     uint64_t inserts;
     uint64_t samples;
     uint64_t deletes;
@@ -53,14 +63,16 @@ struct limiter_change {
     double min_diff;
     double max_diff;
     double error_buffer;
+    double max_lag; /* lag */
 };
 
 /* Returns the kind's name in a configuration. */
 const char *limiter_kind_name(enum limiter_kind kind);
 
+rp_status limiter_check_lag(double lag, rp_error *err);
 rp_status limiter_init(struct limiter *self, const struct limiter_config *config, rp_error *err);
 /* Checks all values, then changes all; an error leaves the limiter as it was. Counters stay. Kind min_size can change only
- * min_size, queue and stack only max_diff (their size), none nothing.
+ * min_size, queue and stack only max_diff (their size), lag only max_lag, none nothing.
  *
  * Bounds that error_buffer has set follow a new ratio or min_size, and the cursor keeps its place between them; otherwise bounds
  * and cursor stay where they are. */
@@ -78,6 +90,10 @@ static inline void limiter_sampled(struct limiter *self, uint64_t n)
 /* Takes back samples that were counted. */
 void limiter_refund(struct limiter *self, uint64_t n);
 void limiter_deleted(struct limiter *self, uint64_t n);
+/* An item that was sampled so often has become too old, and owes no more samples. */
+void limiter_forgot(struct limiter *self, uint32_t times_sampled);
+/* The parameters have this version now. True: the limiter has changed. */
+bool limiter_moved(struct limiter *self, uint64_t version);
 void limiter_reset(struct limiter *self);
 /* Sets the offset after a change of settings: see limiter_change. from: the same limiter, before the change. */
 void limiter_place(struct limiter *self, const struct limiter *from);
@@ -97,6 +113,8 @@ double limiter_span(const struct limiter *self);
  * samples. */
 uint64_t limiter_most_at_once(const struct limiter *self, uint64_t most);
 uint64_t limiter_size(const struct limiter *self);
+/* Versions that an item may be behind, with kind lag; otherwise -1. */
+double limiter_max_lag(const struct limiter *self);
 
 /* Both write a clause such as "needs 412 more inserts: the table has 88 items, min_size is 500": what the next insert, or a
  * sample of `want` items, waits for. Empty: it does not wait. The numbers are exact as long as nothing is deleted: with that

@@ -312,6 +312,11 @@ static Replay__TableInfo *info_table(struct arena *arena, const struct table *ta
     info->max_size = (uint64_t)table->config->max_size;
     info->bytes = table->bytes;
     info->max_bytes = (uint64_t)table->config->max_bytes;
+    info->version = table->version;
+    if (table->max_lag >= 0) {
+        info->has_max_lag_case = REPLAY__TABLE_INFO__HAS_MAX_LAG_MAX_LAG;
+        info->max_lag = (uint32_t)table->max_lag;
+    }
     info->max_times_sampled = (uint32_t)table->config->max_times_sampled;
     info->insert_rate = table_rate(table, 0);
     info->sample_rate = table_rate(table, 1);
@@ -518,6 +523,27 @@ static bool add_evicted(struct why *self, const struct table *table)
                                              .since_ns = table->evicted_for_memory_ns});
 }
 
+/* Adds a line about items that were too old, while a sampler waits for more. */
+static bool add_stale(struct why *self, const struct table *table)
+{
+    char text[400];
+    if (!table->stats.stale || !table->waiters.n)
+        return true;
+    snprintf(
+        text, sizeof text,
+        "table '%s': %llu items were more than max_lag %lld versions behind, and left; '%s' has version %llu, and the "
+        "newest item was made by version %llu%s",
+        table->name, (unsigned long long)table->stats.stale, (long long)table->max_lag, table->config->policy_slot,
+        (unsigned long long)table->version, (unsigned long long)table->newest_policy,
+        table->newest_policy ? "" : ": its writer does not stamp it (set_policy)");
+    return add_wait(self, &(struct why_line){.who = "broker",
+                                             .kind = "stale",
+                                             .table = table->name,
+                                             .text = text,
+                                             .count = table->stats.stale,
+                                             .since_ns = table->stale_ns});
+}
+
 static bool add_journal(struct why *self)
 {
     const struct service *service = self->service;
@@ -554,7 +580,7 @@ static void info_waits(struct arena *arena, const struct service *service, uint3
         more = add_flows(&why, &service->tables->list[i]);
     more = more && add_transits(&why) && add_requests(&why) && add_watchers(&why);
     for (uint32_t i = 0; more && i < service->tables->n; i++)
-        more = add_evicted(&why, &service->tables->list[i]);
+        more = add_evicted(&why, &service->tables->list[i]) && add_stale(&why, &service->tables->list[i]);
 }
 
 /* ---- requests ---- */

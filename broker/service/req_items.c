@@ -461,14 +461,29 @@ static rp_status read_change(const Replay__SetLimiter *ask, struct limiter_chang
     RP_TRY(read_value("min_size", ask->has_min_size_case, ask->min_size, &out->min_size, err));
     RP_TRY(read_value("min_diff", ask->has_min_diff_case, ask->min_diff, &out->min_diff, err));
     RP_TRY(read_value("max_diff", ask->has_max_diff_case, ask->max_diff, &out->max_diff, err));
-    return read_value("error_buffer", ask->has_error_buffer_case, ask->error_buffer, &out->error_buffer, err);
+    RP_TRY(read_value("error_buffer", ask->has_error_buffer_case, ask->error_buffer, &out->error_buffer, err));
+    return read_value("max_lag", ask->has_max_lag_case, ask->max_lag, &out->max_lag, err);
 }
 
 /* A pause alone is no change of the settings, which would outlive the process. */
 static bool has_values(const Replay__SetLimiter *ask)
 {
     return ask->has_samples_per_insert_case || ask->has_min_size_case || ask->has_min_diff_case ||
-           ask->has_max_diff_case || ask->has_error_buffer_case;
+           ask->has_max_diff_case || ask->has_error_buffer_case || ask->has_max_lag_case;
+}
+
+/* Checks max_lag of a change. Takes it out if only the table's items are meant, and not the limiter. */
+static rp_status check_max_lag(const struct table *table, double *lag, rp_error *err)
+{
+    if (isnan(*lag))
+        return RP_OK;
+    if (table->max_lag < 0)
+        return err_set(err, RP_FAILED_PRECONDITION,
+                       "table '%s' has no max_lag that could be changed: write it in the configuration", table->name);
+    RP_TRY(limiter_check_lag(*lag, err));
+    if (table->limiter.kind != LIMITER_LAG)
+        *lag = NAN;
+    return RP_OK;
 }
 
 rp_status req_set_limiter(struct service *service, struct request *request, rp_error *err)
@@ -478,6 +493,8 @@ rp_status req_set_limiter(struct service *service, struct request *request, rp_e
     RP_TRY(named_table(service, ask->table, &table, err));
     struct limiter_change change;
     RP_TRY(read_change(ask, &change, err));
+    double lag = change.max_lag;
+    RP_TRY(check_max_lag(table, &change.max_lag, err));
     struct limiter trial = table->limiter;
     if (ask->has_paused_case)
         trial.paused = ask->paused;
@@ -487,6 +504,8 @@ rp_status req_set_limiter(struct service *service, struct request *request, rp_e
         return err_set(err, RP_INVALID_ARGUMENT, "min_size %.0f can never be reached: max_size of table '%s' is %lld",
                        trial.min_size, table->name, (long long)table->config->max_size);
     table->limiter = trial;
+    if (!isnan(lag))
+        table_set_max_lag(table, (uint32_t)lag);
     EFFECT(service->loop, limiter, table);
     char who[IDENTITY_QUOTED];
     log_line(LEVEL_INFO, "B0202", "limiter changed",

@@ -694,6 +694,7 @@ void limiter_info(const struct table *table, struct limiter_info *out)
     out->body.deletes = limiter->deletes;
     out->body.cursor = limiter_cursor(limiter);
     out->body.paused = limiter->paused;
+    out->body.batch = limiter->batch;
     out->inserts_wait[0] = out->samples_wait[0] = '\0';
     pump_explain_insert(table, out->inserts_wait, sizeof out->inserts_wait);
     limiter_explain_sample(limiter, 1, out->samples_wait, sizeof out->samples_wait);

@@ -147,6 +147,8 @@ bool contents_fini_step(struct contents *self, const struct table *table)
         episodes_fini(&self->episodes);
     } else if (self->marks) {
         marks_destroy(&self->marks);
+    } else if (self->window.slots) {
+        window_fini(&self->window);
     } else if (self->sampler) {
         table->sampler_ops->destroy(self->sampler);
         self->sampler = NULL;
@@ -200,6 +202,8 @@ rp_status contents_init(struct contents *self, struct table *table, struct conte
                                                    table->capacity, seeds.remover, err);
     if (config_makes_checkpoints(table->tables->config))
         self->marks = marks_new(table->capacity);
+    if (table->max_lag >= 0)
+        window_init(&self->window, table->capacity, (uint32_t)table->max_lag, table->version);
     reserve_group_end(table->capacity);
     if (self->remover)
         return RP_OK;

@@ -10,6 +10,7 @@
 #include "broker/store/layout.h"
 #include "broker/store/reserve.h"
 #include "broker/store/store.h"
+#include "broker/table/window.h"
 
 struct chore;
 struct contents;
@@ -180,6 +181,7 @@ struct contents {
     void *sampler, *remover;
     struct reserve_group arrays; /* of items, selectors and marks; at first also of extensions */
     struct marks *marks;         /* NULL: no checkpoints are made */
+    struct window window;
     uint32_t account; /* number under which chunks count these items: old contents are freed while new ones fill */
     struct episodes episodes;
 };

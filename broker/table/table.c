@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "broker/loop/loop.h"
+#include "broker/store/params.h"
 #include "proto/base/dtype.h"
 #include "proto/base/error.h"
 #include "proto/base/log.h"
@@ -93,6 +94,8 @@ void table_remove(struct table *self, uint32_t slot)
         RUN_HOOKS(self, on_delete, slot, );
     self->sampler_ops->remove(self->in.sampler, slot);
     self->remover_ops->remove(self->in.remover, slot);
+    if (self->in.window.slots)
+        window_leave(&self->in.window, slot);
     keymap_remove(self->in.keys, item->key);
     episodes_leave(&self->in.episodes, span_episode(&item->span));
     table_release_item(self, &self->in, item);
@@ -168,6 +171,21 @@ static bool table_evict_sparse(struct table *self)
     }
     evict(self, slots[best]);
     return true;
+}
+
+/* Evicts at most n of the items that are too old. */
+static void drop_stale(struct table *self, uint32_t n)
+{
+    uint32_t slot = window_stale(&self->in.window);
+    if (__builtin_expect(slot == NO_SLOT, 1))
+        return;
+    for (; slot != NO_SLOT && n > 0; slot = window_stale(&self->in.window), n--) {
+        limiter_forgot(&self->limiter, self->in.items[slot].times_sampled);
+        table_remove(self, slot);
+        self->stats.stale++;
+    }
+    self->stale_ns = self->loop->now_ns;
+    EFFECT(self->loop, limiter, self);
 }
 
 static inline bool too_much(const struct table *self)
@@ -247,6 +265,9 @@ rp_status table_insert(struct table *self, const struct arrival *arrival, rp_err
                           .span = arrival->span};
     self->sampler_ops->insert(self->in.sampler, slot, item->priority);
     self->remover_ops->insert(self->in.remover, slot, item->priority);
+    if (self->in.window.slots)
+        window_enter(&self->in.window, slot, item->policy);
+    self->newest_policy = item->policy;
     self->in.size++;
     table_newest_layout(self, item->span.layout);
     limiter_inserted(&self->limiter, 1);
@@ -259,6 +280,7 @@ rp_status table_insert(struct table *self, const struct arrival *arrival, rp_err
     if (self->hook_insert)
         RUN_HOOKS(self, on_insert, slot, );
     uint32_t left = EVICTIONS_PER_INSERT;
+    drop_stale(self, left);
     while (too_much(self) && left-- > 0 && table_evict(self)) {
     }
     if (__builtin_expect(left == UINT32_MAX, 0))
@@ -307,7 +329,8 @@ void table_update(struct table *self, uint32_t n, const uint32_t *slots, const d
 
 uint64_t table_sampleable(const struct table *self, uint64_t want)
 {
-    return self->in.size ? limiter_sampleable(&self->limiter, want) : 0;
+    bool ready = self->in.size && window_stale(&self->in.window) == NO_SLOT; /* stale ones have to go first */
+    return ready ? limiter_sampleable(&self->limiter, want) : 0;
 }
 
 double table_mass(const struct table *self)
@@ -373,13 +396,22 @@ struct trimming {
     struct table *table;
 };
 
+/* True if the table has more items than it should have, now that nothing is being inserted. */
+static bool has_surplus(const struct table *self)
+{
+    return self->in.size > (uint64_t)self->config->max_size || too_much(self) ||
+           window_stale(&self->in.window) != NO_SLOT;
+}
+
 static bool trimming_step(struct chore *chore)
 {
     struct table *table = ((struct trimming *)chore)->table;
     table_mark(table); /* below min_size, waiting inserts may continue */
+    drop_stale(table, 256);
+    if (window_stale(&table->in.window) != NO_SLOT)
+        return true;
     for (uint32_t i = 0; i < 256; i++) {
-        bool done = table->in.size <= (uint64_t)table->config->max_size && !too_much(table);
-        if (done || !table_evict(table)) {
+        if (!has_surplus(table) || !table_evict(table)) {
             table->removing = false;
             free(chore);
             return false;
@@ -390,13 +422,66 @@ static bool trimming_step(struct chore *chore)
 
 void table_remove_surplus(struct table *self)
 {
-    if (self->removing || (self->in.size <= (uint64_t)self->config->max_size && !too_much(self)))
+    if (self->removing || !has_surplus(self))
         return;
     struct trimming *trimming = need_alloc(sizeof *trimming);
     trimming->chore.step = trimming_step;
     trimming->table = self;
     self->removing = true;
     chores_add(&self->loop->chores, &trimming->chore);
+}
+
+/* ---- versions of the parameters */
+
+/* Items and limiter follow the version of the table. */
+static void follow(struct table *self)
+{
+    if (self->in.window.slots && self->version > self->in.window.version)
+        window_move(&self->in.window, self->version);
+    if (limiter_moved(&self->limiter, self->version))
+        EFFECT(self->loop, limiter, self);
+    drop_stale(self, EVICTIONS_PER_INSERT);
+    table_remove_surplus(self);
+    table_mark(self);
+}
+
+void table_set_max_lag(struct table *self, uint32_t lag)
+{
+    self->max_lag = lag;
+    window_set_lag(&self->in.window, lag);
+    follow(self);
+}
+
+void tables_moved(struct tables *self, const struct param_slot *slot)
+{
+    for (uint32_t i = 0; i < self->n; i++) {
+        struct table *table = &self->list[i];
+        if (strcmp(table->config->policy_slot, slot->name) != 0)
+            continue;
+        table->version = slot->version;
+        if (table->max_lag >= 0)
+            follow(table);
+    }
+}
+
+void tables_follow(struct tables *self, const struct params *params)
+{
+    for (uint32_t i = 0; i < self->n; i++) {
+        struct table *table = &self->list[i];
+        struct contents *in = &table->in;
+        table->version = params_version(params, table->config->policy_slot);
+        table->limiter.version = table->version;
+        if (table->max_lag < 0)
+            continue;
+        if (table->limiter.kind == LIMITER_LAG) /* it keeps a change that was made while the broker ran */
+            table->max_lag = (int64_t)limiter_max_lag(&table->limiter);
+        window_set_lag(&in->window, (uint32_t)table->max_lag);
+        window_move(&in->window, table->version);
+        for (uint32_t slot = 0; slot < in->high; slot++)
+            if (in->items[slot].span.n)
+                window_enter(&in->window, slot, in->items[slot].policy);
+        table_remove_surplus(table);
+    }
 }
 
 void table_remove_too_much(struct table *self)
@@ -709,6 +794,7 @@ static rp_status init_with(struct table *self, uint32_t capacity, rp_error *err)
     self->loop = self->tables->loop;
     self->store = self->tables->store;
     self->layouts = self->tables->layouts;
+    self->max_lag = config->max_lag;
     struct limiter_config limiter = config_limiter(config);
     limiter.part = config_shards(self->tables->config) > 1;
     RP_TRY(limiter_init(&self->limiter, &limiter, err));

@@ -29,6 +29,8 @@
 
 struct flow;
 struct loop;
+struct param_slot;
+struct params;
 struct rng;
 struct tables;
 struct waiter;
@@ -79,7 +81,11 @@ struct table {
     uint32_t capacity; /* slots */
     const rp_selector_ops *sampler_ops, *remover_ops;
     struct contents in;
-    double low, high; /* priorities that are allowed without asking the selectors */
+    int64_t max_lag;        /* < 0: items never become too old */
+    uint64_t version;       /* of the parameters in the slot policy_slot */
+    uint64_t newest_policy; /* of the last item inserted */
+    int64_t stale_ns;       /* time of the last eviction in stats.stale */
+    double low, high;       /* priorities that are allowed without asking the selectors */
     struct limiter limiter;
     uint64_t bytes;
     struct extension *extensions;
@@ -95,7 +101,7 @@ struct table {
     uint32_t stamp;          /* of the newest distinct batch */
     uint32_t last_evicted;   /* slot */
     int64_t next_removal_ns; /* of the surplus of a soft capacity */
-    bool removing;           /* the chore that evicts the surplus is in progress */
+    bool removing;           /* the chore that evicts the surplus and stale items is in progress */
     bool waits_for_room;     /* inserts do */
     Replay__TableInfo stats; /* what the table counts by itself; all else in it is made for each answer (info_table) */
     Replay__TableRestored restored; /* those that files keep, as files had them when this process started */
@@ -175,8 +181,10 @@ void table_view(const struct table *self, uint32_t slot, rp_item_view *out);
 uint64_t table_deleted_episodes(const struct table *self);
 /* Items per second over the last seconds: kind 0 inserts, 1 samples, 2 updates. */
 double table_rate(const struct table *self, uint32_t kind);
-/* Evicts the surplus in slices: items above a soft capacity, or items that a very large item displaces. */
+/* Evicts the surplus in slices: items above a soft capacity, items that a very large item displaces, or items that have become stale. */
 void table_remove_surplus(struct table *self);
+/* Changes max_lag of a table that has it. */
+void table_set_max_lag(struct table *self, uint32_t lag);
 /* Evicts the surplus at once: at the start. */
 void table_remove_too_much(struct table *self);
 
@@ -214,6 +222,10 @@ struct tables {
 rp_status tables_init(struct tables *self, rp_error *err);
 /* Creates the configured tables, empty. */
 rp_status tables_create(struct tables *self, struct rng *seeds, rp_error *err);
+/* Tells the tables which versions the parameters have at the start, after their items were restored. */
+void tables_follow(struct tables *self, const struct params *params);
+/* The slot has a new version. Items that it makes too old are never sampled again. */
+void tables_moved(struct tables *self, const struct param_slot *slot);
 /* Starts to remove the surplus of soft capacities. A timer has been reserved. */
 void tables_start(struct tables *self);
 /* Once a second: rates; and inserts that found no memory are tried again. */

@@ -83,12 +83,13 @@ typedef enum rp_limiter_field {
     RP_LIMITER_ERROR_BUFFER = 16, /* sets both bounds around min_size * samples_per_insert */
     RP_LIMITER_PAUSE = 32,        /* inserts and samples wait until RP_LIMITER_GO; a restart of the broker ends it */
     RP_LIMITER_GO = 64,
+    RP_LIMITER_MAX_LAG = 128, /* of the table's items, and of its limiter if that is lag; only the latter survives a restart */
 } rp_limiter_field;
 
 typedef struct rp_limiter_change {
     uint32_t struct_size;
     uint32_t set; /* rp_limiter_field bits */
-    double samples_per_insert, min_size, min_diff, max_diff, error_buffer;
+    double samples_per_insert, min_size, min_diff, max_diff, error_buffer, max_lag;
 } rp_limiter_change;
 
 /* Changes a table's limiter while the broker runs, and gives it as it is then: a LimiterInfo. Checks every value before it changes any;

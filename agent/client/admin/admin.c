@@ -410,6 +410,10 @@ static Replay__SetLimiter limiter_part(const char *table, const rp_limiter_chang
         body.has_error_buffer_case = REPLAY__SET_LIMITER__HAS_ERROR_BUFFER_ERROR_BUFFER;
         body.error_buffer = change->error_buffer / n;
     }
+    if (change->set & RP_LIMITER_MAX_LAG) {
+        body.has_max_lag_case = REPLAY__SET_LIMITER__HAS_MAX_LAG_MAX_LAG;
+        body.max_lag = change->max_lag;
+    }
     if (change->set & (RP_LIMITER_PAUSE | RP_LIMITER_GO)) {
         body.has_paused_case = REPLAY__SET_LIMITER__HAS_PAUSED_PAUSED;
         body.paused = !(change->set & RP_LIMITER_GO);

@@ -60,6 +60,7 @@ double profile_target(const struct run_config *config)
         return table->limiter.samples_per_insert;
     case LIMITER_QUEUE:
     case LIMITER_STACK:
+    case LIMITER_LAG:
         return times > 0 ? times : 1.0;
     default:
         return times;

@@ -314,10 +314,11 @@ class Client(Closing):
 
     def limiter(self, table: str, *, samples_per_insert: Optional[float] = None, min_size: Optional[float] = None,
                 min_diff: Optional[float] = None, max_diff: Optional[float] = None,
-                error_buffer: Optional[float] = None, paused: Optional[bool] = None, timeout: Timeout = DEFAULT) -> dict:
+                error_buffer: Optional[float] = None, max_lag: Optional[int] = None, paused: Optional[bool] = None, timeout: Timeout = DEFAULT) -> dict:
         """A table's limiter. Values that are given are changed while it runs. ``paused``: inserts and samples wait until it is False again."""
-        values = (samples_per_insert, min_size, min_diff, max_diff, error_buffer)
-        bits = sum(1 << i for i, value in enumerate(values) if value is not None) + (0 if paused is None else 32 if paused else 64)
+        values = (samples_per_insert, min_size, min_diff, max_diff, error_buffer, max_lag)
+        fields = (1, 2, 4, 8, 16, 128)
+        bits = sum(bit for bit, value in zip(fields, values) if value is not None) + (0 if paused is None else 32 if paused else 64)
         if not bits:
             return self.info(table, timeout=timeout)["tables"][0]["limiter"]
         numbers = np.array([0.0 if value is None else value for value in values])

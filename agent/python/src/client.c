@@ -284,12 +284,13 @@ static rp_status call_limiter(struct request *self)
 {
     rp_limiter_change change = {.struct_size = sizeof change, .set = (uint32_t)self->number};
     const double *values = self->values.buf;
-    if (self->values.len == 5 * sizeof *values) {
+    if (self->values.len == 6 * sizeof *values) {
         change.samples_per_insert = values[0];
         change.min_size = values[1];
         change.min_diff = values[2];
         change.max_diff = values[3];
         change.error_buffer = values[4];
+        change.max_lag = values[5];
     }
     return rp_admin_set_limiter(self->client, self->text, &change, self->timeout_ms, &self->info, &self->err);
 }

@@ -120,7 +120,7 @@ export function tables(store, page) {
         ["sampler, remover", `${table.sampler}, ${table.remover}`],
         ["inserts", `${exact(limiter.inserts)} (${number(rates.inserts)}/s)`], ["samples", `${exact(limiter.samples)} (${number(rates.samples)}/s)`],
         ["updates", table.updates ? `${exact(table.updates)} (${number(rates.updates)}/s)` : ""],
-        ["evicted", exact(table.evicted)], ["rejected", table.rejected ? exact(table.rejected) : ""],
+        ["evicted", exact(table.evicted)], ["too old (max_lag)", table.stale ? exact(table.stale) : ""], ["rejected", table.rejected ? exact(table.rejected) : ""],
         ["age of samples", known(table.mean_age_s) && limiter.samples ? duration(table.mean_age_s) : ""],
         ["staleness of samples", table.mean_staleness > 1e-6 ? `${number(table.mean_staleness)} versions` : ""],
         ["waiting", `${table.waiting_inserts} inserts, ${table.waiting_samplers} samplers`],

@@ -9,7 +9,8 @@
 
 #define UNCHANGED                                                                                                      \
     {                                                                                                                  \
-        .samples_per_insert = NAN, .min_size = NAN, .min_diff = NAN, .max_diff = NAN, .error_buffer = NAN              \
+        .samples_per_insert = NAN, .min_size = NAN, .min_diff = NAN, .max_diff = NAN, .error_buffer = NAN,             \
+        .max_lag = NAN                                                                                                 \
     }
 
 static struct limiter make(const struct limiter_config *config)
@@ -218,6 +219,82 @@ TEST(each_kind_has_its_own_values_to_change)
     assert_int_equal(limiter_insertable(&limiter, 100), 50);
     upper.max_diff = 0;
     assert_int_equal(limiter_change(&limiter, &upper, &err), RP_INVALID_ARGUMENT);
+}
+
+/* ---- lag */
+
+TEST(a_version_pays_for_a_batch)
+{
+    struct limiter_config config = {.kind = LIMITER_LAG, .batch = 4, .max_lag = 1, .min_size = 1};
+    struct limiter limiter = make(&config);
+    char text[256];
+    assert_int_equal(limiter_insertable(&limiter, 100), 8);
+    limiter_inserted(&limiter, 3);
+    assert_false(limiter_moved(&limiter, 16)); /* the first one that is known */
+    assert_int_equal(limiter_insertable(&limiter, 100), 5);
+    limiter_inserted(&limiter, 5);
+    assert_int_equal(limiter_insertable(&limiter, 100), 0);
+    limiter_explain_insert(&limiter, text, sizeof text);
+    assert_non_null(strstr(text, "needs version 17"));
+    limiter_sampled(&limiter, 8); /* samples do not pay */
+    limiter_deleted(&limiter, 8);
+    assert_int_equal(limiter_insertable(&limiter, 100), 0);
+    assert_true(limiter_moved(&limiter, 17));
+    assert_int_equal(limiter_insertable(&limiter, 100), 4);
+    /* Credit of versions that nobody waited for is not saved up. */
+    assert_true(limiter_moved(&limiter, 1000));
+    assert_false(limiter_moved(&limiter, 1001));
+    assert_int_equal(limiter_insertable(&limiter, 100), 8);
+    /* An item that was dropped unseen makes room for another. */
+    limiter_inserted(&limiter, 8);
+    limiter_forgot(&limiter, 0);
+    limiter_forgot(&limiter, 1);
+    assert_int_equal(limiter_insertable(&limiter, 100), 1);
+    limiter_inserted(&limiter, 1);
+    /* Changes. */
+    struct limiter_change change = UNCHANGED;
+    change.max_lag = 2;
+    assert_int_equal(limiter_change(&limiter, &change, &err), RP_OK);
+    assert_int_equal(limiter_insertable(&limiter, 100), 4);
+    assert_true(limiter_max_lag(&limiter) == 2.0);
+    struct limiter again = make(&config);
+    const struct limiter_change kept = {
+        limiter.samples_per_insert, limiter.min_size, limiter.min_diff, limiter.max_diff, NAN, NAN};
+    assert_int_equal(limiter_keep(&again, limiter.changed_from, &kept, &err), RP_OK);
+    assert_true(limiter_max_lag(&again) == 2.0);
+    change.max_lag = 1.5;
+    assert_int_equal(limiter_change(&limiter, &change, &err), RP_INVALID_ARGUMENT);
+    change = (struct limiter_change)UNCHANGED;
+    change.max_diff = 50;
+    assert_int_equal(limiter_change(&limiter, &change, &err), RP_FAILED_PRECONDITION);
+    config.max_lag = -1;
+    assert_refused(&config, "max_lag");
+    config.max_lag = 0;
+    config.batch = 0;
+    assert_refused(&config, "batch is 0");
+    config.batch = 4;
+    config.min_size = 5;
+    assert_refused(&config, "can never be reached");
+}
+
+TEST(what_is_forgotten_owes_no_samples)
+{
+    struct limiter limiter = make_ratio(4, 1, 8); /* the cursor may move from -4 to 12 */
+    limiter_inserted(&limiter, 3);
+    assert_int_equal(limiter_insertable(&limiter, 100), 0);
+    limiter_sampled(&limiter, 1);
+    limiter_forgot(&limiter, 1);
+    limiter_forgot(&limiter, 0);
+    limiter_forgot(&limiter, 9); /* it was sampled more often than it had to be */
+    assert_true(limiter_cursor(&limiter) == 4.0);
+    limiter = make(&(struct limiter_config){.kind = LIMITER_QUEUE, .size = 2});
+    limiter_inserted(&limiter, 2);
+    limiter_forgot(&limiter, 0);
+    limiter_deleted(&limiter, 1);
+    assert_int_equal(limiter_insertable(&limiter, 100), 1);
+    limiter = make(&(struct limiter_config){.kind = LIMITER_NONE});
+    limiter_forgot(&limiter, 0);
+    assert_int_equal(limiter_sampleable(&limiter, 1), 0);
 }
 
 /* ---- properties */

@@ -1,0 +1,188 @@
+"""Fresh data: items that are too many versions behind are never sampled, and writers wait for the learner's next version."""
+import time
+
+import numpy as np
+import pytest
+
+import replaybus
+
+LAG = {"kind": "lag", "batch": 4}
+
+
+def queue(max_lag, limiter=LAG, **more):
+    return replaybus.Table("rollouts", sampler="fifo", max_times_sampled=1, max_lag=max_lag, limiter=limiter, **more)
+
+
+def write(writer, version, n, timeout=5):
+    """Writes n items of a version, whose data is the version."""
+    writer.set_policy(version)
+    writer.append_block({"x": np.full(n, version, np.float32)}, replaybus.Last(1, "rollouts"), timeout=timeout)
+
+
+def facts(client):
+    return client.info("rollouts")["tables"][0]
+
+
+def until(condition, seconds=20):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+@pytest.mark.parametrize("sampler", ["fifo", "uniform", "prioritized"])
+def test_what_is_too_old_is_never_sampled(sampler):
+    table = replaybus.Table("rollouts", sampler=sampler, max_lag=2, limiter="min_size", policy_slot="weights")
+    with replaybus.Server([table]) as server, server.client(timeout=20) as client, client.writer() as writer:
+        for version in range(1, 7):
+            client.params["weights"] = b"w"
+            client.params["policy"] = b"another slot"
+            write(writer, version, 10)
+            writer.flush()
+            info = facts(client)
+            assert (info["size"], info["stale"], info["version"], info["max_lag"]) == (10 * min(version, 3), 10 * max(0, version - 3), version, 2)
+            batch = client.sample("rollouts", 64)
+            assert set(batch.policy.tolist()) <= {version, version - 1, version - 2}
+        write(writer, 3, 5)  # too old when they come
+        write(writer, 1 << 60, 5)  # a version that does not exist counts as the newest
+        writer.flush()
+        assert (facts(client)["size"], facts(client)["stale"]) == (35, 35)
+        for _ in range(3):
+            client.params["weights"] = b"w"
+        assert (facts(client)["size"], facts(client)["stale"]) == (0, 70)
+        with pytest.raises(replaybus.DeadlineExceeded):
+            client.sample("rollouts", 1, timeout=0.05)
+        write(writer, 9, 1)
+        writer.flush()
+        client.limiter("rollouts", max_lag=0)
+        assert facts(client)["max_lag"] == 0 and facts(client)["size"] == 1
+        client.params["weights"] = b"w"
+        assert facts(client)["stale"] == 71
+        with pytest.raises(replaybus.InvalidArgument):
+            client.limiter("rollouts", max_lag=70000)
+
+
+def test_writers_wait_for_the_next_version():
+    with replaybus.Server([queue(1)]) as server, server.client(timeout=20) as client, client.writer() as writer:
+        client.params["policy"] = b"w"
+        write(writer, 1, 8)
+        until(lambda: facts(client)["size"] == 8)
+        write(writer, 1, 1)
+        with pytest.raises(replaybus.DeadlineExceeded):
+            writer.flush(timeout=0.3)
+        assert facts(client)["size"] == 8
+        waits = [wait["text"] for wait in client.why()["waits"] if wait["kind"] == "insert"]
+        assert waits and "version 2" in waits[0]
+        client.sample("rollouts", 4)  # a sample does not make room: its learner has not learned from it yet
+        with pytest.raises(replaybus.DeadlineExceeded):
+            writer.flush(timeout=0.3)
+        client.params["policy"] = b"w"
+        writer.flush(timeout=10)
+        assert facts(client)["size"] == 5
+        client.limiter("rollouts", max_lag=2)
+        write(writer, 2, 4 + 3)
+        writer.flush(timeout=10)
+        assert facts(client)["size"] == 12 and facts(client)["limiter"]["max_diff"] == 12
+
+
+def test_each_version_learns_from_its_own_items():
+    """max_lag 0 is synchronous training: whoever publishes after each batch gets items of the newest version alone, and does not starve."""
+    with replaybus.Server([queue(0)]) as server, server.client(timeout=20) as client, client.writer() as writer:
+        version = 0
+        for _ in range(30):
+            client.params["policy"] = b"w"
+            version += 1
+            write(writer, version, 4)
+            writer.flush(timeout=10)
+            batch = client.sample("rollouts", 4)
+            assert batch.policy.tolist() == [version] * 4
+        info = facts(client)
+        assert (info["stale"], info["total_samples"], info["size"]) == (0, 120, 0)
+
+
+def test_an_item_that_grew_too_old_gives_its_room_back():
+    """Or a queue whose items are gone would wait for their samples for ever."""
+    for limiter in ("queue", LAG, {"kind": "sample_to_insert_ratio", "samples_per_insert": 1, "min_size": 1, "min_diff": -4, "max_diff": 8}):
+        with replaybus.Server([queue(0, limiter, max_size=8)]) as server, server.client(timeout=20) as client, client.writer() as writer:
+            for version in range(1, 20):
+                client.params["policy"] = b"w"
+                write(writer, version, 4)
+                writer.flush(timeout=10)
+            assert facts(client)["size"] == 4 and facts(client)["stale"] == 72
+
+
+@pytest.mark.parametrize("limiter", [LAG, "queue"])
+def test_versions_and_credit_survive_a_kill(tmp_path, limiter):
+    tables = [queue(1, limiter, max_size=100)]
+    with replaybus.Server(tables, journal=tmp_path) as server:
+        with server.client(timeout=20) as client, client.writer() as writer:
+            for version in (1, 2, 3):
+                client.params["policy"] = b"w"
+                write(writer, version, 4)
+                writer.flush()
+            client.sample("rollouts", 2)
+            if limiter == LAG:
+                client.limiter("rollouts", max_lag=3)
+                client.params["policy"] = b"w"
+            before = facts(client)
+        server.process.kill()
+    with replaybus.Server(tables, journal=tmp_path) as server, server.client(timeout=20) as client, client.writer() as writer:
+        after = facts(client)
+        same = ("size", "version", "max_lag", "total_inserts", "total_samples")
+        assert [after[name] for name in same] == [before[name] for name in same]
+        assert (after["limiter"]["cursor"], after["limiter"]["max_diff"]) == (before["limiter"]["cursor"], before["limiter"]["max_diff"])
+        room = int(after["limiter"]["max_diff"] - after["limiter"]["cursor"])
+        write(writer, after["version"], room)
+        writer.flush(timeout=10)
+        write(writer, after["version"], 1)
+        with pytest.raises(replaybus.DeadlineExceeded):
+            writer.flush(timeout=0.3)
+        for _ in range(after["max_lag"] + 1):
+            client.params["policy"] = b"w"
+        writer.flush(timeout=10)
+        assert facts(client)["size"] <= 1  # the last one, which may have come with the last version
+
+
+def test_many_items_grow_old_at_once():
+    """A version that makes 200,000 items too old does not hold others up, and none of them is sampled meanwhile."""
+    table = replaybus.Table("rollouts", max_lag=0, limiter="min_size")
+    with replaybus.Server([table]) as server, server.client(timeout=20) as client, client.writer() as writer:
+        client.params["policy"] = b"w"
+        writer.set_policy(1)
+        writer.append_block({"x": np.zeros(200_000, np.float32)}, replaybus.Last(1, "rollouts"))
+        writer.flush()
+        client.params["policy"] = b"w"
+        write(writer, 2, 8)
+        writer.flush()
+        for _ in range(50):
+            assert set(client.sample("rollouts", 8).policy.tolist()) == {2}
+        until(lambda: facts(client)["stale"] == 200_000)
+        assert facts(client)["size"] == 8
+
+
+def test_versions_reach_all_shards():
+    table = replaybus.Table("rollouts", max_lag=1, limiter="min_size")
+    with replaybus.Server([table], shards=2) as server, server.client(timeout=20) as client, client.writer() as writer:
+        for version in range(1, 5):
+            client.params["policy"] = b"w"
+            for _ in range(6):  # episodes go to the shards in turn
+                write(writer, version, 2)
+                writer.end_episode()
+            writer.flush()
+        until(lambda: facts(client)["stale"] == 24)
+        info = facts(client)
+        assert (info["size"], info["version"], info["max_lag"]) == (24, 4, 1)
+        client.limiter("rollouts", max_lag=0)
+        until(lambda: (facts(client)["size"], facts(client)["stale"]) == (12, 36))
+
+
+def test_what_cannot_work():
+    with pytest.raises(replaybus.Error, match="shards"):
+        replaybus.Server([queue(1)], shards=2)
+    with pytest.raises(replaybus.Error, match="max_lag"):
+        replaybus.Server([queue(None)])
+    with pytest.raises(replaybus.Error, match="batch"):
+        replaybus.Server([queue(1, "lag")])
+    with replaybus.Server([replaybus.Table("plain")]) as server, server.client() as client:
+        with pytest.raises(replaybus.FailedPrecondition, match="max_lag"):
+            client.limiter("plain", max_lag=1)
