@@ -158,7 +158,7 @@ static void show(rp_client *client, double seconds)
         if (left > 0)
             nanosleep(&(struct timespec){(time_t)left, (long)((left - (double)(time_t)left) * 1e9)}, NULL);
         rp_info *info;
-        if (rp_admin_info(client, "replay", 0, 2000, &info, &err) != RP_OK)
+        if (rp_admin_info(client, "replay", 0, 10000, &info, &err) != RP_OK)
             fail("info", &err);
         const rp_info *table = rp_info_at(info, "tables", 0);
         uint64_t in = rp_info_u64(table, "limiter.inserts"), out = rp_info_u64(table, "limiter.samples");

@@ -813,8 +813,11 @@ static rp_status change_hosts(struct run *self, struct order *order, rp_error *e
     return run_hosts_change(self, order->value, order->now_ns, err);
 }
 
+/* How long an order may wait for the broker: nobody repeats it, as a look is. */
+#define ORDER_MS 3000
+
 /* Makes the limiters as they were asked for. */
-static rp_status set_limiters(struct run *self, rp_error *err)
+static rp_status set_limiters(struct run *self, int64_t timeout_ms, rp_error *err)
 {
     const struct schema_list *list = &self->config->broker.tables;
     const struct table_config *tables = list->data;
@@ -822,10 +825,10 @@ static rp_status set_limiters(struct run *self, rp_error *err)
     rp_limiter_change change = {
         .struct_size = sizeof change, .set = RP_LIMITER_SAMPLES_PER_INSERT, .samples_per_insert = self->ratio};
     if (self->ratio > 0.0)
-        RP_TRY(rp_admin_set_limiter(client, self->config->adder.table, &change, RUN_POLL_MS, NULL, err));
+        RP_TRY(rp_admin_set_limiter(client, self->config->adder.table, &change, timeout_ms, NULL, err));
     change.set = self->paused ? RP_LIMITER_PAUSE : RP_LIMITER_GO;
     for (uint32_t i = 0; i < list->count; i++)
-        RP_TRY(rp_admin_set_limiter(client, tables[i].name, &change, RUN_POLL_MS, NULL, err));
+        RP_TRY(rp_admin_set_limiter(client, tables[i].name, &change, timeout_ms, NULL, err));
     self->limited_at = self->seen.broker_instance;
     return RP_OK;
 }
@@ -835,7 +838,7 @@ static void keep_limiters(struct run *self)
 {
     bool renewed = self->ratio > 0.0 && self->seen.broker_instance != self->limited_at;
     if (self->seen.broker && (renewed || (self->paused && !self->seen.paused)))
-        set_limiters(self, NULL);
+        set_limiters(self, RUN_POLL_MS, NULL);
 }
 
 static rp_status change_ratio(struct run *self, struct order *order, rp_error *err)
@@ -845,7 +848,7 @@ static rp_status change_ratio(struct run *self, struct order *order, rp_error *e
         return err_set(err, RP_INVALID_ARGUMENT, "ratio=%.40s is not possible: write a number above 0, such as ratio=8",
                        order->value);
     self->ratio = ratio;
-    if (set_limiters(self, err) != RP_OK) {
+    if (set_limiters(self, ORDER_MS, err) != RP_OK) {
         self->ratio = kept;
         return (rp_status)err->status;
     }
@@ -859,7 +862,7 @@ static rp_status set_paused(struct run *self, bool paused, rp_error *err)
     if ((before || self->seen.paused) == paused) /* replay-ctl may have paused the table */
         return err_set(err, RP_FAILED_PRECONDITION, paused ? "the run is paused already" : "the run is not paused");
     self->paused = paused;
-    rp_status status = set_limiters(self, err);
+    rp_status status = set_limiters(self, ORDER_MS, err);
     if (status != RP_OK)
         self->paused = before;
     return status;
@@ -887,7 +890,7 @@ static rp_status evaluate_now(struct run *self, struct order *order, rp_error *e
         return err_set(err, RP_FAILED_PRECONDITION, "this run has no evaluator (evaluator.episodes)");
     snprintf(order->done, sizeof order->done, "the evaluator measures the newest parameters over %lld episodes%s",
              (long long)self->config->evaluator.episodes, IF_ITS_OWN(self->config->evaluator.command.count > 0));
-    return rp_counter_add(observer_client(self->observer), COUNTER_EVALUATE, 1, RUN_POLL_MS, NULL, err);
+    return rp_counter_add(observer_client(self->observer), COUNTER_EVALUATE, 1, ORDER_MS, NULL, err);
 }
 
 /* The tables, if the broker has a folder for them, and the learner's state: what a resumed run goes on from. */
@@ -896,7 +899,7 @@ static rp_status save_now(struct run *self, struct order *order, rp_error *err)
     rp_client *client = observer_client(self->observer);
     bool learner = run_wanted(self, ROLE_LEARNER) > 0;
     char state[96] = "";
-    rp_status status = learner ? rp_counter_add(client, COUNTER_SAVE, 1, RUN_POLL_MS, NULL, err) : RP_OK;
+    rp_status status = learner ? rp_counter_add(client, COUNTER_SAVE, 1, ORDER_MS, NULL, err) : RP_OK;
     if (status != RP_OK)
         return status;
     if (learner)

@@ -36,7 +36,7 @@ def shards(seconds, *arguments):
 
 
 def find_out(fault):
-    return chaos(80, "--broker", BUILD / "tests" / ("replay-broker-" + fault), "--faults", 8, "--items", 60000, "--rate", 1000000,
+    return chaos(300, "--broker", BUILD / "tests" / ("replay-broker-" + fault), "--faults", 8, "--items", 60000, "--rate", 1000000,
                  "--remove")
 
 
@@ -45,7 +45,7 @@ def main():
     begin = time.monotonic()
     ledger = python(CHAOS / "ledger_test.py")
     wrong = {fault: find_out(fault) for fault in BLAME}
-    runs = {"the run with failures of power": chaos(150, "--faults", 30, "--set", "sync=0s", "--only", "power,burst")}
+    runs = {"the run with failures of power": chaos(600, "--faults", 30, "--set", "sync=0s", "--only", "power,burst")}
     print(ledger.communicate()[0], end="")
     if ledger.returncode:
         failed.append("the ledger's own test")
@@ -56,12 +56,12 @@ def main():
             failed.append("a broker with the fault '%s' was not found out" % fault)
         else:
             print("a broker with the fault '%s' was found out after %.1f s" % (fault, time.monotonic() - begin))
-    runs["the run over shards with a journal"] = shards(150, "--faults", 100)
-    runs["the run over shards without"] = shards(150, "--faults", 100, "--no-journal")
-    runs["the run with keys"] = chaos(180, "--faults", 40, "--curve")
+    runs["the run over shards with a journal"] = shards(600, "--faults", 100)
+    runs["the run over shards without"] = shards(600, "--faults", 100, "--no-journal")
+    runs["the run with keys"] = chaos(600, "--faults", 40, "--curve")
     # In a namespace the broker is on another machine, and reads no writer's memory.
-    runs["the run on one host"] = chaos(150, "--faults", 40, "--plain", "--between", 0.1)
-    runs["the run"] = chaos(180, "--faults", 200, "--between", 0.1, *sys.argv[1:])
+    runs["the run on one host"] = chaos(600, "--faults", 40, "--plain", "--between", 0.1)
+    runs["the run"] = chaos(600, "--faults", 200, "--between", 0.1, *sys.argv[1:])
     for name, process in runs.items():
         text = process.communicate()[0]
         print(text, end="")

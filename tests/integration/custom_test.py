@@ -45,16 +45,19 @@ class CustomRun(Run):
         info = self.info()
         return info["tables"][0]["limiter"]["inserts"] if info else 0
 
+    def waiting_writers(self):
+        return {wait["who"] for wait in (self.ctl("why") or {}).get("waits", ()) if wait["kind"] == "insert"}
+
     def await_inserts(self, more=100):
         """So many more items than now, or than 0 after the broker has started again."""
         before = self.inserts()
         eventually(lambda: self.inserts() >= before + more, PATIENCE, "%d more inserts than %d" % (more, before))
 
-    def fixed_policy(self):
+    def fixed_policy(self, steps=7):
         """What counting_learner publishes, without a learner."""
         import counting_learner
         service = Service(self.service)
-        service.put("policy", counting_learner.parameters(7))
+        service.put("policy", counting_learner.parameters(steps))
         service.close()
 
 
@@ -73,9 +76,10 @@ def test_our_learner_learns_from_it():
     steps = 3007  # not a multiple of what an actor claims at once
     with CustomRun(steps) as run:
         run.broker()
+        run.fixed_policy(0)
         actors = [run.custom_actor(i, "--steps", str(steps)) for i in range(2)]
-        # Without samples one actor cannot take all steps before the other has begun.
-        eventually(lambda: (run.info() or {"server": {}})["server"].get("session_count") == 2, PATIENCE, "both actors")
+        # Without samples both actors come to wait: neither can take all steps before the other has begun.
+        eventually(lambda: len(run.waiting_writers()) == 2, PATIENCE, "both actors")
         for process in [run.learner(), *actors]:
             process.ends(PATIENCE)
         equal(run.counter("environment_steps"), steps, "environment_steps")

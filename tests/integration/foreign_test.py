@@ -674,9 +674,10 @@ def events_are_hints(world):
         return [e for e in seen if len(e) == 1 and e[0].decode().startswith(wanted)]
 
     eventually(lambda: heard("params announced ", lambda: service.put("announced", b"x")))
-    version = int(heard("params announced ", lambda: None)[-1][0].split()[2])
-    equal(service.get(["announced"])[0][0].version, version)
-    check(heard("table fifo reset", lambda: service.reset("fifo")), "no event of the reset", seen)
+    version = service.get(["announced"])[0][0].version
+    eventually(lambda: int(heard("params announced ", lambda: None)[-1][0].split()[2]) == version, what="the event of the newest version")
+    service.reset("fifo")
+    eventually(lambda: heard("table fifo reset", lambda: None), what="an event of the reset")
     subscriber.close()
 
 

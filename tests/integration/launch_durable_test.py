@@ -47,6 +47,9 @@ class Ledger:
                               capture_output=True, text=True)
         return json.loads(done.stdout) if done.returncode == 0 else None
 
+    def answer(self):
+        return self.run.await_alive(self.ask, "an answer of the broker")
+
     def look(self):
         """False: nobody answers."""
         info = self.ask()
@@ -88,8 +91,8 @@ def hurt(run, process, how):
     return True
 
 
-def resumed(place, before):
-    run = place.start("resume", "run")
+def resumed(place, *words):
+    run = place.start("resume", "run", *words)
     run.given = "run"
     run.await_alive(lambda: "the tables are those of the journal" in run.text(), "the resumed run's first words")
     return run
@@ -106,9 +109,10 @@ def hurt_one(place, run, chance):
         run.signal(signal.SIGCONT)
         return run, "stop launcher"
     run.signal(signal.SIGKILL)
-    run.popen.wait()
+    if run.popen.wait() != -signal.SIGKILL:
+        return run, None  # it has ended before
     place.nobody_left()
-    return resumed(place, run), "kill launcher"
+    return resumed(place), "kill launcher"
 
 
 @test
@@ -150,11 +154,11 @@ def test_another_ratio_while_it_runs():
                                "samples_per_insert=1"], capture_output=True, text=True)
         equal(done.returncode, 0, done.stderr)
         run.await_alive(lambda: run.read("status.json")["spi_target"] == 1, "the new target")
-        instance = ledger.ask()["server"]["instance"]
+        instance = ledger.answer()["server"]["instance"]
         hurt(run, "broker", "kill")
         run.await_alive(lambda: (ledger.ask() or {"server": {"instance": instance}})["server"]["instance"] != instance,
                         "another broker")
-        equal(ledger.ask()["tables"][0]["limiter"]["samples_per_insert"], 1, "samples per insert")
+        equal(ledger.answer()["tables"][0]["limiter"]["samples_per_insert"], 1, "samples per insert")
         before = run.read("status.json")["steps"]
         run.await_alive(lambda: run.read("status.json")["steps"] > before + 500, "steps after the broker's death")
         run.stop()
@@ -167,31 +171,39 @@ def test_another_ratio_while_it_runs():
 @test
 def test_resume_finds_the_table():
     with Place(CONFIG) as place:
-        run = place.launch("--folder", "run", *sets("stop.steps=3000"))
+        run = place.launch("--folder", "run", *sets("stop.steps=0"))
         ledger = Ledger(run)
         run.await_alive(lambda: ledger.look() and ledger.best["inserts"] > 700, "some items")
         run.stop()
-        ledger.run = again = resumed(place, run)
+        steps = run.steps() + 2000
+        ledger.run = again = resumed(place, *sets("stop.steps=%d" % steps))
         again.await_alive(ledger.look, "the broker's answer")
         again.ends(seconds=2 * PATIENCE)
         check(list((again.folder / "broker").glob("*")), "no files of the broker in the run's folder")
-        equal(again.read("report.json")["steps"], 3000, "steps")
+        equal(again.read("report.json")["steps"], steps, "steps")
 
 
 @test
 def test_without_a_journal():
     """The tables are lost with the broker, and nothing else: the learner pauses until min_size is met again."""
     with Place(CONFIG.replace("  folder: broker\n  journal: 50ms\n", "")) as place:
-        run = place.running("--folder", "run", *sets("stop.steps=4000"))
-        run.await_alive(lambda: run.history()[-1] > 1000, "steps")
+        run = place.running("--folder", "run", *sets("stop.steps=0"))
+        run.await_alive(lambda: run.steps() > 1000, "steps")
         learner = run.pid("learner-0")
         before = run.starts("broker")
         os.kill(run.pid("broker"), signal.SIGKILL)
         run.await_start("broker", before + 1)
-        text = run.ends(seconds=2 * PATIENCE)
-        equal((run.read("report.json")["steps"], run.pid("learner-0")), (4000, learner), "steps, and the learner's process")
+        taken = run.steps()
+        run.await_alive(lambda: run.steps() > taken + 1000, "steps after the broker's death")
+        text = run.stop()
+        equal(run.pid("learner-0"), learner, "the learner's process")
         check("learner-0 ended" not in text, text)
         check(not (run.folder / "broker").exists(), "a journal that nobody asked for")
+        steps = run.history()
+        equal(steps, sorted(steps), "steps")
+        again = place.start("resume", "run", *sets("stop.steps=%d" % (steps[-1] + 1000)))
+        again.ends(seconds=2 * PATIENCE)
+        equal(run.read("report.json")["steps"], steps[-1] + 1000, "steps of both")
 
 
 # ---- a full disk

@@ -62,7 +62,7 @@ class Launcher:
     def signal(self, number=signal.SIGINT):
         self.popen.send_signal(number)
 
-    def ends(self, status=0, seconds=PATIENCE):
+    def ends(self, status=0, seconds=3 * PATIENCE):
         """Gives what it printed."""
         try:
             got = self.popen.wait(seconds)
@@ -71,7 +71,7 @@ class Launcher:
         check(got == status, self.name, "ended with status", got, "and not", status, "\n" + self.text())
         return self.text()
 
-    def stop(self, seconds=PATIENCE):
+    def stop(self, seconds=3 * PATIENCE):
         """Ctrl-C, and the end. Gives what it printed."""
         self.signal()
         return self.ends(0, seconds)

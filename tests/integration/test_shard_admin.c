@@ -70,11 +70,27 @@ static int teardown(void **state)
     return 0;
 }
 
+/* Asks until no more than `away` shards are silent: a busy machine may make one late. */
+static rp_info *info_without(struct fixture *f, const char *table, uint32_t sessions, uint32_t away)
+{
+    for (int tries = 1;; tries++) {
+        rp_info *info = NULL;
+        char path[40];
+        uint32_t silent = 0;
+        ok(rp_admin_info(f->client, table, sessions, WAIT, &info, &err));
+        for (uint32_t s = 0; s < SHARDS; s++) {
+            snprintf(path, sizeof path, "shards.shard.%u.problem", s);
+            silent += rp_info_text(info, path)[0] != '\0';
+        }
+        if (silent <= away || tries == 20)
+            return info;
+        rp_info_free(&info);
+    }
+}
+
 static rp_info *info_of(struct fixture *f, const char *table, uint32_t sessions)
 {
-    rp_info *info = NULL;
-    ok(rp_admin_info(f->client, table, sessions, WAIT, &info, &err));
-    return info;
+    return info_without(f, table, sessions, 0);
 }
 
 static void near(double a, double b)
@@ -373,15 +389,18 @@ CASE(a_shard_without_an_answer_is_named)
             broker_process_stop(&f->shards.shards[1], SIGKILL);
         else
             kill(f->shards.shards[1].pid, SIGSTOP);
-        rp_info *info = info_of(f, NULL, 1);
+        rp_info *info = info_without(f, NULL, 1, 1);
         assert_true(clock_now(&clock) - began < WAIT / 2 * NS_PER_MS);
         assert_int_equal(rp_info_u64(info, "tables.0.size"), rest);
         assert_true(rp_info_text(info, "shards.shard.1.problem")[0] != '\0');
         assert_int_equal(rp_info_count(info, "shards.shard.1.tables"), 0);
         assert_string_equal(rp_info_text(info, "shards.shard.2.problem"), "");
         rp_info_free(&info);
-        observer_poll(observer, WAIT, &seen); /* a launcher's counts do not fall */
-        assert_int_equal(seen.inserts, ITEMS);
+        int64_t end = clock_now(&clock) + WAIT * NS_PER_MS;
+        do {
+            observer_poll(observer, WAIT, &seen); /* a launcher's counts do not fall */
+            assert_int_equal(seen.inserts, ITEMS);
+        } while (seen.size != rest && clock_now(&clock) < end);
         assert_int_equal(seen.size, rest);
         assert_int_equal(waits_of(f, "shard"), 1);
         assert_int_equal(list_rest(f, &missing), rest);
@@ -392,7 +411,10 @@ CASE(a_shard_without_an_answer_is_named)
     static char out[100000];
     char totals[40];
     snprintf(totals, sizeof totals, "%d of %d shards", SHARDS - 1, SHARDS);
-    assert_int_equal(ctl(f, out, sizeof out, "info"), 0);
+    int64_t deadline = clock_now(&clock) + WAIT * NS_PER_MS;
+    do /* a busy machine may make another shard late */
+        assert_int_equal(ctl(f, out, sizeof out, "info"), 0);
+    while (count(out, totals) == 0 && clock_now(&clock) < deadline);
     assert_int_equal(count(out, totals), 2); /* beside the server's totals, and beside those of the tables */
     observer_destroy(&observer);
     rp_status status = rp_admin_reset(f->client, "uniform", WAIT, NULL, &err);
@@ -400,7 +422,7 @@ CASE(a_shard_without_an_answer_is_named)
     assert_non_null(strstr(err.text, "shard 1"));
     assert_int_equal(asked_table(f->client, "uniform", "size"), 0); /* the others are reset */
     broker_process_again(&f->shards.shards[1], NULL);
-    int64_t deadline = clock_now(&clock) + WAIT * NS_PER_MS;
+    deadline = clock_now(&clock) + WAIT * NS_PER_MS;
     while (waits_of(f, "shard") > 0)
         assert_true(clock_now(&clock) < deadline);
     rp_info *removed = NULL;

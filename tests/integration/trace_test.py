@@ -102,11 +102,13 @@ class Trace:
         equal({e["pid"] for e in self.events}, {e["pid"] for e in self.processes.values()}, "processes with a name")
 
     def spans(self, process, name=None, thread=None):
+        check(process in self.processes, "the trace has nothing of", process)
         pid = self.processes[process]["pid"]
         return [e for e in self.events if e["ph"] == "X" and e["pid"] == pid and name in (None, e["name"]) and
                 (thread is None or self.threads[pid, e["tid"]].split(" (")[0] == thread)]
 
     def about(self, process, what):
+        check(process in self.processes, "the trace has nothing of", process)
         return self.processes[process]["args"][what]
 
 

@@ -50,7 +50,8 @@ ACTOR_CAUSES = ("credit", "parameters", "counters")  # what an actor may wait fo
 STATE_FILE, BEST_FILE = "learner.weights", "best.weights"
 _SLICE_S = 0.2  # a wait for a batch or for parameters; between two of them the program notices a request to stop
 _REQUEST_S = 1.0  # deadline of a look at the counters, in case the broker is away
-_LAST_S = 3.0  # deadline of the last publication
+_ADD_S = 30.0  # deadline of an addition that must count once: one that is given up may count all the same
+_LAST_S = 4.0  # deadline of all requests at the end together: replay-launch kills the program after launch.grace
 _LOOK_S = 0.02  # between two looks of an evaluator at the progress of the run
 _ROUNDS = 16  # rounds of an actor that are claimed together: so many steps are lost at most if it is killed
 
@@ -124,6 +125,7 @@ class _Process:
         self._idle_before = dict(self.idle)  # at the last report
         self._handlers: dict[int, Any] = {}
         self._seen: Optional[int] = None  # of the counter that asks this program for something
+        self._end = math.inf  # the deadline of the last requests, once the program ends
         self.client = self._connect(_from("ENDPOINT", endpoint, None), timeout)
 
     def _connect(self, endpoint: Optional[str], timeout: Optional[float]) -> Client:
@@ -196,7 +198,7 @@ class _Process:
         self._handlers = {}
 
     def __exit__(self, kind: Any, *_: Any) -> bool:
-        self._patience_s = None  # what follows ends by itself
+        self._patience_s, self._end = None, time.monotonic() + _LAST_S  # what follows ends by itself
         if signal.SIGALRM in self._handlers:
             signal.setitimer(signal.ITIMER_REAL, 0)
         try:
@@ -236,10 +238,14 @@ class _Process:
     def _add_idle(self, cause: str, begun: float) -> None:
         self.idle[cause] += time.monotonic() - begun
 
+    def _request_s(self, usual: float = _REQUEST_S) -> float:
+        """The deadline of a request. At the end nobody repeats it: it may take all the time that is left."""
+        return usual if self._end == math.inf else max(0.0, self._end - time.monotonic())
+
     def _asked(self, counter: str) -> bool:
         """Whether somebody has raised the counter since the last look; the first look only learns its value."""
         with contextlib.suppress(Error):
-            before, self._seen = self._seen, self.client.counter(counter).read(_REQUEST_S)
+            before, self._seen = self._seen, self.client.counter(counter).read(self._request_s())
             return before is not None and self._seen > before
         return False
 
@@ -300,9 +306,9 @@ class Learner(_Process):
             self._save()
             with contextlib.suppress(Error):
                 self._publisher.put(self.steps)
-                self._publisher.flush(_LAST_S)
+                self._publisher.flush(self._request_s())
                 mark = self.client.counter(LEARNER_END)  # tells the evaluator that these parameters are the last
-                mark.add(self.steps + 1 - mark.read(_REQUEST_S), _REQUEST_S)
+                mark.add(self.steps + 1 - mark.read(self._request_s()), self._request_s())
         if self._group is not None:
             self._group.close()  # not earlier: another learner would lead, and save, too
         self.report()
@@ -391,17 +397,17 @@ class Learner(_Process):
         Fast actors may have counted more than before by then: the learner's own count, which nobody else adds to, tells it too."""
         if self.leads:
             instance, steps, learned = self._instance(), self.client.counter(STEPS), self.client.counter(LEARNER_STEPS)
-            counted, total = learned.read(_REQUEST_S), steps.read(_REQUEST_S)
+            counted, total = learned.read(self._request_s()), steps.read(self._request_s())
             if instance is None or instance != self._instance():
                 return  # whose counts are these?
             if instance != self._broker:
                 if self._publisher is not None:
                     self._publisher.put(self.steps)
                 if total < self._environment_steps or counted < self._learned:
-                    steps.add(self._environment_steps, _REQUEST_S)
+                    steps.add(self._environment_steps, self._request_s(_ADD_S))
                 self._broker = instance
-            self._learned = learned.add(self.steps - counted, _REQUEST_S) if self.steps > counted else counted
-        self._environment_steps = max(self._environment_steps, self.client.counter(STEPS).read(_REQUEST_S))
+            self._learned = learned.add(self.steps - counted, self._request_s()) if self.steps > counted else counted
+        self._environment_steps = max(self._environment_steps, self.client.counter(STEPS).read(self._request_s()))
 
     def report(self) -> None:
         """Writes a line to the run's folder and counts the steps. ``step`` and ``batches`` call it now and then."""
@@ -478,10 +484,10 @@ class Actor(_Pulls):
     def _claim(self, n: int) -> int:
         """Claims whole rounds at the broker. The last one may go beyond stop.steps; 0: all of them are claimed."""
         limit, size = self.config["stop.steps"], n * _ROUNDS
-        total = self._counter.add(size, _REQUEST_S)
+        total = self._counter.add(size, _ADD_S)
         beyond = min(size, (total - limit) // n * n) if limit and total > limit else 0
         if beyond:
-            self._counter.add(-beyond, _REQUEST_S)
+            self._counter.add(-beyond, _ADD_S)
         self._environment_steps = total - beyond
         return size - beyond
 
@@ -491,13 +497,12 @@ class Actor(_Pulls):
         have."""
         taken = -1 if self._first else self.learner_steps
         tensors = self._pull(0)
-        begun = time.monotonic()
         while (tensors is None and self._first) or (self.learner_steps <= newer_than and (tensors is None or self.learner_steps > taken)):
             if self.stopped:
                 raise Stopped
             self._report_when_due()
-            tensors = self._pull(_SLICE_S) or tensors
-        self._add_idle("parameters", begun)
+            with self.waiting("parameters"):
+                tensors = self._pull(_SLICE_S) or tensors
         self._first = False
         return tensors
 
@@ -517,7 +522,7 @@ class Actor(_Pulls):
     def _finish(self) -> None:
         if self._claimed:
             with contextlib.suppress(Error):
-                self._counter.add(-self._claimed, _REQUEST_S)
+                self._counter.add(-self._claimed, self._request_s())
         self.report()
 
     def report(self) -> None:
@@ -572,8 +577,7 @@ class Evaluator(_Pulls):
                 time.sleep(_LOOK_S)
                 continue
             due += every * max(0, (progress - due) // every + 1) if every else 0
-            if last:
-                tensors = self._await_last(tensors)
+            tensors = self._await_last(tensors) if last else self._newest() or tensors
             yield self._begin(tensors)
             if last:
                 return
@@ -592,6 +596,12 @@ class Evaluator(_Pulls):
             progress = self._environment_steps
         limit = self.config["stop.steps" if acts else "stop.learner_steps"]
         return progress, bool(limit and progress >= limit)
+
+    def _newest(self) -> Optional[dict[str, np.ndarray]]:
+        """What the broker has now: the subscriber may receive it a moment later. None while the broker is away."""
+        with contextlib.suppress(DeadlineExceeded, Unavailable):
+            return weights.decode(self.client.params.get(weights.SLOT, timeout=_REQUEST_S).data)
+        return None
 
     def _await_last(self, tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """The parameters that the learner marks as its last ones; the newest, if the launcher stops waiting for it."""

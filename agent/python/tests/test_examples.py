@@ -1,4 +1,5 @@
 """The examples run to their end, and each says by its exit status that it has reached its goal."""
+import json
 import os
 import pathlib
 import re
@@ -26,5 +27,7 @@ def test_example(path, tmp_path):
     print(out.stdout)
     assert (out.returncode, out.stderr) == (0, ""), out.stdout + out.stderr
     if path.stem == "torch_dqn":  # the goal is 10%, on a machine that does nothing else
-        learner = (tmp_path / "runs" / "latest" / "logs" / "learner-0.log").read_text()
-        assert float(re.search(r"waited ([0-9.]+)% of the time", learner)[1]) < 25
+        folder = tmp_path / "runs" / "latest"
+        others = [json.loads(line)["others"] or 0 for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        waited = float(re.search(r"waited ([0-9.]+)% of the time", (folder / "logs" / "learner-0.log").read_text())[1])
+        assert waited < 25 or sum(others) > 0.25 * len(others)  # cores that other programs took

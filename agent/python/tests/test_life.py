@@ -203,14 +203,19 @@ def test_waits_free_the_gil(client, wait):
             "block": lambda: writer.append_block({"x": np.zeros(50)}, Last(1, "ratio"), timeout=0.3),
             "param": lambda: client.params.get("never", timeout=0.3),
             "connect": lambda: replaybus.Client("tcp://127.0.0.1:1", timeout=0.3).info()}[wait]
-    caught, ticks = [], 0
-    thread = threading.Thread(target=lambda: caught.append(pytest.raises((TimeoutError, replaybus.Unavailable), call)))
-    thread.start()
-    end = time.monotonic() + 0.2
-    while time.monotonic() < end:
-        ticks += 1
-    thread.join()
-    assert caught and ticks > 5_000
+    caught = []
+
+    def ticks_during_the_wait():
+        thread = threading.Thread(target=lambda: caught.append(pytest.raises((TimeoutError, replaybus.Unavailable), call)))
+        thread.start()
+        ticks, end = 0, time.monotonic() + 0.2
+        while time.monotonic() < end:
+            ticks += 1
+        thread.join()
+        return ticks
+
+    # A busy machine may leave this process no time now and then, but not each time.
+    assert any(ticks_during_the_wait() > 5_000 for _ in range(6)) and caught
     client.reset("ratio")
 
 

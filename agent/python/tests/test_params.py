@@ -1,4 +1,6 @@
 """Patterns, publishers and subscribers, and sums over members."""
+import os
+import signal
 import threading
 import time
 
@@ -83,3 +85,11 @@ def test_reduce_alone(client):
             first.add(values, timeout=0.15)
     with pytest.raises(replaybus.FailedPrecondition, match="closed"):
         member.add(values)
+
+
+def test_a_late_broker_is_no_empty_slot():
+    with replaybus.Server([replaybus.Table("t")]) as server, server.client() as client:
+        client.params["late"] = b"here"
+        os.kill(server.process.pid, signal.SIGSTOP)
+        threading.Timer(2.5, os.kill, (server.process.pid, signal.SIGCONT)).start()  # longer than a look at the slot may take
+        assert client.params["late"].data == b"here" and "late" in client.params and "never" not in client.params

@@ -1,5 +1,6 @@
 """A broker with shards, and samplers over several sources."""
 import collections
+import time
 
 import numpy as np
 import pytest
@@ -20,9 +21,18 @@ def shards(request):
 @pytest.fixture
 def client(shards):
     with shards.client(timeout=60) as client:
+        await_all(client)
         for table in client.tables:
             client.reset(table)
         yield client
+
+
+def await_all(client):
+    """Waits until no shard is late: samplers would do without it."""
+    end = time.monotonic() + 60
+    while not client.state()["shards"] == client.state()["connected_shards"] == N:
+        assert time.monotonic() < end, client.state()
+        time.sleep(0.01)
 
 
 def fill(client, table, episodes, priority=lambda i: 1.0):
@@ -71,10 +81,11 @@ def test_one_table_over_shards(client):
 def test_any_endpoint_and_a_list(shards, client):
     keys = fill(client, "uniform", 30)
     assert len(shards.endpoints) == N and shards.endpoint == shards.endpoints[0]
-    assert client.state()["shards"] == client.state()["connected_shards"] == N
+    await_all(client)
     for endpoint in (shards.endpoints[2], ",".join(shards.endpoints[:2])):
         with replaybus.Client(endpoint, timeout=60) as other:
             assert other.counter("steps").add(1) == client.counter("steps").add(0)  # there is one
+            await_all(other)
             batch = other.sampler("uniform", 100).next(20)
             assert set(batch.key.tolist()) <= set(keys.tolist()) and np.allclose(batch.probability, 1 / 30)
 

@@ -64,7 +64,7 @@ class Feeding:
         self._writer, self._rng, self._processes = client.writer(), np.random.default_rng(1), processes
 
     def until(self, condition):
-        end = time.monotonic() + 60
+        end = time.monotonic() + 120
         while not condition():
             assert time.monotonic() < end and all(process.poll() is None for process in self._processes)
             try:
@@ -74,15 +74,18 @@ class Feeding:
 
 
 def check(folder):
-    """The same step has the same bytes at every learner, and no item was sampled twice."""
+    """A round of both learners leaves the same bytes at each, and no item was sampled twice. Returns how many rounds they had together.
+    What one learns alone may be lost: it was killed, or the other was only slow and had learned more (agent/run/group.h)."""
     found = [row for index in (0, 1) for row in rows(folder, index)]
-    marks = collections.defaultdict(set)
+    marks = collections.defaultdict(list)
     for row in found:
-        marks[row.step].add(row.mark)
-    assert all(len(there) == 1 for there in marks.values())
+        if row.learners == 2:
+            marks[row.step].append(row.mark)
+    differ = [step for step, there in marks.items() if len(set(there)) > 1]
+    assert not differ, [row[:4] for row in found if abs(row.step - differ[0]) <= 3]
     keys = [key for row in found for key in row.keys]
     assert len(set(keys)) == len(keys)
-    return len(found) - len(marks)
+    return sum(len(there) == 2 for there in marks.values())
 
 
 def together(folder):
@@ -111,14 +114,14 @@ def test_a_learner_that_was_killed_takes_the_state_of_the_other(tmp_path, backen
         feeding.until(lambda: rows(tmp_path, other)[-1].learners == 1)  # it goes on alone, and leads
         alone = rows(tmp_path, other)[-1].step
         processes.insert(victim, start(victim))
-        feeding.until(lambda: len(rows(tmp_path, victim)) > before + 5 and together(tmp_path))
+        feeding.until(lambda: len(rows(tmp_path, victim)) > before + 5 and together(tmp_path) and check(tmp_path) > 2)
         for process in processes:
             process.terminate()
-        leads = [process.communicate(timeout=20)[0].strip() for process in processes]
+        leads = [process.communicate(timeout=60)[0].strip() for process in processes]
         assert [process.returncode for process in processes] == [0, 0]
-        first = rows(tmp_path, victim)[before]
-        assert first.step > alone and first.joins == 1  # it goes on from the state of the other
-        assert check(tmp_path) > 2
+        first = next(row for row in rows(tmp_path, victim)[before:] if row.learners == 2)
+        assert first.step > alone and first.joins > 0  # it goes on from the state of the other; a late learner joins once more
+        check(tmp_path)
         assert "True" in leads  # also both, if the second one went on alone for a moment
         steps = client.counter("learner_steps").value
         assert abs(steps - max(row.step for index in (0, 1) for row in rows(tmp_path, index))) <= 1
@@ -137,7 +140,7 @@ with replaybus.run.Actor() as run, run.client.writer() as writer:
 @pytest.mark.skipif(not LAUNCH.exists(), reason="replay-launch is only in a build tree")
 def test_the_launcher_starts_a_killed_learner_again(tmp_path):
     def until(condition):
-        end = time.monotonic() + 60
+        end = time.monotonic() + 120
         while not condition():
             assert time.monotonic() < end and launcher.poll() is None
             time.sleep(0.02)
@@ -152,13 +155,15 @@ def test_the_launcher_starts_a_killed_learner_again(tmp_path):
                                 env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
     folder = tmp_path / "runs" / "latest"
     until(lambda: together(folder))
-    os.kill(int((folder / "pid-1").read_text()), signal.SIGKILL)
+    pid = (folder / "pid-1").read_text()
+    os.kill(int(pid), signal.SIGKILL)
+    until(lambda: not os.path.exists("/proc/" + pid))
     before = len(rows(folder, 1))
-    until(lambda: len(rows(folder, 1)) > before + 5 and rows(folder, 1)[-1].joins == 1 and together(folder))
+    until(lambda: len(rows(folder, 1)) > before + 5 and rows(folder, 1)[-1].joins > 0 and together(folder) and check(folder) > 2)
     launcher.terminate()
-    out, _ = launcher.communicate(timeout=40)
+    out, _ = launcher.communicate(timeout=60)
     assert launcher.returncode == 0, out
-    assert check(folder) > 2
+    check(folder)
 
 
 def test_what_share_needs(tmp_path):

@@ -202,12 +202,12 @@ TEST(records_are_written_in_order)
         for (uint32_t i = 0; i < 100; i++)
             desk_record(&desk, 1, 100 + i * 37, (uint8_t)i);
         desk_record(&desk, 1, 3 * RECORD_BYTES, 100);
-        assert_true(desk_await(&desk, is_durable, 101, 5000));
+        assert_true(desk_await(&desk, is_durable, 101, 60000));
         assert_int_equal(check_segment(&desk, 1, 0), 101);
         desk.offset = FILE_HEAD_BYTES;
         for (uint32_t i = 0; i < 10; i++)
             desk_record(&desk, 2, 5000, (uint8_t)(50 + i));
-        assert_true(desk_await(&desk, is_durable, 111, 5000));
+        assert_true(desk_await(&desk, is_durable, 111, 60000));
         assert_int_equal(check_segment(&desk, 1, 0), 101);
         assert_int_equal(check_segment(&desk, 2, 50), 10);
         desk_job(&desk, DISK_JOB_REMOVE, DISK_SEGMENT, 1);
@@ -249,7 +249,7 @@ TEST(a_tail_is_copied_in)
     zmq_msg_init_size(&job->tail, bytes);
     memset(zmq_msg_data(&job->tail), 9, bytes);
     disk_writer_give(desk.disk_writer, job);
-    assert_true(desk_await(&desk, is_durable, 1, 5000));
+    assert_true(desk_await(&desk, is_durable, 1, 60000));
     assert_int_equal(check_segment(&desk, 1, 9), 1);
     desk_close(&desk);
 }
@@ -268,11 +268,11 @@ TEST(a_checkpoint_gets_its_name_at_the_end)
         desk.offset = FILE_HEAD_BYTES;
         desk_record(&desk, 2, 1000, 0);
         desk_write(&desk, DISK_CHECKPOINT, 1, FILE_HEAD_BYTES, 1000, 1);
-        assert_true(desk_await(&desk, is_durable, 2, 5000));
+        assert_true(desk_await(&desk, is_durable, 2, 60000));
         assert_false(exists(&desk, "checkpoint-00000001.replay"));
         desk_job(&desk, DISK_JOB_FINISH, DISK_CHECKPOINT, 1);
         desk_record(&desk, 2, 1000, 1);
-        assert_true(desk_await(&desk, has_finished, 1, 5000));
+        assert_true(desk_await(&desk, has_finished, 1, 60000));
         assert_true(exists(&desk, "checkpoint-00000001.replay"));
         assert_false(exists(&desk, "checkpoint-00000001.replay.part"));
         /* one that is abandoned leaves nothing, and what still comes for it is dropped */
@@ -282,7 +282,7 @@ TEST(a_checkpoint_gets_its_name_at_the_end)
         desk_job(&desk, DISK_JOB_FINISH, DISK_CHECKPOINT, 2);
         desk_write(&desk, DISK_CHECKPOINT, 3, FILE_HEAD_BYTES, 1000, 1);
         desk_job(&desk, DISK_JOB_FINISH, DISK_CHECKPOINT, 3);
-        assert_true(desk_await(&desk, has_finished, 3, 5000));
+        assert_true(desk_await(&desk, has_finished, 3, 60000));
         assert_false(exists(&desk, "checkpoint-00000002.replay"));
         assert_false(exists(&desk, "checkpoint-00000002.replay.part"));
         assert_int_equal(desk.abandoned, 0); /* who abandons it knows */
@@ -305,9 +305,9 @@ TEST(a_checkpoint_does_not_hide_what_is_not_synced)
     usleep(10000);
     uint64_t last = desk_record(&desk, 1, 1000, 1);
     desk_job(&desk, DISK_JOB_FINISH, DISK_CHECKPOINT, 1);
-    assert_true(desk_await(&desk, is_durable, last, 5000));
+    assert_true(desk_await(&desk, is_durable, last, 60000));
     assert_true(synced_bytes >= (off_t)desk.offset);
-    assert_true(desk_await(&desk, has_finished, 1, 5000));
+    assert_true(desk_await(&desk, has_finished, 1, 60000));
     sync_takes_us = 0;
     desk_close(&desk);
 }
@@ -351,11 +351,11 @@ static void full_disk_of_mode(enum fsync_mode mode)
         skip();
     desk_open(&desk, disk.path, mode);
     desk_record(&desk, 1, 1000, 0);
-    assert_true(desk_await(&desk, is_durable, 1, 5000));
+    assert_true(desk_await(&desk, is_durable, 1, 60000));
     fill(&disk, 100 << 10);
     /* fits in part: cut back to the last whole record */
     uint64_t last = desk_record(&desk, 1, 300 << 10, 1);
-    assert_true(desk_await(&desk, in_trouble, 1, 5000));
+    assert_true(desk_await(&desk, in_trouble, 1, 60000));
     assert_non_null(strstr(desk.news.trouble, "No space left on device"));
     assert_non_null(strstr(desk.news.trouble, "free some space"));
     assert_int_equal(check_segment(&desk, 1, 0), 1);
@@ -365,26 +365,26 @@ static void full_disk_of_mode(enum fsync_mode mode)
     desk_write(&desk, DISK_CHECKPOINT, 1, FILE_HEAD_BYTES, 900 << 10, 1);
     desk_job(&desk, DISK_JOB_FINISH, DISK_CHECKPOINT, 1);
     assert_int_equal(ftruncate(disk.ballast, 1 << 20), 0);
-    assert_true(desk_await(&desk, is_durable, last, 5000));
-    assert_true(desk_await(&desk, in_trouble, 0, 5000));
+    assert_true(desk_await(&desk, is_durable, last, 60000));
+    assert_true(desk_await(&desk, in_trouble, 0, 60000));
     assert_int_equal(check_segment(&desk, 1, 0), 3);
-    assert_true(desk_await(&desk, has_finished, 1, 5000));
+    assert_true(desk_await(&desk, has_finished, 1, 60000));
     fill(&disk, 200 << 10);
     desk_write(&desk, DISK_CHECKPOINT, 2, FILE_HEAD_BYTES, 900 << 10, 1);
     desk_job(&desk, DISK_JOB_FINISH, DISK_CHECKPOINT, 2);
-    assert_true(desk_await(&desk, has_abandoned, 2, 5000));
+    assert_true(desk_await(&desk, has_abandoned, 2, 60000));
     assert_false(exists(&desk, "checkpoint-00000002.replay.part"));
     /* the journal is more than a checkpoint that has begun */
     desk_write(&desk, DISK_CHECKPOINT, 3, FILE_HEAD_BYTES, 150 << 10, 1);
     last = desk_record(&desk, 1, 120 << 10, 3);
-    assert_true(desk_await(&desk, is_durable, last, 5000));
-    assert_true(desk_await(&desk, has_abandoned, 3, 5000));
+    assert_true(desk_await(&desk, is_durable, last, 60000));
+    assert_true(desk_await(&desk, has_abandoned, 3, 60000));
     /* what is removed further back makes room for what comes before it */
     fill(&disk, 10 << 10);
     last = desk_record(&desk, 1, 600 << 10, 4);
-    assert_true(desk_await(&desk, in_trouble, 1, 5000));
+    assert_true(desk_await(&desk, in_trouble, 1, 60000));
     desk_job(&desk, DISK_JOB_REMOVE, DISK_CHECKPOINT, 1);
-    assert_true(desk_await(&desk, is_durable, last, 5000));
+    assert_true(desk_await(&desk, is_durable, last, 60000));
     assert_int_equal(check_segment(&desk, 1, 0), 5);
     /* the end does not wait for ever, and leaves nothing torn */
     desk_record(&desk, 1, 900 << 10, 5);
@@ -416,17 +416,17 @@ TEST(a_file_that_may_not_grow_is_cut_back)
     assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
     desk_open(&desk, NULL, FSYNC_NEVER);
     desk_record(&desk, 1, 10000, 0);
-    assert_true(desk_await(&desk, is_durable, 1, 5000));
+    assert_true(desk_await(&desk, is_durable, 1, 60000));
     limit = (struct rlimit){30000, before.rlim_max};
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
     for (uint32_t i = 1; i < 10; i++)
         desk_record(&desk, 1, 7000, (uint8_t)i);
-    assert_true(desk_await(&desk, in_trouble, 1, 5000));
+    assert_true(desk_await(&desk, in_trouble, 1, 60000));
     assert_int_equal(desk.news.durable, 3);
     assert_int_equal(check_segment(&desk, 1, 0), 3);
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
-    assert_true(desk_await(&desk, is_durable, 10, 5000));
-    assert_true(desk_await(&desk, in_trouble, 0, 5000));
+    assert_true(desk_await(&desk, is_durable, 10, 60000));
+    assert_true(desk_await(&desk, in_trouble, 0, 60000));
     assert_int_equal(check_segment(&desk, 1, 0), 10);
     desk_close(&desk);
 }
@@ -443,13 +443,13 @@ static void after_a_failed_sync_with(enum fsync_mode mode)
     struct desk desk;
     desk_open(&desk, NULL, mode);
     uint64_t first = desk_record(&desk, 1, 1000, 0);
-    assert_true(desk_await(&desk, is_durable, first, 5000));
+    assert_true(desk_await(&desk, is_durable, first, 60000));
     sync_error = EIO;
     desk_record(&desk, 1, 1000, 1);
     desk_write(&desk, DISK_CHECKPOINT, 1, FILE_HEAD_BYTES, 1000, 1);
     desk_job(&desk, DISK_JOB_FINISH, DISK_CHECKPOINT, 1);
-    assert_true(desk_await(&desk, has_abandoned, 1, 5000));
-    assert_true(desk_await(&desk, has_bad, 1, 5000));
+    assert_true(desk_await(&desk, has_abandoned, 1, 60000));
+    assert_true(desk_await(&desk, has_bad, 1, 60000));
     assert_true(in_trouble(&desk, 1));
     assert_int_equal(desk.news.bad_first, 1);
     sync_error = 0;
@@ -460,16 +460,16 @@ static void after_a_failed_sync_with(enum fsync_mode mode)
     uint64_t last = desk_record(&desk, 2, 1000, 3);
     desk_write(&desk, DISK_CHECKPOINT, 2, FILE_HEAD_BYTES, 1000, 1);
     desk_job(&desk, DISK_JOB_FINISH, DISK_CHECKPOINT, 2);
-    assert_true(desk_await(&desk, has_abandoned, 2, 5000));
+    assert_true(desk_await(&desk, has_abandoned, 2, 60000));
     assert_int_equal(desk.news.durable, durable);
     assert_true(in_trouble(&desk, 1) && has_bad(&desk, 1));
     assert_int_equal(desk.news.failures, failures);
     desk.known = failures;
     desk_write(&desk, DISK_CHECKPOINT, 3, FILE_HEAD_BYTES, 1000, 1);
     desk_job(&desk, DISK_JOB_FINISH, DISK_CHECKPOINT, 3);
-    assert_true(desk_await(&desk, has_finished, 3, 5000));
-    assert_true(desk_await(&desk, is_durable, last, 5000));
-    assert_true(desk_await(&desk, in_trouble, 0, 5000));
+    assert_true(desk_await(&desk, has_finished, 3, 60000));
+    assert_true(desk_await(&desk, is_durable, last, 60000));
+    assert_true(desk_await(&desk, in_trouble, 0, 60000));
     assert_true(has_bad(&desk, 0));
     desk_close(&desk);
 }
@@ -487,12 +487,12 @@ TEST(a_name_that_cannot_be_synced_is_waited_for)
     desk_open(&desk, NULL, FSYNC_ALWAYS);
     name_error = EIO;
     uint64_t last = desk_record(&desk, 1, 1000, 0);
-    assert_true(desk_await(&desk, in_trouble, 1, 5000));
+    assert_true(desk_await(&desk, in_trouble, 1, 60000));
     assert_non_null(strstr(desk.news.trouble, "cannot be synced"));
     assert_false(desk_await(&desk, is_durable, last, 150));
     name_error = 0;
-    assert_true(desk_await(&desk, is_durable, last, 5000));
-    assert_true(desk_await(&desk, in_trouble, 0, 5000));
+    assert_true(desk_await(&desk, is_durable, last, 60000));
+    assert_true(desk_await(&desk, in_trouble, 0, 60000));
     assert_int_equal(check_segment(&desk, 1, 0), 1);
     desk_close(&desk);
 }
@@ -511,10 +511,10 @@ TEST(what_a_process_before_has_left_is_synced_first)
     name_error = EIO; /* the next segment cannot even be begun */
     syncs = 0;
     uint64_t last = desk_record(&next, 2, 1000, 1);
-    assert_true(desk_await(&next, in_trouble, 1, 5000));
+    assert_true(desk_await(&next, in_trouble, 1, 60000));
     assert_int_equal(syncs, 1);
     name_error = 0;
-    assert_true(desk_await(&next, is_durable, last, 5000));
+    assert_true(desk_await(&next, is_durable, last, 60000));
     desk_close(&next);
 }
 
