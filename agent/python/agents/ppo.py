@@ -1,9 +1,9 @@
 #!/usr/bin/python3
 """PPO: proximal policy optimisation (Schulman et al. 2017), with clipped ratios and generalised advantages.
 
-What it asks of replay: a queue. Each item is a stretch of `horizon` steps of one environment and is sampled once. An item carries the
-learner step of the parameters that acted (the item's policy); the learner drops items that are more than `lag` updates old. With lag 0,
-actors wait for the parameters of the next update, so all data is on-policy.
+What it asks of replay: a queue with max_lag. Each item is a stretch of `horizon` steps of one environment and is sampled once. It carries
+the version of the parameters that acted, one for each update, and the broker gives no item that is further behind. With max_lag 0 actors
+wait for the next version, so all data is on-policy.
 
 What it reaches: docs/AGENTS.md has CartPole-v1 and Pendulum-v1 at 100,000 steps, with the seeds that have run.
 
@@ -19,7 +19,7 @@ import replaybus.run
 import replaybus.torch
 from common import Actions, activation, evaluate, flat, last_observations, linear, main, mlp
 
-SETTINGS = dict(batch=256, horizon=32, epochs=20, gae=0.8, clip=0.2, entropy=0.0, value=0.5, anneal=True, lag=0, deviation=1.0, scale=1.0)
+SETTINGS = dict(batch=256, horizon=32, epochs=20, gae=0.8, clip=0.2, entropy=0.0, value=0.5, anneal=True, deviation=1.0, scale=1.0)
 
 
 class Policy(nn.Module):
@@ -47,10 +47,11 @@ def actor():
         torch.manual_seed(run.seeds(1)[0] % 2**63)
         policy = Policy(env, run.config)
         writer = run.client.writer(keep_alive=settings.horizon, chunk_length=settings.horizon)
-        observations, rows, wanted = env.reset()[0], [], -1
+        strict = run.client.info(run.table)["tables"][0].get("max_lag") == 0
+        observations, rows = env.reset()[0], []
         while run.claims(n):
             if not rows:
-                tensors = run.parameters(wanted)
+                tensors = run.parameters(wait=strict)
                 if tensors is not None:
                     replaybus.torch.load_states(tensors, policy=policy)
             with torch.no_grad():
@@ -66,14 +67,14 @@ def actor():
             run.took(rewards, ended)
             if len(rows) == settings.horizon:
                 write(run, writer, rows)
-                wanted, rows = run.learner_steps if settings.lag == 0 else -1, []
+                rows = []
         writer.close()
 
 
 def write(run, writer, rows):
     """Each environment's stretch becomes an item."""
     columns = {name: np.stack([row[name] for row in rows], 1) for name in rows[0]}
-    writer.set_policy(run.learner_steps)
+    writer.set_policy(run.version)
     with run.waiting("credit"):
         for i in range(len(columns["reward"])):
             writer.append_block({name: column[i] for name, column in columns.items()}, replaybus.Last(len(rows), run.table))
@@ -94,16 +95,13 @@ def advantages(policy, data, discount, gae):
     return out, out + value
 
 
-def fresh_items(run, updates, lag, count):
-    """Lists of `count` items that are not too old, and how many were dropped so far."""
-    held, dropped = [], 0
+def stretches(run, count):
+    """Batches of `count` items."""
+    held = []
     for batch in run.batches(replaybus.torch.Sampler(run.client, run.table, 1)):
-        if run.steps - int(batch.policy[0]) > lag * updates:
-            dropped += 1
-            continue
         held.append(batch.data)
         if len(held) == count:
-            yield {name: torch.cat([data[name] for data in held]) for name in held[0]}, dropped
+            yield {name: torch.cat([data[name] for data in held]) for name in held[0]}
             held = []
 
 
@@ -120,8 +118,8 @@ def learner():
         total = config["stop.steps"] / steps * updates
         adam = torch.optim.Adam(policy.parameters(), rate, eps=1e-5)
         run.publishes(replaybus.torch.States(run.client, policy=policy).keep(adam=adam), every=updates)
-        run.steps -= run.steps % updates  # a state saved amid an update: actors wait for the parameters after whole ones
-        for data, dropped in fresh_items(run, updates, settings.lag, items):
+        run.steps -= run.steps % updates  # a state saved amid an update: whole ones end with new parameters
+        for data in stretches(run, items):
             data = {name: value.flatten(2) if value.ndim > 3 else value for name, value in data.items()}
             data["reward"] = settings.scale * data["reward"]
             advantage, target = advantages(policy, data, config["agent.discount"] or 0.99, settings.gae)
@@ -132,7 +130,7 @@ def learner():
                 for index in torch.randperm(steps).split(batch):
                     losses = update(policy, adam, {name: value[index] for name, value in rows.items()}, clip, settings,
                                     config["agent.clip_norm"] or 0.5)
-                    run.step(**losses, dropped=dropped)
+                    run.step(**losses)
 
 
 def update(policy, adam, rows, clip, settings, clip_norm):

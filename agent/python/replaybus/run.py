@@ -427,6 +427,7 @@ class _Pulls(_Process):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.learner_steps = 0  # of the learner when it made the newest parameters
+        self.version = 0  # of these parameters
         self._slot: Optional[Subscriber] = None
 
     def _pull(self, timeout: float) -> Optional[dict[str, np.ndarray]]:
@@ -439,7 +440,7 @@ class _Pulls(_Process):
             return None
         if param is None:
             return None
-        tensors = weights.decode(param.data)
+        tensors, self.version = weights.decode(param.data), param.version
         self.learner_steps = int(tensors[weights.STEPS][0]) if weights.STEPS in tensors else 0
         return tensors
 
@@ -491,18 +492,16 @@ class Actor(_Pulls):
         self._environment_steps = total - beyond
         return size - beyond
 
-    def parameters(self, newer_than: int = -1) -> Optional[dict[str, np.ndarray]]:
-        """The newest parameters, or None if they were taken before. The first call waits for the first ones, and ``newer_than`` for those
-        of more learner steps, or for those of a learner that was restarted, which may have fewer. ``learner_steps`` says how many they
-        have."""
-        taken = -1 if self._first else self.learner_steps
+    def parameters(self, wait: bool = False) -> Optional[dict[str, np.ndarray]]:
+        """The newest parameters, or None if they were taken before. The first call waits for the first ones, and ``wait`` for others than
+        those that were taken. ``version`` is theirs, which items are stamped with, and ``learner_steps`` says how much they have learned."""
         tensors = self._pull(0)
-        while (tensors is None and self._first) or (self.learner_steps <= newer_than and (tensors is None or self.learner_steps > taken)):
+        while tensors is None and (wait or self._first):
             if self.stopped:
                 raise Stopped
             self._report_when_due()
             with self.waiting("parameters"):
-                tensors = self._pull(_SLICE_S) or tensors
+                tensors = self._pull(_SLICE_S)
         self._first = False
         return tensors
 

@@ -312,9 +312,9 @@ def test_an_actor_goes_on_with_a_learner_that_went_back(step, clean):
         publish(clean, step)
         timer = threading.Timer(60, run.stop)
         timer.start()
-        tensors = run.parameters(10)  # Stopped ends the block if it waits for more
+        before, tensors = run.version, run.parameters(wait=True)  # Stopped ends the block if it waits for more
         timer.cancel()
-    assert not run.stopped and int(tensors["steps"][0]) == run.learner_steps == step
+    assert not run.stopped and int(tensors["steps"][0]) == run.learner_steps == step and run.version == before + 1
 
 
 def test_actors_of_a_run_have_their_own_seeds(clean, monkeypatch, tmp_path):
