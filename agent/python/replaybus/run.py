@@ -301,17 +301,20 @@ class Learner(_Process):
         return self.index == 0 if self._group is None else self._group.leads
 
     def _finish(self) -> None:
-        """Saves first: the rest waits for a broker that may be gone, and the launcher kills what takes too long."""
-        if self._publisher is not None and self.leads:
+        """Saves first: the rest waits for a broker that may be gone, and the launcher kills what takes too long. A disk that is full keeps
+        nobody from getting the last parameters."""
+        try:
             self._save()
-            with contextlib.suppress(Error):
-                self._publisher.put(self.steps)
-                self._publisher.flush(self._request_s())
-                mark = self.client.counter(LEARNER_END)  # tells the evaluator that these parameters are the last
-                mark.add(self.steps + 1 - mark.read(self._request_s()), self._request_s())
-        if self._group is not None:
-            self._group.close()  # not earlier: another learner would lead, and save, too
-        self.report()
+        finally:
+            if self._publisher is not None and self.leads:
+                with contextlib.suppress(Error):
+                    self._publisher.put(self.steps)
+                    self._publisher.flush(self._request_s())
+                    mark = self.client.counter(LEARNER_END)  # tells the evaluator that these parameters are the last
+                    mark.add(self.steps + 1 - mark.read(self._request_s()), self._request_s())
+            if self._group is not None:
+                self._group.close()  # not earlier: another learner would lead, and save, too
+            self.report()
 
     # ---- learning
 

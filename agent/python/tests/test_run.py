@@ -177,6 +177,25 @@ def test_an_exception_is_not_the_end_of_a_run(clean):
     assert signal.getsignal(signal.SIGTERM) == before and clean.counter("learner_end").value == 0
 
 
+def test_a_full_disk_keeps_nobody_from_the_last_parameters(clean, tmp_path):
+    class Full:
+        def put(self, step):
+            clean.params["policy"] = weights.encode({"steps": np.array([step], "uint64")})
+
+        def flush(self, timeout=None):
+            return 1
+
+        def save(self, path, step):
+            raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError):
+        with replaybus.run.Learner(endpoint=clean.endpoint, table="uniform", folder=tmp_path) as run:
+            run.publishes(Full(), every=100)
+            run.step()
+            run.step()
+    assert weights.decode(clean.params["policy"].data)["steps"][0] == 2 and clean.counter("learner_end").value == 3
+
+
 @pytest.mark.parametrize("sooner", [0, 600], ids=["the learner is first", "actors are first"])
 def test_a_restarted_broker_gets_counts_and_parameters_again(tmp_path, sooner):
     class Counting:
