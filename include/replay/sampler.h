@@ -37,6 +37,8 @@ typedef struct rp_batch_info {
     uint64_t waited_ns;  /* wait inside the broker, for the limiter or for items */
     void *memory;        /* one block that holds all arrays and fields; aligned to 64 bytes */
     uint64_t bytes;      /* of the block, a multiple of 64 */
+    uint32_t packed;     /* 1: fields are packed, see rp_field_view */
+    uint32_t reserved;
 } rp_batch_info;
 
 /* One value per item in each array; all are valid until the batch is released. */
@@ -57,7 +59,8 @@ typedef struct rp_batch_arrays {
 } rp_batch_arrays;
 
 /* A field: an array in C order of shape[0] == n items. Unless the field is squeezed, shape[1] counts steps; the rest is
- * the shape of one step. */
+ * the shape of one step. In a packed batch (rp_sampler_options.tokens), a field that is not squeezed has no dimension of items: the
+ * steps of all items lie one behind the other, shape[0] counts them, and `lengths` says how many each item has. */
 typedef struct rp_field_view {
     const char *name;
     int32_t dtype; /* an rp_dtype */
@@ -68,6 +71,8 @@ typedef struct rp_field_view {
     /* [n] number of steps of each item, the rest is padded with 0. NULL: all items have shape[1] steps, or the field has no
      * steps. Not NULL if the items leave the number open (rp_slice.count 0), even if all have the same. */
     const uint32_t *lengths;
+    uint32_t squeezed; /* 1: each item has one row, and the field no dimension of steps */
+    uint32_t reserved;
 } rp_field_view;
 
 /* Fills *out; set out->struct_size first. */
@@ -125,6 +130,11 @@ typedef struct rp_sampler_options {
     /* Not 0: the picks of each request follow from this seed, the number of the request, and what the table holds then. With on_demand
      * and nobody else who samples the table, the same calls give the same batches. */
     uint64_t seed;
+    /* Not 0: a batch takes items, in the order in which they come, while their steps together are at most this many, but always one;
+     * the next item begins the next batch. The steps of an item are those of its longest field. Batches are packed, and the last one
+     * of a stream is partial. batch_size is then the number of items that one request asks for: it is answered with those that can be
+     * sampled at once. Not with distinct, and not with a fill other than RP_FILL_WAIT. */
+    uint64_t tokens;
 } rp_sampler_options;
 
 /* Starts sampling at once. options may be NULL. NULL with err set: there is no such table, or an option is wrong. The client

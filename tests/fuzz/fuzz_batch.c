@@ -52,31 +52,33 @@ static void touch(const rp_batch *batch)
     }
 }
 
-/* Reads the batch's items out of the reply, if they are still there. */
+/* Reads the batch's items out of the reply, if they are still there; copies those of a packed batch. */
 static void join(struct batch_pool *pool, rp_batch **batch)
 {
     struct batch_rows rows = {.from = *batch, .n = (*batch)->info.n, .share = 1};
     rp_batch *joined = NULL;
-    if (!(*batch)->in_reply.step)
+    struct batch_join_options options = {.max_bytes = 1 << 22, .packed = (*batch)->info.packed};
+    if ((*batch)->next || (!(*batch)->in_reply.step && !options.packed))
         return;
-    batch_join(pool, &rows, 1, &(struct batch_join_options){.max_bytes = 1 << 22}, &joined, NULL);
+    batch_join(pool, &rows, 1, &options, &joined, NULL);
     rp_batch_release(batch);
     *batch = joined;
 }
 
-static void decode(const uint8_t *header, size_t header_size, const struct batch_frame *frames, uint32_t n_frames)
+static void decode(const uint8_t *header, size_t header_size, const struct batch_frame *frames, uint32_t n_frames,
+                   bool packed)
 {
     struct wire_reply reply;
     struct wire_sampled view;
     static const _Alignas(64) uint8_t arena[1 << 12]; /* the broker's memory */
-    struct batch_options options = {.beta = 0.5, .max_bytes = 1 << 22};
+    struct batch_options options = {.beta = 0.5, .max_bytes = 1 << 22, .packed = packed};
     if (wire_read_reply(header, header_size, &reply, NULL) != RP_OK ||
         wire_read_sampled(reply.data, reply.size, &view, NULL) != RP_OK)
         return;
     struct batch_pool *pool = batch_pool_new(1, NULL);
     struct batch_decoder *decoder = pool ? batch_decoder_new(pool, &options) : NULL;
     /* The second time the layouts are known already. The third time the items stay in the reply. */
-    for (uint32_t i = 0; decoder && i < 3; i++) {
+    for (uint32_t i = 0; decoder && i < (packed ? 2 : 3); i++) {
         rp_batch *batch = NULL;
         if (i == 2)
             batch_decoder_leave_items(decoder);
@@ -96,7 +98,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     enum { MOST = 8 };
     struct input in = {data, size};
-    struct batch_frame frames[MOST];
+    struct batch_frame frames[MOST] = {{0}};
     size_t sizes[MOST], header_size;
     uint8_t *header = cut(&in, number(&in, 2), &header_size);
     uint32_t n = (uint32_t)(number(&in, 1) % (MOST + 1));
@@ -104,7 +106,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         sizes[i] = number(&in, 2);
     for (uint32_t i = 0; i < n; i++)
         frames[i].data = cut(&in, i + 1 < n ? sizes[i] : in.left, &frames[i].size);
-    decode(header, header_size, frames, n);
+    decode(header, header_size, frames, n, false);
+    decode(header, header_size, frames, n, true);
     for (uint32_t i = 0; i < n; i++)
         free((void *)(uintptr_t)frames[i].data);
     free(header);

@@ -164,7 +164,8 @@ static rp_status place_fields(struct batch_spec *self, rp_error *err)
         struct batch_spec_field *field = &self->fields[f];
         uint64_t size;
         field->at = self->bytes;
-        if (__builtin_mul_overflow(field->item_bytes, (uint64_t)self->n, &size) || size > self->limit ||
+        uint64_t count = field->packed ? field->rows : self->n;
+        if (__builtin_mul_overflow(field->item_bytes, count, &size) || size > self->limit ||
             self->bytes > self->limit - size)
             return err_set(err, RP_RESOURCE_EXHAUSTED,
                            "a batch of %u items with field '%s' of %llu steps would take more than max_bytes (%llu)",
@@ -208,7 +209,7 @@ static void set_views(struct rp_batch *self, const struct batch_spec *spec, uint
         memcpy(name, field->view.name, size);
         out->name = name;
         name += size;
-        out->shape[0] = spec->n;
+        out->shape[0] = field->packed ? field->rows : spec->n;
         out->data = self->memory + fields_at + field->at;
         out->lengths = field->variable ? lengths : NULL;
         if (field->variable)
@@ -245,7 +246,8 @@ rp_status batch_make(struct batch_pool *pool, struct batch_spec *spec, struct rp
                                    .n = spec->n,
                                    .n_fields = spec->n_fields,
                                    .memory = (*out)->memory,
-                                   .bytes = bytes};
+                                   .bytes = bytes,
+                                   .packed = spec->packed};
     (*out)->in_reply.step = 0;
     set_arrays(*out, spec);
     set_views(*out, spec, lengths, names, fields);

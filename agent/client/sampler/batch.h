@@ -71,6 +71,8 @@ struct batch_spec_field {
     uint64_t steps;                 /* largest number of any item */
     uint64_t item_bytes;
     bool variable; /* items have different numbers of steps: the batch tells each */
+    bool packed;   /* the steps of all items lie one behind the other; item_bytes is the size of a step */
+    uint64_t rows; /* packed: steps of all items */
     uint64_t at;   /* set by batch_make: offset among the fields */
 };
 
@@ -80,7 +82,8 @@ struct batch_spec {
     uint64_t max_bytes, limit; /* of the fields; what is left of it */
     bool in_reply;             /* arrays and fields take no memory */
     bool sources, shards;      /* the batch tells each item's source, and its shard */
-    uint64_t bytes;            /* set by batch_make: of the fields */
+    bool packed;
+    uint64_t bytes; /* set by batch_make: of the fields */
 };
 
 /* Takes memory of the pool for a batch; its arrays and fields are not filled. */
@@ -126,6 +129,7 @@ struct batch_options {
     uint64_t max_bytes; /* 0: no bound */
     uint32_t threads;   /* that fill a large batch; 0: 1 */
     uint64_t large;     /* bytes of a batch that is large; 0: 1 MiB */
+    bool packed;        /* not with batch_decoder_leave_items */
 };
 
 /* Takes a reference to the pool. */
@@ -167,7 +171,7 @@ struct batch_rows {
     const struct rp_batch *from;
     uint32_t first, n;
     double share;           /* of where they came from: it multiplies their probabilities */
-    uint32_t source, shard; /* where they came from */
+    uint32_t source, shard; /* where they came from, unless their batch tells it */
 };
 
 struct batch_join_options {
@@ -175,6 +179,7 @@ struct batch_join_options {
     uint64_t max_bytes; /* 0: no bound */
     bool sources;       /* the batch tells each item's source */
     bool shards;        /* and its shard */
+    bool packed;        /* as all batches of the pieces are */
 };
 
 /* A batch that is put together: pieces are copied by several threads, each in the place that it has. */

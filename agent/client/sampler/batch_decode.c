@@ -758,14 +758,26 @@ static rp_status gather_regular(struct batch_decoder *self, const struct batch_s
     if (!from)
         return RP_DATA_LOSS;
     if (field->stride == 1 || rows == 1) {
-        regular_copy(view, items, from, step, row * rows, out, (size_t)to->item_bytes);
+        regular_copy(view, items, from, step, row * rows, out, row * rows);
     } else {
         for (uint32_t k = 0; k < rows; k++)
-            regular_copy(view, items, from + k * row * field->stride, step, row, out + k * row, (size_t)to->item_bytes);
+            regular_copy(view, items, from + k * row * field->stride, step, row, out + k * row, row * rows);
     }
     for (uint32_t i = items.first; to->variable && i < items.end; i++)
         lengths[i] = rows;
     return RP_OK;
+}
+
+/* Returns the rows that field f takes from the items before one. Items that are too short were refused when the batch was planned. */
+static uint64_t rows_before(const struct batch_decoder *self, uint32_t f, uint32_t item)
+{
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < item; i++) {
+        uint32_t first, rows = 0;
+        field_rows(field_of(self, f, self->items[i].layout), self->items[i].length, &first, &rows);
+        sum += rows;
+    }
+    return sum;
 }
 
 /* Copies the rows of field f of some items. opens: see struct gather. */
@@ -777,19 +789,21 @@ static rp_status gather_field(struct batch_decoder *self, struct batch_worker *o
         return gather_regular(self, to, items, out, lengths, err);
     struct gather g = {.decoder = self, .opens = opens, .field = to->from};
     const bool alike = self->one_layout && self->view->length.n == 1;
-    out += items.first * to->item_bytes;
-    for (uint32_t i = items.first; i < items.end; i++, out += to->item_bytes) {
+    out += (to->packed ? rows_before(self, f, items.first) : items.first) * to->item_bytes;
+    for (uint32_t i = items.first; i < items.end; i++) {
         const struct batch_item *item = &self->items[i];
         if (!self->one_layout)
             g.field = field_of(self, f, item->layout);
         if (!(alike && i > items.first) && !field_rows(g.field, item->length, &g.first, &g.rows))
             return too_short(pb_u64(&self->view->key, item->at), item->length, g.field, err);
         RP_TRY(gather_item(&g, item, out, err));
+        size_t bytes = (size_t)g.rows * g.field->row_bytes;
         if (to->variable) {
-            size_t bytes = (size_t)g.rows * g.field->row_bytes;
             lengths[i] = g.rows;
-            memset(out + bytes, 0, (size_t)to->item_bytes - bytes);
+            if (!to->packed)
+                memset(out + bytes, 0, (size_t)to->item_bytes - bytes);
         }
+        out += to->packed ? bytes : to->item_bytes;
     }
     return RP_OK;
 }
@@ -801,13 +815,16 @@ static rp_status plan_field(struct batch_decoder *self, uint32_t f, struct batch
     const struct wire_sampled *view = self->view;
     const uint32_t *groups = self->groups.data;
     const struct batch_field *field = field_of(self, f, self->group);
-    bool variable = field->count == 0;
+    const bool packed = self->options.packed && !field->squeeze;
+    bool variable = field->count == 0 || packed;
     for (uint32_t l = self->group + 1; l < view->n_layouts; l++)
         variable |= groups[l] == self->group && field_of(self, f, l)->count != field->count;
     uint32_t first, rows, steps = field->count;
+    uint64_t sum = 0;
     if (self->regular.on) {
         if (!field_rows(field, self->regular.length, &first, &steps))
             return too_short(pb_u64(&view->key, 0), self->regular.length, field, err);
+        sum = (uint64_t)steps * self->n_items;
     } else if (variable || steps > 1) {
         steps = 0;
         for (uint32_t i = 0; i < self->n_items; i++) {
@@ -815,14 +832,18 @@ static rp_status plan_field(struct batch_decoder *self, uint32_t f, struct batch
             if (!field_rows(field_of(self, f, item->layout), item->length, &first, &rows))
                 return too_short(pb_u64(&view->key, item->at), item->length, field, err);
             steps = rows > steps ? rows : steps;
+            sum += rows;
         }
     }
-    *out = (struct batch_spec_field){.from = field,
-                                     .steps = steps,
-                                     .item_bytes = (uint64_t)steps * field->row_bytes,
-                                     .variable = variable,
-                                     .view = {.name = field->name, .dtype = field->dtype, .rank = 1}};
-    if (!field->squeeze)
+    *out = (struct batch_spec_field){
+        .from = field,
+        .steps = steps,
+        .item_bytes = (packed ? 1 : (uint64_t)steps) * field->row_bytes,
+        .variable = variable,
+        .packed = packed,
+        .rows = sum,
+        .view = {.name = field->name, .dtype = field->dtype, .rank = 1, .squeezed = field->squeeze}};
+    if (!field->squeeze && !packed)
         out->view.shape[out->view.rank++] = steps;
     for (uint32_t k = 0; k < field->rank; k++)
         out->view.shape[out->view.rank++] = field->shape[k];
@@ -840,6 +861,7 @@ static rp_status plan_batch(struct batch_decoder *self, struct batch_spec *spec,
                                 .fields = self->fields.data,
                                 .max_bytes = most,
                                 .limit = most > self->made_bytes ? most - self->made_bytes : 0,
+                                .packed = self->options.packed,
                                 .in_reply = self->leave_items && self->regular.on && !is_packed_there(self->view)};
     for (uint32_t f = 0; f < self->n_fields; f++) {
         struct batch_spec_field *field = &spec->fields[f];

@@ -28,19 +28,23 @@ struct batch_join {
     uint32_t n, n_batches;
     struct piece *pieces;
     struct joined *batches;
+    uint32_t most_fields;
+    uint64_t *starts; /* [piece * most_fields + f] the piece's first step in a packed field */
 };
 
 /* ---- which batches fit together ---- */
 
 static bool batches_fit(const struct rp_batch *a, const struct rp_batch *b)
 {
+    const uint32_t of_steps = a->info.packed ? 1 : 2; /* the first dimension of a step */
     if (a->info.n_fields != b->info.n_fields)
         return false;
     for (uint32_t f = 0; f < a->info.n_fields; f++) {
         const rp_field_view *one = &a->fields[f], *other = rp_batch_find(b, one->name);
-        if (!other || one->dtype != other->dtype || one->rank != other->rank || !one->lengths != !other->lengths)
+        if (!other || one->dtype != other->dtype || one->rank != other->rank || !one->lengths != !other->lengths ||
+            one->squeezed != other->squeezed)
             return false;
-        for (uint32_t k = one->lengths ? 2 : 1; k < one->rank; k++) /* numbers of items and steps may differ */
+        for (uint32_t k = one->lengths ? of_steps : 1; k < one->rank; k++) /* numbers of items and steps may differ */
             if (one->shape[k] != other->shape[k])
                 return false;
     }
@@ -76,11 +80,40 @@ static const rp_field_view *field_in(const struct rp_batch *from, uint32_t f, co
     return strcmp(from->fields[f].name, name) == 0 ? &from->fields[f] : rp_batch_find(from, name);
 }
 
+/* Returns the sum of n lengths, from the first on. */
+static uint64_t steps_of(const uint32_t *lengths, uint32_t first, uint32_t n)
+{
+    uint64_t sum = 0;
+    for (uint32_t i = first; i < first + n; i++)
+        sum += lengths[i];
+    return sum;
+}
+
+/* Gives each piece its place in a packed field. */
+static void plan_packed(const struct batch_join *join, uint32_t batch, uint32_t f)
+{
+    const rp_field_view *like = &join->batches[batch].like->fields[f];
+    struct batch_spec_field *field = &join->batches[batch].fields[f];
+    field->packed = true;
+    field->item_bytes = like->shape[0] ? like->bytes / like->shape[0] : 0;
+    for (uint32_t i = 0; i < join->n; i++) {
+        const struct batch_rows *rows = &join->pieces[i].rows;
+        if (join->pieces[i].batch != batch)
+            continue;
+        join->starts[(size_t)i * join->most_fields + f] = field->rows;
+        field->rows += steps_of(field_in(rows->from, f, like->name)->lengths, rows->first, rows->n);
+    }
+}
+
 static void batch_join_plan_field(const struct batch_join *join, uint32_t batch, uint32_t f)
 {
     const rp_field_view *like = &join->batches[batch].like->fields[f];
     struct batch_spec_field *field = &join->batches[batch].fields[f];
     *field = (struct batch_spec_field){.view = *like, .steps = 1, .variable = like->lengths != NULL};
+    if (join->options.packed && field->variable) {
+        plan_packed(join, batch, f);
+        return;
+    }
     uint64_t steps = like->shape[0] * (field->variable ? like->shape[1] : 1);
     for (uint32_t i = 0; i < join->n && field->variable; i++) {
         const struct batch_rows *rows = &join->pieces[i].rows;
@@ -109,7 +142,8 @@ static rp_status make_batch(const struct batch_join *join, uint32_t batch, rp_er
                               .max_bytes = most,
                               .limit = most,
                               .sources = join->options.sources,
-                              .shards = join->options.shards};
+                              .shards = join->options.shards,
+                              .packed = join->options.packed};
     for (uint32_t f = 0; f < n_fields; f++)
         batch_join_plan_field(join, batch, f);
     RP_TRY(batch_make(join->pool, &spec, &self->batch, err));
@@ -131,10 +165,15 @@ rp_status batch_join_new(struct batch_pool *pool, const struct batch_rows *rows,
     self->n = n;
     self->pieces = malloc((n + 1) * sizeof *self->pieces);
     self->batches = calloc(n + 1, sizeof *self->batches);
-    for (uint32_t i = 0; self->pieces && i < n; i++)
+    for (uint32_t i = 0; self->pieces && i < n; i++) {
         self->pieces[i] = (struct piece){.rows = rows[i]};
+        uint32_t n_fields = rows[i].from->info.n_fields;
+        self->most_fields = n_fields > self->most_fields ? n_fields : self->most_fields;
+    }
+    if (options->packed)
+        self->starts = malloc(((size_t)n * self->most_fields + 1) * sizeof *self->starts);
     rp_status status = RP_OK;
-    if (self->pieces && self->batches)
+    if (self->pieces && self->batches && (self->starts || !options->packed))
         place_pieces(self);
     else
         status = err_set(err, RP_NO_MEMORY, "no memory to put a batch together");
@@ -153,6 +192,7 @@ static void join_free(struct batch_join *self)
     batch_pool_unref(&self->pool);
     free(self->pieces);
     free(self->batches);
+    free(self->starts);
     free(self);
 }
 
@@ -211,12 +251,13 @@ static void copy_arrays(const struct joined *self, const struct piece *piece)
     double *probability = (double *)batch_wide(self->batch, 2) + piece->at, share = rows->share;
     for (uint32_t i = 0; i < rows->n && share != 1; i++)
         probability[i] *= share;
+    const uint32_t *sources = rows->from->arrays.source, *shards = rows->from->arrays.shard;
     uint32_t *source = batch_narrow(self->batch, BATCH_SOURCE) + piece->at;
     for (uint32_t i = 0; i < rows->n && self->batch->arrays.source; i++)
-        source[i] = rows->source;
+        source[i] = sources ? sources[rows->first + i] : rows->source;
     uint32_t *shard = batch_narrow(self->batch, BATCH_SHARD) + piece->at, number = rows->shard;
     for (uint32_t i = 0; i < rows->n && self->batch->arrays.shard; i++)
-        shard[i] = number;
+        shard[i] = shards ? shards[rows->first + i] : number;
 }
 
 /* Returns a row of a field; `bytes` is the size of each, if they lie in the batch's memory. */
@@ -242,6 +283,19 @@ static void copy_padded(const struct batch_spec_field *field, const rp_field_vie
     }
 }
 
+/* Copies the steps of a packed field, which lie together in both batches. */
+static void copy_packed(const struct batch_join *self, uint32_t i, uint32_t f, const rp_field_view *from,
+                        const rp_field_view *to)
+{
+    const struct piece *piece = &self->pieces[i];
+    const struct batch_rows *rows = &piece->rows;
+    uint64_t bytes = self->batches[piece->batch].fields[f].item_bytes;
+    uint64_t size = steps_of(from->lengths, rows->first, rows->n) * bytes;
+    if (size)
+        memcpy((uint8_t *)to->data + self->starts[(size_t)i * self->most_fields + f] * bytes,
+               (const uint8_t *)from->data + steps_of(from->lengths, 0, rows->first) * bytes, size);
+}
+
 static void copy_even(const rp_field_view *from, const struct batch_rows *rows, uint64_t bytes, uint8_t *out)
 {
     const struct batch_in_reply *in_reply = &rows->from->in_reply;
@@ -265,9 +319,12 @@ void batch_join_copy(struct batch_join *self, uint32_t i)
         const struct batch_spec_field *field = &made->fields[f];
         const rp_field_view *to = &made->batch->fields[f], *from = field_in(rows->from, f, to->name);
         uint64_t item_bytes = field->item_bytes;
-        uint8_t *out = (uint8_t *)to->data + piece->at * item_bytes;
-        if (field->variable) {
+        uint8_t *out = (uint8_t *)to->data + (field->packed ? 0 : piece->at * item_bytes);
+        if (field->packed)
+            copy_packed(self, i, f, from, to);
+        else if (field->variable)
             copy_padded(field, from, rows, out);
+        if (field->variable) {
             memcpy((uint32_t *)to->lengths + piece->at, from->lengths + rows->first, rows->n * sizeof(uint32_t));
         } else if (item_bytes) {
             copy_even(from, rows, item_bytes, out);

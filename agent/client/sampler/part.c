@@ -36,6 +36,7 @@ void sampler_unref(struct rp_sampler *self)
         batch_join_drop(&self->plans[i].join);
     }
     batch_pool_unref(&self->pool);
+    tokens_destroy(&self->tokens);
     pthread_mutex_destroy(&self->lock);
     pthread_cond_destroy(&self->work);
     pthread_cond_destroy(&self->ready);

@@ -912,7 +912,8 @@ static rp_status prepare(struct rp_sampler *self, struct plan *plan)
     struct batch_join_options options = {.beta = self->options.beta,
                                          .max_bytes = self->options.max_bytes,
                                          .sources = self->n_sources > 1,
-                                         .shards = self->n_shards > 1};
+                                         .shards = self->n_shards > 1,
+                                         .packed = self->tokens != NULL};
     pthread_mutex_unlock(&self->lock);
     rp_status status = batch_join_new(self->pool, pieces->rows, pieces->n, &options, &plan->join, &plan->error);
     pthread_mutex_lock(&self->lock);

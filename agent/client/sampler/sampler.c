@@ -75,6 +75,13 @@ static rp_status check_options(const rp_sampler_options *options, uint32_t max_b
                        MAX_GATHER_THREADS);
     if (!options->memory.alloc != !options->memory.free)
         return err_set(err, RP_INVALID_ARGUMENT, "memory has only one of alloc and free: give both, or none");
+    if (options->tokens > INT32_MAX)
+        return err_set(err, RP_INVALID_ARGUMENT, "tokens is %llu; it may be 1 to %d",
+                       (unsigned long long)options->tokens, INT32_MAX);
+    if (options->tokens && (options->distinct || options->fill != RP_FILL_WAIT))
+        return err_set(err, RP_INVALID_ARGUMENT,
+                       "a batch that is filled by tokens takes items of several requests: it cannot be distinct, whole "
+                       "or flexible");
     if (options->on_demand && options->end_after_ms)
         return err_set(err, RP_INVALID_ARGUMENT,
                        "end_after_ms is %lld with on_demand: give the time to rp_sampler_next instead",
@@ -491,7 +498,7 @@ static bool add_part(rp_sampler *self, const rp_source *source, uint32_t number,
     struct conn *conn = client_shard(source->client, shard);
     uint32_t threads = self->options.gather_threads / self->all_parts;
     struct batch_options options = {
-        .beta = self->options.beta, .max_bytes = self->options.max_bytes, .threads = threads};
+        .beta = self->options.beta, .max_bytes = self->options.max_bytes, .threads = threads, .packed = self->tokens};
     struct conn_hello *hello = conn_hello_ref(conn);
     uint32_t most = hello->says->max_batch;
     conn_hello_unref(&hello);
@@ -503,7 +510,7 @@ static bool add_part(rp_sampler *self, const rp_source *source, uint32_t number,
     struct batch_pool *pool = self->alone ? batch_pool_ref(self->pool) : batch_pool_new(MOST_AHEAD, NULL);
     bool made = part_init(part, self, conn, source->table, pool, &options);
     batch_pool_unref(&pool);
-    if (made && !self->alone && !conn_is_inside(conn))
+    if (made && !self->alone && !self->tokens && !conn_is_inside(conn))
         batch_decoder_leave_items(part->decoder); /* they are copied once, into their batch */
     part->group = group;
     part->siblings = &self->parts[group->first];
@@ -630,7 +637,7 @@ static bool make(rp_sampler *self, const rp_source *sources, uint32_t n)
 {
     const rp_sampler_options *options = &self->options;
     int64_t end_ms = options->end_after_ms;
-    self->flexible = options->fill == RP_FILL_AT_ONCE;
+    self->flexible = options->fill == RP_FILL_AT_ONCE || self->tokens; /* a few long items may be all that is wanted */
     self->whole = options->fill == RP_FILL_WHOLE;
     self->idle_ns = end_ms == 0 || end_ms > MOST_MS ? INT64_MAX : end_ms < 0 ? 0 : end_ms * NS_PER_MS;
     uint32_t parts = 0;
@@ -641,7 +648,7 @@ static bool make(rp_sampler *self, const rp_source *sources, uint32_t n)
     self->n_sources = n;
     uint32_t most = self->alone ? 1 : MOST_AHEAD * parts;
     self->pool = batch_pool_new(options->on_demand ? 3 : 2 + (options->in_flight > most ? options->in_flight : most),
-                                &options->memory);
+                                self->tokens ? NULL : &options->memory);
     self->parts = calloc(parts, sizeof *self->parts);
     self->groups = calloc(n + 1, sizeof *self->groups);
     self->room = calloc(2 * (size_t)parts + n + 2, sizeof *self->room);
@@ -827,8 +834,8 @@ static rp_status give_batch(rp_sampler *self, rp_batch **batch, rp_error *err)
     rp_status status = RP_OK;
     if (plan->batches) {
         *batch = batch_list_take(&plan->batches);
-        self->stats.batches++;
-        self->stats.items += (*batch)->info.n;
+        self->stats.batches += !self->tokens;
+        self->stats.items += self->tokens ? 0 : (*batch)->info.n;
     } else {
         status = err_set(err, (rp_status)plan->error.status, "%s", plan->error.text);
     }
@@ -886,6 +893,33 @@ static rp_status next(rp_sampler *self, rp_batch **batch, int64_t timeout_ms, rp
     return status;
 }
 
+/* The same for batches that are filled by tokens. */
+static rp_status next_by_tokens(rp_sampler *self, rp_batch **batch, int64_t timeout_ms, rp_error *err)
+{
+    int64_t deadline = conn_deadline(timeout_ms), left_ms = timeout_ms;
+    bool ended = false;
+    rp_error end;
+    while (!tokens_full(self->tokens) && !ended) {
+        rp_batch *more;
+        rp_status status = next(self, &more, left_ms, &end);
+        ended = status == RP_END_OF_STREAM;
+        if (status == RP_OK)
+            RP_TRY(tokens_add(self->tokens, &more, err));
+        else if (!ended || tokens_empty(self->tokens))
+            return err_set(err, status, "%s", end.text);
+        if (timeout_ms > 0) {
+            int64_t left_ns = deadline == INT64_MAX ? timeout_ms * NS_PER_MS : deadline - conn_now();
+            left_ms = left_ns > 0 ? (left_ns + NS_PER_MS - 1) / NS_PER_MS : 0;
+        }
+    }
+    RP_TRY(tokens_take(self->tokens, batch, err));
+    pthread_mutex_lock(&self->lock);
+    self->stats.batches++;
+    self->stats.items += (*batch)->info.n;
+    pthread_mutex_unlock(&self->lock);
+    return RP_OK;
+}
+
 /* ---- public functions ---- */
 
 rp_sampler *rp_sampler_new(rp_client *client, const char *table, const rp_sampler_options *options, rp_error *err)
@@ -923,7 +957,10 @@ rp_sampler *rp_sampler_new_mixed(const rp_source *sources, uint32_t n, const rp_
     conn_cond_init(&self->ready);
     self->refs = 1;
     self->options = checked;
-    bool made = make(self, sources, n);
+    if (checked.tokens)
+        self->tokens = tokens_new(&checked);
+    self->options.beta = checked.tokens ? 0 : checked.beta; /* weights are those of the batches that the caller gets */
+    bool made = (self->tokens || !checked.tokens) && make(self, sources, n);
     if (!made)
         err_set(err, RP_NO_MEMORY, "no memory for a sampler");
     if (made && (self->alone || learn(self, err) == RP_OK)) {
@@ -949,7 +986,8 @@ rp_status rp_sampler_next(rp_sampler *sampler, rp_batch **batch, int64_t timeout
     int64_t start = trace_now(trace);
     if (timeout_ms == 0)
         conn_look(conn_of(sampler));
-    rp_status status = next(sampler, batch, timeout_ms, err);
+    rp_status status =
+        sampler->tokens ? next_by_tokens(sampler, batch, timeout_ms, err) : next(sampler, batch, timeout_ms, err);
     trace_add_since(trace, "wait for a sample", NULL, start, *batch ? (*batch)->info.n : 0);
     return status;
 }

@@ -51,6 +51,7 @@
 
 #include "agent/client/conn/conn.h"
 #include "agent/client/sampler/batch.h"
+#include "agent/client/sampler/tokens.h"
 #include "proto/base/clock.h"
 #include "proto/base/rng.h"
 #include "replay/sampler.h"
@@ -195,7 +196,8 @@ struct rp_sampler {
     bool alone;           /* one part: its replies are the batches */
     bool inlined;         /* the caller plans and decodes */
     bool decodes;         /* the thread that plans decodes: the caller, or the only thread of a sampler with one part */
-    struct batch_pool *pool; /* of the batches for the caller */
+    struct batch_pool *pool; /* of the batches for the caller, or for `tokens` */
+    struct tokens *tokens;   /* of the caller; NULL: batches are counted in items */
     struct rng rng;
     uint32_t n_parts, n_groups, n_sources, n_shards;
     uint32_t all_parts; /* that there are to be: n_parts, once all are made */

@@ -198,10 +198,11 @@ class Client(Closing):
         return SequenceAdder(self.connect(timeout), n, table, length=length, period=period, burn_in=burn_in,
                              timeout=self._seconds(timeout), **options)
 
-    def sampler(self, table: str, batch_size: int = 256, *, in_flight: int = 4, beta: float = 0.0, distinct: bool = False,
+    def sampler(self, table: str, batch_size: Optional[int] = None, *, in_flight: int = 4, beta: float = 0.0, distinct: bool = False,
                 timeout: Optional[float] = None, max_samples: int = 0, flexible: bool = False, whole: bool = False,
-                memory: Optional[Sequence[Any]] = None, squeeze: bool = False, seed: Optional[int] = None) -> Sampler:
-        """An iterator over batches of ``batch_size`` items, of which up to ``in_flight`` are requested and decoded ahead; with 0,
+                memory: Optional[Sequence[Any]] = None, squeeze: bool = False, seed: Optional[int] = None,
+                tokens_per_batch: Optional[int] = None) -> Sampler:
+        """An iterator over batches of ``batch_size`` (256) items, or of ``tokens_per_batch`` steps (see ``Sampler``), of which up to ``in_flight`` are requested and decoded ahead; with 0,
         each is picked when it is asked for. ``async for`` works, too; with 0, it takes a smaller batch where a limiter holds the rest back.
 
         It ends after ``max_samples`` items (0: never), and when nothing could be sampled for ``timeout`` seconds, which is also the
@@ -217,7 +218,8 @@ class Client(Closing):
         memory of its own, so give ``in_flight`` and as many as the program holds.
         """
         return Sampler([(self, table)], batch_size, in_flight=in_flight, beta=beta, distinct=distinct, timeout=timeout,
-                       max_samples=max_samples, flexible=flexible, whole=whole, memory=memory, squeeze=squeeze, seed=seed)
+                       max_samples=max_samples, flexible=flexible, whole=whole, memory=memory, squeeze=squeeze, seed=seed,
+                       tokens_per_batch=tokens_per_batch)
 
     def updater(self, table: str, batch: int = 256, in_flight: int = 16, timeout: Timeout = DEFAULT) -> Updater:
         """Sends new priorities in the background. ``timeout`` is the deadline of connecting."""

@@ -41,6 +41,9 @@ class Batch(_core.Batch):
     counts steps (except where an item has one row of a column, such as ``column[-1]``). One value per item: ``key``,
     ``priority``, ``probability``, ``weight``, ``times_sampled``, ``age``, ``policy``, ``step``, ``session``; with several
     sources ``source``, with shards ``shard`` (None otherwise).
+
+    ``packed`` has the same items without padding, and ``offsets`` says where each begins. The memory holds one of the two forms; the
+    other is a copy, unless all items have the same number of steps. A sampler with ``tokens_per_batch`` gives packed memory.
     """
 
     def _shape(self) -> tuple[nest.Node, Callable[[Sequence[Any]], Any]]:
@@ -56,11 +59,14 @@ class Batch(_core.Batch):
         return self._shape()[0]
 
     _squeeze = False  # items of one step lose the dimension of their steps
+    _packed = False  # the memory has the steps of all items one behind the other
 
     @Lazy
     def data(self) -> Any:
         """The items' fields, in the structure in which they were written."""
         fields = self.fields()
+        if self._packed:
+            fields = [field if one else padded(field, n) for field, n, one in zip(fields, self.field_lengths(), self.squeezes())]
         if self._squeeze:
             fields = [field.reshape(squeezed(name, field.shape)) for name, field in zip(self.names(), fields)]
         return self._shape()[1](fields)
@@ -70,6 +76,20 @@ class Batch(_core.Batch):
         """The same structure with the number of real steps of each item (later steps are 0); None for fields without steps, or if every
         item has all of them."""
         return self._shape()[1](self.field_lengths())
+
+    @Lazy
+    def packed(self) -> Any:
+        """The same structure with the steps of all items one behind the other; one row per item where a field has no steps."""
+        return self._shape()[1]([field if self._packed or one else without_padding(field, n)
+                                 for field, n, one in zip(self.fields(), self.field_lengths(), self.squeezes())])
+
+    @Lazy
+    def offsets(self) -> np.ndarray:
+        """Where each item begins in ``packed``, and the end of the last: int32, one more than there are items. InvalidArgument: the
+        fields take different numbers of steps from an item, so each has offsets of its own, the running sums of its ``lengths``."""
+        every = [np.full(len(self), field.shape[1], np.uint32) if n is None else n
+                 for field, n, one in zip(self.fields(), self.field_lengths(), self.squeezes()) if not one]
+        return running_sums(one_length(every, len(self)))
 
     @Lazy
     def age(self) -> np.ndarray:
@@ -94,6 +114,48 @@ class Batch(_core.Batch):
         return html([(f"{len(self)} items", "type", "shape"), *self._rows()])
 
 
+def without_padding(field: np.ndarray, lengths: Optional[np.ndarray]) -> np.ndarray:
+    """The real steps of a field of shape (items, steps, ...)."""
+    items, steps, *shape = field.shape
+    if lengths is None or not items or lengths.min() == steps:
+        return field.reshape(items * steps, *shape)
+    return field[np.arange(steps, dtype=np.uint32) < lengths[:, None]]
+
+
+def padded(rows: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """The inverse of ``without_padding``: steps that an item lacks are 0."""
+    items, steps = len(lengths), int(lengths.max(initial=0))
+    if len(rows) == items * steps:
+        return rows.reshape(items, steps, *rows.shape[1:])
+    out = np.zeros((items, steps, *rows.shape[1:]), rows.dtype)
+    out[np.arange(steps, dtype=np.uint32) < lengths[:, None]] = rows
+    return out
+
+
+def one_length(every: Sequence[np.ndarray], items: int) -> np.ndarray:
+    """The steps of each item that all fields agree on; 1 if no field has steps."""
+    if any(not np.array_equal(every[0], other) for other in every[1:]):
+        raise InvalidArgument("the fields of this batch take different numbers of steps from an item: the offsets of a field are the "
+                              "running sums of its lengths")
+    return every[0] if every else np.ones(items, np.uint32)
+
+
+def running_sums(lengths: np.ndarray) -> np.ndarray:
+    """0, then the sum of the first length, of the first two, and so on: int32, as attention over sequences of different lengths takes it."""
+    sums = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=sums[1:])
+    if sums[-1] > np.iinfo(np.int32).max:
+        raise InvalidArgument(f"a batch of {sums[-1]} steps has no offsets of 32 bits: sample fewer items at once")
+    return sums.astype(np.int32)
+
+
+def request_size(batch_size: Optional[int], tokens_per_batch: Optional[int]) -> int:
+    """The items that one request asks for."""
+    if batch_size is not None:
+        return batch_size
+    return 256 if tokens_per_batch is None else min(256, max(1, tokens_per_batch // 256))
+
+
 def squeezed(name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
     """The shape of a field of items of one step, without the dimension of their steps."""
     if len(shape) < 2 or shape[1] != 1:
@@ -112,6 +174,10 @@ class Sampler(_core.Sampler, Closing):
     The iteration ends (StopIteration) after ``max_samples`` items, or when nothing could be sampled for ``timeout`` seconds. After
     ``stop`` it ends with the batches that were picked already; ``close`` drops them.
 
+    With ``tokens_per_batch``, a batch takes items in the order in which they come, while their steps together are at most this many: at
+    least one item, and one that does not fit begins the next batch. The batch before the end is smaller. ``batch_size`` is then the
+    number of items that a request asks for, by default ``tokens_per_batch // 256``, between 1 and 256.
+
     >>> import replaybus
     >>> tables = [replaybus.Table("replay"), replaybus.Table("demonstrations")]
     >>> with replaybus.Server(tables) as server, server.client() as client:
@@ -125,24 +191,31 @@ class Sampler(_core.Sampler, Closing):
     True
     """
 
-    def __new__(cls, sources: Sequence[Source], batch_size: int = 256, *, in_flight: int = 4, beta: float = 0.0,
+    def __new__(cls, sources: Sequence[Source], batch_size: Optional[int] = None, *, in_flight: int = 4, beta: float = 0.0,
                 distinct: bool = False, timeout: Optional[float] = None, max_samples: int = 0, flexible: bool = False,
                 whole: bool = False, memory: Union[Sequence[Any], _core.Pool, None] = None, squeeze: bool = False,
-                seed: Optional[int] = None) -> "Sampler":
+                seed: Optional[int] = None, tokens_per_batch: Optional[int] = None) -> "Sampler":
         connect = DEFAULT if timeout is None else max(timeout, 1.0)  # what is short for a sample is too short for a connection
         pool = memory if memory is None or isinstance(memory, _core.Pool) else _core.Pool(tuple(memory))
-        return super().__new__(cls, tuple(_source(connect, *source) for source in sources), batch_size, in_flight, beta, distinct, timeout,
-                               max_samples, flexible, whole, pool, 0 if seed is None else int(seed) % 2**63 + 1)
+        if tokens_per_batch is not None and (tokens_per_batch < 1 or squeeze):
+            raise InvalidArgument("squeeze is for items of one step: leave it out with tokens_per_batch" if squeeze
+                                  else f"tokens_per_batch is {tokens_per_batch}; it must be 1 or more")
+        return super().__new__(cls, tuple(_source(connect, *source) for source in sources), request_size(batch_size, tokens_per_batch),
+                               in_flight, beta, distinct, timeout, max_samples, flexible, whole, pool,
+                               0 if seed is None else int(seed) % 2**63 + 1, tokens_per_batch or 0)
 
-    def __init__(self, sources: Sequence[Source], *_: Any, in_flight: int = 4, squeeze: bool = False, **__: Any) -> None:
+    def __init__(self, sources: Sequence[Source], *_: Any, in_flight: int = 4, squeeze: bool = False,
+                 tokens_per_batch: Optional[int] = None, **__: Any) -> None:
         self.tables = [source[1] for source in sources]
         self._nodes: dict = {}
-        self._on_demand, self._squeeze = in_flight == 0, squeeze
+        self._on_demand, self._squeeze, self._packed = in_flight == 0, squeeze, tokens_per_batch is not None
 
     def _batch(self, timeout: Optional[float]) -> Batch:
         batch = Batch(self.take(timeout), self._nodes)
         if self._squeeze:
             batch._squeeze = True
+        if self._packed:
+            batch._packed = True
         return batch
 
     @property

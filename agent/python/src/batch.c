@@ -128,7 +128,16 @@ static PyObject *field_lengths(PyObject *object, const rp_field_view *field)
 {
     if (!field->lengths)
         return Py_NewRef(Py_None);
-    return numpy_array(((batch_object *)object)->memory, field->lengths, RP_DTYPE_UINT32, 1, field->shape);
+    rp_batch_info info = {.struct_size = sizeof info};
+    rp_batch_get_info(batch_of(object), &info);
+    const uint64_t shape[] = {info.n};
+    return numpy_array(((batch_object *)object)->memory, field->lengths, RP_DTYPE_UINT32, 1, shape);
+}
+
+static PyObject *field_squeezed(PyObject *object, const rp_field_view *field)
+{
+    (void)object;
+    return PyBool_FromLong(field->squeezed != 0);
 }
 
 /* A tuple of what the function makes of each field. */
@@ -164,6 +173,12 @@ static PyObject *batch_lengths(PyObject *object, PyObject *unused)
     return of_fields(object, field_lengths);
 }
 
+static PyObject *batch_squeezes(PyObject *object, PyObject *unused)
+{
+    (void)unused;
+    return of_fields(object, field_squeezed);
+}
+
 /* ---- the block */
 
 static uint64_t offset_of(const rp_batch_info *info, const void *data)
@@ -195,7 +210,7 @@ static PyObject *batch_places(PyObject *object, PyObject *unused)
 }
 
 /* The offsets of the arrays, in the order of the table; None: the batch has no such array. */
-static PyObject *batch_offsets(PyObject *object, PyObject *unused)
+static PyObject *batch_array_places(PyObject *object, PyObject *unused)
 {
     (void)unused;
     rp_batch_info info = {.struct_size = sizeof info};
@@ -269,7 +284,9 @@ static PyMethodDef methods[] = {
     {"block", batch_block, METH_NOARGS, "The memory of all arrays and fields, as bytes."},
     {"places", batch_places, METH_NOARGS,
      "For each field where the block has it: (dtype, offset, bytes, shape, offset of the lengths or None)."},
-    {"offsets", batch_offsets, METH_NOARGS,
+    {"squeezes", batch_squeezes, METH_NOARGS,
+     "For each field, whether its items have one row and no dimension of steps."},
+    {"array_places", batch_array_places, METH_NOARGS,
      "Where the block has the arrays of ARRAYS; None: the batch has no such array."},
     {"_info", batch_info, METH_NOARGS, "A dict: n, partial, table_size, waited_ns, text."},
     {NULL, NULL, 0, NULL},

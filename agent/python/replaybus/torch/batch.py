@@ -8,7 +8,7 @@ import torch
 
 from .. import _core, nest
 from ..sampler import Batch as ArrayBatch
-from ..sampler import Lazy, squeezed
+from ..sampler import Lazy, one_length, running_sums, squeezed
 
 Device = Union[torch.device, str, int]
 _TYPES = {name: getattr(torch, name) for name in ("bool", "int8", "int16", "int32", "int64", "uint8", "float16", "float32", "float64",
@@ -33,6 +33,23 @@ def _view(block: torch.Tensor, dtype: str, offset: int, size: int) -> torch.Tens
     return values.view(_TYPES[dtype])
 
 
+def _real(lengths: torch.Tensor, steps: int) -> torch.Tensor:
+    return torch.arange(steps, device=lengths.device) < lengths[:, None]
+
+
+def _without_padding(field: torch.Tensor, lengths: Optional[torch.Tensor]) -> torch.Tensor:
+    """The real steps of a field of shape (items, steps, ...)."""
+    return field.flatten(0, 1) if lengths is None else field[_real(lengths, field.shape[1])]
+
+
+def _padded(rows: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    """The inverse: steps that an item lacks are 0."""
+    steps = int(lengths.max()) if len(lengths) else 0
+    out = rows.new_zeros((len(lengths), steps, *rows.shape[1:]))
+    out[_real(lengths, steps)] = rows
+    return out
+
+
 class _PerItem(Lazy):
     """The tensor of the array with the same name."""
 
@@ -42,7 +59,7 @@ class _PerItem(Lazy):
 
     def _tensor(self, batch: "Batch") -> Optional[torch.Tensor]:
         at, dtype = _ARRAYS[self._name]
-        offset, size = batch._offsets[at], 4 * batch._n if dtype in ("float32", "uint32") else 8 * batch._n
+        offset, size = batch._places[at], 4 * batch._n if dtype in ("float32", "uint32") else 8 * batch._n
         block = batch.block if self._moves else torch.from_numpy(batch._host)
         return None if offset is None else _view(block, dtype, offset, size)
 
@@ -50,7 +67,7 @@ class _PerItem(Lazy):
 class Batch:
     """Items that were sampled together, as tensors. They are made when first asked for, share the batch's memory, and keep it.
 
-    ``data`` has the structure that was written. All of a batch is one block of memory, which ``to`` and ``pin_memory`` copy at once.
+    ``data`` has the structure that was written, and ``packed`` the same without padding. All of a batch is one block of memory, which ``to`` and ``pin_memory`` copy at once.
     key, times_sampled, age, policy, step, source and shard always stay on the CPU, where an updater needs the keys.
     """
 
@@ -59,9 +76,11 @@ class Batch:
 
     def __init__(self, batch: ArrayBatch) -> None:
         self._batch = batch
-        self._node, self._n, self._fields, self._offsets = batch.structure(), len(batch), batch.places(), batch.offsets()
+        self._node, self._n, self._fields, self._places = batch.structure(), len(batch), batch.places(), batch.array_places()
+        self._packed, self._squeezes = batch._packed, batch.squeezes()
         if batch._squeeze:
             self._fields = tuple((*field[:3], squeezed(name, field[3]), field[4]) for name, field in zip(batch.names(), self._fields))
+            self._squeezes = (True,) * len(self._fields)
         self._host = batch.block()
         self.block = torch.from_numpy(self._host)
 
@@ -74,14 +93,37 @@ class Batch:
     @Lazy
     def data(self) -> Any:
         """The items' fields, in the structure in which they were written."""
-        return nest.pack(self._node, iter([_view(self.block, dtype, offset, size).view(shape)
-                                           for dtype, offset, size, shape, _ in self._fields]))
+        views = self._views()
+        if self._packed:
+            views = [field if one else _padded(field, n) for field, n, one in zip(views, self._lengths(), self._squeezes)]
+        return nest.pack(self._node, iter(views))
+
+    @Lazy
+    def packed(self) -> Any:
+        """The same structure with the steps of all items one behind the other; one row per item where a field has no steps."""
+        views = self._views()
+        if not self._packed:
+            views = [field if one else _without_padding(field, n) for field, n, one in zip(views, self._lengths(), self._squeezes)]
+        return nest.pack(self._node, iter(views))
+
+    @Lazy
+    def offsets(self) -> torch.Tensor:
+        """Where each item begins in ``packed``, and the end of the last: int32, one more than there are items, beside the data.
+        InvalidArgument: the fields take different numbers of steps from an item."""
+        every = [np.full(self._n, shape[1], np.uint32) if at is None else self._host[at:at + 4 * self._n].view(np.uint32)
+                 for (*_, shape, at), one in zip(self._fields, self._squeezes) if not one]
+        return torch.from_numpy(running_sums(one_length(every, self._n))).to(self.block.device)
+
+    def _views(self) -> list[torch.Tensor]:
+        return [_view(self.block, dtype, offset, size).view(shape) for dtype, offset, size, shape, _ in self._fields]
+
+    def _lengths(self) -> list[Optional[torch.Tensor]]:
+        return [None if offset is None else _view(self.block, "uint32", offset, 4 * self._n) for *_, offset in self._fields]
 
     @Lazy
     def lengths(self) -> Any:
         """The same structure with the number of real steps of each item; None for fields without steps."""
-        return nest.pack(self._node, iter([None if offset is None else _view(self.block, "uint32", offset, 4 * self._n)
-                                           for *_, offset in self._fields]))
+        return nest.pack(self._node, iter(self._lengths()))
 
     key = _PerItem("The items' keys as int64 with the bits of the uint64 keys; updaters take them.")
     priority = _PerItem("The items' priorities, float64.", moves=True)
@@ -112,7 +154,7 @@ class Batch:
 
     def on(self, block: torch.Tensor) -> "Batch":
         """The same items in a copy of the block. Does not keep the memory of this batch."""
-        return _restore((self._node, self._n, self._fields, self._offsets, block, self._head(), self.info))
+        return _restore((self._node, *self._form(), block, self._head(), self.info))
 
     def to(self, device: Device, non_blocking: bool = False) -> "Batch":
         """A copy on a device. non_blocking: the copy from pinned memory runs while the program continues."""
@@ -124,11 +166,14 @@ class Batch:
 
     def __reduce__(self) -> tuple:
         # Named tuples of the structure may have classes that only this process knows: the names of the fields describe them.
-        return _restore, ((nest.names(self._node), self._n, self._fields, self._offsets, self.block, self._head(), self.info),)
+        return _restore, ((nest.names(self._node), *self._form(), self.block, self._head(), self.info),)
+
+    def _form(self) -> tuple:
+        return self._n, self._fields, self._places, self._packed, self._squeezes
 
 
 def _restore(values: tuple) -> Batch:
     batch = Batch.__new__(Batch)
-    node, batch._n, batch._fields, batch._offsets, batch.block, batch._host, batch.info = values
+    (node, batch._n, batch._fields, batch._places, batch._packed, batch._squeezes, batch.block, batch._host, batch.info) = values
     batch._node = node if isinstance(node, nest.Node) else nest.node_of_names(node)
     return batch

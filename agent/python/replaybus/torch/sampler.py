@@ -26,15 +26,17 @@ class Sampler(Closing):
     ``client`` may be the list of sources of a ``replaybus.Sampler``.
     """
 
-    def __init__(self, client: Union[Client, Sequence[Source]], table: Optional[str] = None, batch_size: int = 256, *, device: Optional[Device] = None,
+    def __init__(self, client: Union[Client, Sequence[Source]], table: Optional[str] = None, batch_size: Optional[int] = None, *, device: Optional[Device] = None,
                  prefetch: int = 2, in_flight: int = 4, beta: float = 0.0, distinct: bool = False, timeout: Optional[float] = None,
-                 max_samples: int = 0, flexible: bool = False, whole: bool = False, squeeze: bool = False) -> None:
+                 max_samples: int = 0, flexible: bool = False, whole: bool = False, squeeze: bool = False,
+                 tokens_per_batch: Optional[int] = None) -> None:
         if isinstance(client, Client) != isinstance(table, str):
             raise TypeError("a sampler takes a client and a table, or a list of sources: [(client, table, share), ...]")
         sources = [(client, table)] if isinstance(client, Client) else client
         on = None if device is None or torch.device(device).type == "cpu" else feeding(device)
         arrays = ArraySampler(sources, batch_size, in_flight=in_flight, beta=beta, distinct=distinct, timeout=timeout,
-                              max_samples=max_samples, flexible=flexible, whole=whole, memory=on and on.memory, squeeze=squeeze)
+                              max_samples=max_samples, flexible=flexible, whole=whole, memory=on and on.memory, squeeze=squeeze,
+                              tokens_per_batch=tokens_per_batch)
         self._arrays = arrays
         self._feed = on and Feed(lambda wait: Batch(arrays.next(wait)), on, prefetch)
 
@@ -79,7 +81,7 @@ class Dataset(torch.utils.data.IterableDataset):
     Further arguments are those of ``Sampler``.
     """
 
-    def __init__(self, client: Union[Client, str], table: str, batch_size: int = 256, *, max_samples: int = 0,
+    def __init__(self, client: Union[Client, str], table: str, batch_size: Optional[int] = None, *, max_samples: int = 0,
                  timeout: Optional[float] = None, device: Optional[Device] = None, **options: Any) -> None:
         super().__init__()
         self.client = Client(client) if isinstance(client, str) else client
