@@ -55,6 +55,13 @@ static void turn(void *ctx, int wait_ms)
     broker_turn(((struct run *)ctx)->broker, wait_ms > 1 ? 1 : wait_ms);
 }
 
+/* True: this process got no time, and the call has waited for its short while before anything failed. */
+static bool stalled(rp_status status)
+{
+    return mode_now == NOMEM_FOR_EVER && !nomem_has_failed() &&
+           (status == RP_DEADLINE_EXCEEDED || status == RP_UNAVAILABLE);
+}
+
 /* True: the call is to be made once more. */
 static bool again(rp_status status, const char *what)
 {
@@ -74,8 +81,12 @@ static bool again(rp_status status, const char *what)
 
 #define TRY(call)                                                                                                      \
     do {                                                                                                               \
-        err = (rp_error){0};                                                                                           \
-        if (again((call), #call)) {                                                                                    \
+        rp_status first_;                                                                                              \
+        do {                                                                                                           \
+            err = (rp_error){0};                                                                                       \
+            first_ = (call);                                                                                           \
+        } while (stalled(first_));                                                                                     \
+        if (again(first_, #call)) {                                                                                    \
             err = (rp_error){0};                                                                                       \
             rp_status status_ = (call);                                                                                \
             for (int more_ = 0; status_ == RP_NO_MEMORY && more_ < IN_FLIGHT; more_++)                                 \
@@ -86,8 +97,10 @@ static bool again(rp_status status, const char *what)
     } while (0)
 #define MAKE(out, call)                                                                                                \
     do {                                                                                                               \
-        err = (rp_error){0};                                                                                           \
-        (out) = (call);                                                                                                \
+        do {                                                                                                           \
+            err = (rp_error){0};                                                                                       \
+            (out) = (call);                                                                                            \
+        } while (!(out) && stalled((rp_status)err.status));                                                            \
         if (!(out) && again((rp_status)err.status, #call))                                                             \
             (out) = (call);                                                                                            \
         if (!(out))                                                                                                    \
