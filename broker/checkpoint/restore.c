@@ -112,8 +112,8 @@ static void keep_change(struct table *table, const struct entry_limiter *from)
 {
     rp_error err = {0};
     struct limiter kept = table->limiter;
-    const struct limiter_change settings = {from->samples_per_insert, from->min_size, from->min_diff, from->max_diff,
-                                            NAN, NAN};
+    const struct limiter_change settings = {
+        from->samples_per_insert, from->min_size, from->min_diff, from->max_diff, NAN, NAN};
     if (from->kind != (uint32_t)kept.kind || !from->changed_from)
         return;
     if (limiter_keep(&kept, from->changed_from, &settings, &err) == RP_OK &&
@@ -137,8 +137,7 @@ static void report_differences(const struct table *table, const struct loaded_ta
         differs_number(table, "max_times_sampled", info->max_times_sampled, (double)table->config->max_times_sampled);
     }
     if (limiter->kind != (uint32_t)table->limiter.kind) {
-        differs(table, "limiter.kind",
-                limiter_kind_name((enum limiter_kind)limiter->kind),
+        differs(table, "limiter.kind", limiter_kind_name((enum limiter_kind)limiter->kind),
                 limiter_kind_name(table->limiter.kind));
         return;
     }
@@ -330,8 +329,10 @@ static void limiter_restore(struct table *table, const struct entry_limiter *fro
         limiter->deletes = limiter->inserts - table->in.size;
     }
     if (from->kind != (uint32_t)limiter->kind) {
-        double balanced =
-            limiter->kind == LIMITER_RATIO ? limiter->min_size_part * limiter->samples_per_insert : table->in.size;
+        double balanced = limiter->kind == LIMITER_RATIO ? limiter->min_size_part * limiter->samples_per_insert
+                          : limiter->kind == LIMITER_LAG
+                              ? 0.0 /* items that were sampled may leave without a version that pays for them */
+                              : table->in.size;
         limiter->offset = balanced - limiter_cursor(limiter);
         return;
     }
@@ -343,6 +344,9 @@ static void limiter_restore(struct table *table, const struct entry_limiter *fro
     before.max_diff = from->max_diff;
     limiter->offset = before.offset = from->offset;
     limiter_place(limiter, &before);
+    /* What other settings allowed to be ahead may be gone already: nobody would publish all the versions that it takes. */
+    if (limiter->kind == LIMITER_LAG && from->max_diff != limiter->max_diff)
+        limiter->offset -= fmax(0.0, limiter_cursor(limiter) - limiter->max_diff);
 }
 
 static void extensions_restore(struct table *table, const struct pair *aged)

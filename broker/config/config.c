@@ -310,7 +310,7 @@ static double most_items(const struct table_config *table, double item_bytes)
 double config_item_overhead(const struct table_config *table)
 {
     return (double)(CONFIG_RECORD_BYTES + CONFIG_KEY_BYTES + selector_slot_bytes(table->sampler.kind) +
-                    selector_slot_bytes(table->remover.kind));
+                    selector_slot_bytes(table->remover.kind) + (table->max_lag >= 0 ? CONFIG_WINDOW_BYTES : 0u));
 }
 
 double config_table_bytes(const struct table_config *table, double item_bytes)
@@ -395,6 +395,11 @@ static void check_limiter(const struct table_config *table, const char *path, st
         schema_problem(report, at,
                        "min_size %.0f can never be reached: max_size is %lld, so every sample would wait forever",
                        limiter.min_size, (long long)table->max_size);
+    else if (limiter.batch > (double)table->max_size)
+        schema_problem(report, at,
+                       "max_size is %lld, less than batch %.0f: writers would wait for the version after a batch, and "
+                       "items of that batch would have been evicted",
+                       (long long)table->max_size, limiter.batch);
 }
 
 static void check_signature(const struct table_config *table, const char *path, struct schema_report *report)

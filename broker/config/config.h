@@ -147,6 +147,7 @@ double config_item_bytes(const struct table_config *table);
 /* Bytes of an item's record, and of its key if keys are consecutive. */
 #define CONFIG_RECORD_BYTES 64u
 #define CONFIG_KEY_BYTES 6u
+#define CONFIG_WINDOW_BYTES 8u /* with max_lag */
 /* Returns the bytes that an item takes besides its data: record, key, and its slots in built-in selectors. */
 double config_item_overhead(const struct table_config *table);
 /* Returns the bytes of the full table if its items have item_bytes of data each; 0: at least, since that is not known. */

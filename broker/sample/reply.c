@@ -27,7 +27,6 @@
 #define LEND_LEAST (8u << 10)
 /* Pieces of one chunk in a reply, for items that lie apart in it; then the last one grows. */
 #define PIECES_MOST 8u
-/* The parameter slot whose version says how stale an item is. */
 
 /* The place of a chunk in the reply. */
 struct reply_place {

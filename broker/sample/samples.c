@@ -216,7 +216,7 @@ static void fill_allowed(struct waiter *self)
 static void fill_paid(struct waiter *self)
 {
     struct table *table = self->table;
-    while (self->picks.n < self->want && !self->full && table->in.size) {
+    while (self->picks.n < self->want && !self->full && table_is_ready(table)) {
         uint32_t n = self->want - self->picks.n;
         uint32_t got = waiter_take(self, table->one_by_one ? 1 : n < PICK_AT_ONCE ? n : PICK_AT_ONCE);
         if (!waiter_is_counted(self))

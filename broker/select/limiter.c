@@ -110,16 +110,22 @@ void limiter_deleted(struct limiter *self, uint64_t n)
     self->deletes += n;
 }
 
-void limiter_forgot(struct limiter *self, uint32_t times_sampled)
+/* The cursor never falls below the balance. Otherwise a version would give back what it has paid for once more, and the items that
+ * were sampled more often than the ratio asks for would not make up for those that were sampled less often. */
+void limiter_forgot(struct limiter *self, uint32_t times_sampled, uint64_t unseen)
 {
     double owed = self->samples_per_insert - (double)times_sampled;
+    double balance = self->kind == LIMITER_LAG     ? (double)unseen
+                     : self->kind == LIMITER_RATIO ? self->samples_per_insert * self->min_size_part
+                                                   : 0.0;
+    owed = fmin(owed, limiter_cursor(self) - balance);
     if (limiter_counts(self) && owed > 0.0)
         self->offset -= owed;
 }
 
 bool limiter_moved(struct limiter *self, uint64_t version)
 {
-    double moves = self->version == 0 || version < self->version ? 0.0 : (double)(version - self->version);
+    double moves = version < self->version ? 0.0 : (double)(version - self->version);
     double back = fmin(limiter_cursor(self), moves * self->batch);
     self->version = version;
     if (self->kind != LIMITER_LAG || !(back > 0.0))
@@ -222,7 +228,7 @@ static bool explain_pause(const struct limiter *self, char *text, size_t size)
 
 double limiter_max_lag(const struct limiter *self)
 {
-    return self->kind == LIMITER_LAG ? self->max_diff / self->batch - 1.0 : -1.0;
+    return self->kind == LIMITER_LAG ? round(self->max_diff / self->batch) - 1.0 : -1.0;
 }
 
 void limiter_explain_insert(const struct limiter *self, char *text, size_t size)
@@ -538,6 +544,6 @@ rp_status limiter_keep(struct limiter *self, uint32_t changed_from, const struct
     if (self->kind == LIMITER_MIN_SIZE)
         change.max_diff = NAN;
     if (self->kind == LIMITER_LAG)
-        change = (struct limiter_change){NAN, NAN, NAN, NAN, NAN, settings->max_diff / self->batch - 1.0};
+        change = (struct limiter_change){NAN, NAN, NAN, NAN, NAN, round(settings->max_diff / self->batch) - 1.0};
     return limiter_change(self, &change, err);
 }

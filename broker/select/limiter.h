@@ -90,8 +90,9 @@ static inline void limiter_sampled(struct limiter *self, uint64_t n)
 /* Takes back samples that were counted. */
 void limiter_refund(struct limiter *self, uint64_t n);
 void limiter_deleted(struct limiter *self, uint64_t n);
-/* An item that was sampled so often has become too old, and owes no more samples. */
-void limiter_forgot(struct limiter *self, uint32_t times_sampled);
+/* An item that was sampled so often has become too old, has left, and owes no more samples. unseen: items of the table that were never
+ * sampled, without it. */
+void limiter_forgot(struct limiter *self, uint32_t times_sampled, uint64_t unseen);
 /* The parameters have this version now. True: the limiter has changed. */
 bool limiter_moved(struct limiter *self, uint64_t version);
 void limiter_reset(struct limiter *self);

@@ -106,7 +106,7 @@ static void answer_paid(struct waiter *waiter, enum kept_found found)
     if (found == KEPT_NO_MEMORY || (waiter->short_of_memory && !waiter->picks.n))
         sample_fail(waiter, RP_NO_MEMORY, "no memory for the sample");
     else
-        sample_answer(waiter, table->in.size || waiter->picks.n ? NULL : "the table is empty");
+        sample_answer(waiter, table_is_ready(table) || waiter->picks.n ? NULL : "the table has no items to sample now");
 }
 
 /* The first turn of a sample: takes what is there, or what was picked for it before. True: it was answered. */

@@ -163,6 +163,7 @@ struct item {
 };
 
 _Static_assert(sizeof(struct item) == CONFIG_RECORD_BYTES, "what --check expects");
+_Static_assert(sizeof(struct window_link) == CONFIG_WINDOW_BYTES, "what --check expects");
 
 /* Insert times are strictly increasing, so the insert time of the newest item may be a little in the future. */
 static inline int64_t item_age(const struct item *self, int64_t now_ns)
@@ -182,6 +183,7 @@ struct contents {
     struct reserve_group arrays; /* of items, selectors and marks; at first also of extensions */
     struct marks *marks;         /* NULL: no checkpoints are made */
     struct window window;
+    uint32_t unseen;  /* items that were never sampled */
     uint32_t account; /* number under which chunks count these items: old contents are freed while new ones fill */
     struct episodes episodes;
 };

@@ -96,6 +96,7 @@ void table_remove(struct table *self, uint32_t slot)
     self->remover_ops->remove(self->in.remover, slot);
     if (self->in.window.slots)
         window_leave(&self->in.window, slot);
+    self->in.unseen -= item->times_sampled == 0;
     keymap_remove(self->in.keys, item->key);
     episodes_leave(&self->in.episodes, span_episode(&item->span));
     table_release_item(self, &self->in, item);
@@ -138,11 +139,35 @@ static void evict(struct table *self, uint32_t slot)
     self->stats.evicted++;
 }
 
-/* Removes the item that the remover picks. False: the table is empty. */
+/* Bytes in the journal of the removal of an item, and of a limiter; each is less. */
+#define REMOVAL_BYTES 32u
+#define LIMITER_BYTES 256u
+
+/* Evicts at most n of the items that are too old. Returns how many. */
+static uint32_t drop_stale(struct table *self, uint32_t n)
+{
+    uint32_t slot = window_stale(&self->in.window), dropped = 0;
+    if (__builtin_expect(slot == NO_SLOT, 1))
+        return 0;
+    EFFECT(self->loop, together, (size_t)n * REMOVAL_BYTES + LIMITER_BYTES);
+    for (; slot != NO_SLOT && dropped < n; slot = window_stale(&self->in.window), dropped++) {
+        uint32_t times_sampled = self->in.items[slot].times_sampled;
+        table_remove(self, slot);
+        limiter_forgot(&self->limiter, times_sampled, self->in.unseen);
+    }
+    self->stats.stale += dropped;
+    self->stale_ns = self->loop->now_ns;
+    EFFECT(self->loop, limiter, self);
+    return dropped;
+}
+
+/* Removes an item that is too old, or else the one that the remover picks. False: the table is empty. */
 static bool table_evict(struct table *self)
 {
     uint32_t slot;
     double probability;
+    if (drop_stale(self, 1))
+        return true;
     if (self->in.size == 0 || self->remover_ops->pick(self->in.remover, 1, &slot, &probability) != 1)
         return false;
     evict(self, slot);
@@ -157,6 +182,8 @@ static bool table_evict_sparse(struct table *self)
 {
     uint32_t slots[SPARSE_PICKS], best = 0, least = UINT32_MAX;
     double probabilities[SPARSE_PICKS];
+    if (drop_stale(self, 1))
+        return true;
     if (self->in.size == 0 ||
         self->remover_ops->pick(self->in.remover, SPARSE_PICKS, slots, probabilities) != SPARSE_PICKS)
         return false;
@@ -171,21 +198,6 @@ static bool table_evict_sparse(struct table *self)
     }
     evict(self, slots[best]);
     return true;
-}
-
-/* Evicts at most n of the items that are too old. */
-static void drop_stale(struct table *self, uint32_t n)
-{
-    uint32_t slot = window_stale(&self->in.window);
-    if (__builtin_expect(slot == NO_SLOT, 1))
-        return;
-    for (; slot != NO_SLOT && n > 0; slot = window_stale(&self->in.window), n--) {
-        limiter_forgot(&self->limiter, self->in.items[slot].times_sampled);
-        table_remove(self, slot);
-        self->stats.stale++;
-    }
-    self->stale_ns = self->loop->now_ns;
-    EFFECT(self->loop, limiter, self);
 }
 
 static inline bool too_much(const struct table *self)
@@ -239,6 +251,10 @@ void table_newest_layout(struct table *self, uint32_t layout)
     self->newest_layout = layout;
 }
 
+/* Items that leave with one that comes, if they are too old: one that is too old itself should go at once, and most others are left
+ * to the chore. */
+#define STALE_PER_INSERT 4u
+
 rp_status table_insert(struct table *self, const struct arrival *arrival, rp_error *err)
 {
     const struct tables *tables = self->tables;
@@ -265,10 +281,14 @@ rp_status table_insert(struct table *self, const struct arrival *arrival, rp_err
                           .span = arrival->span};
     self->sampler_ops->insert(self->in.sampler, slot, item->priority);
     self->remover_ops->insert(self->in.remover, slot, item->priority);
-    if (self->in.window.slots)
+    if (self->in.window.slots) {
+        item->policy = window_version(&self->in.window,
+                                      item->policy); /* files keep it so, or it would be younger after a restart */
         window_enter(&self->in.window, slot, item->policy);
+    }
     self->newest_policy = item->policy;
     self->in.size++;
+    self->in.unseen++;
     table_newest_layout(self, item->span.layout);
     limiter_inserted(&self->limiter, 1);
     self->stats.total_inserts++;
@@ -280,7 +300,7 @@ rp_status table_insert(struct table *self, const struct arrival *arrival, rp_err
     if (self->hook_insert)
         RUN_HOOKS(self, on_insert, slot, );
     uint32_t left = EVICTIONS_PER_INSERT;
-    drop_stale(self, left);
+    (void)drop_stale(self, STALE_PER_INSERT);
     while (too_much(self) && left-- > 0 && table_evict(self)) {
     }
     if (__builtin_expect(left == UINT32_MAX, 0))
@@ -329,12 +349,13 @@ void table_update(struct table *self, uint32_t n, const uint32_t *slots, const d
 
 uint64_t table_sampleable(const struct table *self, uint64_t want)
 {
-    bool ready = self->in.size && window_stale(&self->in.window) == NO_SLOT; /* stale ones have to go first */
-    return ready ? limiter_sampleable(&self->limiter, want) : 0;
+    return table_is_ready(self) ? limiter_sampleable(&self->limiter, want) : 0;
 }
 
 double table_mass(const struct table *self)
 {
+    if (!table_is_ready(self))
+        return 0;
     return self->sampler_ops->mass ? self->sampler_ops->mass(self->in.sampler, self->in.size) : (double)self->in.size;
 }
 
@@ -407,7 +428,7 @@ static bool trimming_step(struct chore *chore)
 {
     struct table *table = ((struct trimming *)chore)->table;
     table_mark(table); /* below min_size, waiting inserts may continue */
-    drop_stale(table, 256);
+    (void)drop_stale(table, 256);
     if (window_stale(&table->in.window) != NO_SLOT)
         return true;
     for (uint32_t i = 0; i < 256; i++) {
@@ -440,7 +461,6 @@ static void follow(struct table *self)
         window_move(&self->in.window, self->version);
     if (limiter_moved(&self->limiter, self->version))
         EFFECT(self->loop, limiter, self);
-    drop_stale(self, EVICTIONS_PER_INSERT);
     table_remove_surplus(self);
     table_mark(self);
 }
@@ -477,9 +497,17 @@ void tables_follow(struct tables *self, const struct params *params)
             table->max_lag = (int64_t)limiter_max_lag(&table->limiter);
         window_set_lag(&in->window, (uint32_t)table->max_lag);
         window_move(&in->window, table->version);
-        for (uint32_t slot = 0; slot < in->high; slot++)
-            if (in->items[slot].span.n)
-                window_enter(&in->window, slot, in->items[slot].policy);
+        int64_t newest_ns = INT64_MIN;
+        in->unseen = 0;
+        for (uint32_t slot = 0; slot < in->high; slot++) {
+            const struct item *item = &in->items[slot];
+            if (!item->span.n)
+                continue;
+            window_enter(&in->window, slot, window_version(&in->window, item->policy));
+            in->unseen += item->times_sampled == 0;
+            table->newest_policy = item->insert_ns >= newest_ns ? item->policy : table->newest_policy;
+            newest_ns = item->insert_ns >= newest_ns ? item->insert_ns : newest_ns;
+        }
         table_remove_surplus(table);
     }
 }
@@ -496,7 +524,8 @@ void table_remove_too_much(struct table *self)
 
 bool room_is_kept(const struct table *self)
 {
-    return self->config->max_times_sampled && limiter_counts(&self->limiter) && table_sampleable(self, 1) > 0;
+    return self->config->max_times_sampled && limiter_counts(&self->limiter) && self->in.size &&
+           limiter_sampleable(&self->limiter, 1) > 0;
 }
 
 /* Returns what is left for chunks: a sixteenth at least, so that a table that once had very many small items goes on with large
@@ -618,18 +647,18 @@ rp_status room_make(struct table *self, rp_error *err)
 {
     const struct tables *tables = self->tables;
     const struct store *store = self->store;
-    uint32_t evicted = 0;
+    uint64_t before = self->stats.evicted;
     while (wants_room(self) && relieve(store)) {
     }
     if (!room_is_kept(self)) {
         /* One pick of a remover that picks at random would free no slab before nearly all old items are gone. */
         bool (*evict_one)(struct table *) = store_waste(self->store) > 0 ? table_evict_sparse : table_evict;
-        while (evicted < EVICTIONS_PER_INSERT && wants_room(self) && evict_one(self))
-            evicted++;
-        if (loses_memory(self) && !tables_disk_is_full(tables) && evict_one(self))
-            evicted++;
-        if (evicted)
-            note_evicted(self, evicted);
+        for (uint32_t n = 0; n < EVICTIONS_PER_INSERT && wants_room(self) && evict_one(self);)
+            n++;
+        if (loses_memory(self) && !tables_disk_is_full(tables))
+            (void)evict_one(self);
+        if (self->stats.evicted > before)
+            note_evicted(self, (uint32_t)(self->stats.evicted - before));
     }
     if (self->in.size > 0 || !exceeds(self, (uint64_t)tables->config->memory_limit))
         return RP_OK;

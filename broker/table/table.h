@@ -152,9 +152,15 @@ void table_remove(struct table *self, uint32_t slot);
 void table_update(struct table *self, uint32_t n, const uint32_t *slots, const double *priorities);
 /* Makes the table empty, with a fresh limiter, at once; the old items are freed in slices. Waiters stay. */
 rp_status table_reset(struct table *self, rp_error *err);
+/* False: it is empty, or has items that are too old. These have to leave first. */
+static inline bool table_is_ready(const struct table *self)
+{
+    return self->in.size && window_stale(&self->in.window) == UINT32_MAX;
+}
 /* Returns how many of `want` items a sample may take now, in total. */
 uint64_t table_sampleable(const struct table *self, uint64_t want);
-/* Returns the sum of what the sampler's probabilities are proportional to; without such a sum, the number of items. */
+/* Returns the sum of what the sampler's probabilities are proportional to; without such a sum, the number of items. 0: the table is
+ * not ready. */
 double table_mass(const struct table *self);
 /* Counts alone: a sample of an item, and a reset. */
 static inline void table_count_sample(struct table *self, struct item *item)
@@ -168,6 +174,7 @@ static inline void table_sampled(struct table *self, uint32_t slot)
 {
     if (self->in.marks)
         marks_touch(self->in.marks, self, &self->in, slot);
+    self->in.unseen -= self->in.items[slot].times_sampled == 0;
     table_count_sample(self, &self->in.items[slot]);
     limiter_sampled(&self->limiter, 1);
     if (self->one_by_one)

@@ -14,8 +14,8 @@ static struct window_link *link_at(const struct window *self, uint32_t node)
 static void heads_new(struct window *self, uint32_t lag)
 {
     self->lag = lag;
-    self->heads = need_alloc((lag + 2) * sizeof *self->heads);
-    for (uint32_t i = 0; i < lag + 2; i++)
+    self->heads = need_alloc((lag + 3) * sizeof *self->heads);
+    for (uint32_t i = 0; i < lag + 3; i++)
         self->heads[i] = (struct window_link){self->capacity + i, self->capacity + i};
 }
 
@@ -34,10 +34,16 @@ void window_fini(struct window *self)
     *self = (struct window){0};
 }
 
-/* The head of the list of a version that is not newer than the newest. */
+/* The head of the list of a version that is at most the next one. */
 static uint32_t head_of(const struct window *self, uint64_t version)
 {
-    return self->version - version > self->lag ? 0 : 1 + (uint32_t)(version % (self->lag + 1));
+    return version + self->lag < self->version ? 0 : 1 + (uint32_t)(version % (self->lag + 2));
+}
+
+/* The oldest version that is not stale. */
+static uint64_t oldest_of(const struct window *self)
+{
+    return self->version > self->lag ? self->version - self->lag : 0;
 }
 
 /* Appends the nodes from `first` to `last`, which are linked. */
@@ -52,7 +58,7 @@ static void append(struct window *self, uint32_t head, uint32_t first, uint32_t 
 
 void window_enter(struct window *self, uint32_t slot, uint64_t version)
 {
-    append(self, head_of(self, version < self->version ? version : self->version), slot, slot);
+    append(self, head_of(self, version), slot, slot);
 }
 
 void window_leave(struct window *self, uint32_t slot)
@@ -64,9 +70,8 @@ void window_leave(struct window *self, uint32_t slot)
 
 void window_move(struct window *self, uint64_t version)
 {
-    uint64_t oldest = self->version > self->lag ? self->version - self->lag : 0;
     uint64_t keep = version > self->lag ? version - self->lag : 0; /* the oldest version that is not stale now */
-    for (uint64_t v = oldest; v <= self->version && v < keep; v++) {
+    for (uint64_t v = oldest_of(self); v <= self->version + 1 && v < keep; v++) {
         uint32_t from = head_of(self, v);
         struct window_link list = self->heads[from];
         if (list.next >= self->capacity)
@@ -80,11 +85,10 @@ void window_move(struct window *self, uint64_t version)
 void window_set_lag(struct window *self, uint32_t lag)
 {
     struct window old = *self;
-    uint64_t oldest = old.version > old.lag ? old.version - old.lag : 0;
     heads_new(self, lag);
     if (old.heads[0].next < old.capacity)
         append(self, 0, old.heads[0].next, old.heads[0].prev);
-    for (uint64_t v = oldest; v <= old.version; v++) {
+    for (uint64_t v = oldest_of(&old); v <= old.version + 1; v++) {
         struct window_link list = old.heads[head_of(&old, v)];
         if (list.next < old.capacity)
             append(self, head_of(self, v), list.next, list.prev);

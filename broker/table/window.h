@@ -1,8 +1,9 @@
 /* A window of versions: the items of a table by the version of the parameters that made them, so that items that have become too
  * old are found without a search.
  *
- * The newest lag + 1 versions have a list each, and all older items share one: an item that is more than `lag` versions behind is
- * stale. An item of a version that does not exist yet counts as of the newest, or a writer could keep its items for ever. */
+ * The newest lag + 1 versions and the next one have a list each, and all older items share one: an item that is more than `lag`
+ * versions behind is stale. An item of the next version may come before that version itself: over shards, another shard has it already.
+ * An item of a later version counts as of the newest, or a writer could keep its items for ever. */
 #ifndef BROKER_WINDOW_H
 #define BROKER_WINDOW_H
 
@@ -15,7 +16,7 @@ struct window_link {
 
 struct window {
     struct window_link *slots; /* NULL: the table has no window */
-    struct window_link *heads; /* the stale ones, then a ring of lag + 1 versions; the lists are rings, too */
+    struct window_link *heads; /* the stale ones, then a ring of lag + 2 versions; the lists are rings, too */
     uint32_t capacity;         /* slots */
     uint32_t lag;              /* at most LIMITER_MOST_LAG: a new version moves so many lists */
     uint64_t version;          /* the newest */
@@ -24,6 +25,12 @@ struct window {
 /* The slots are reserved with the table's other arrays. */
 void window_init(struct window *self, uint32_t capacity, uint32_t lag, uint64_t version);
 void window_fini(struct window *self);
+/* Returns the version that an item counts as whose writer names this one. */
+static inline uint64_t window_version(const struct window *self, uint64_t version)
+{
+    return version <= self->version + 1 ? version : self->version;
+}
+/* version: from window_version. */
 void window_enter(struct window *self, uint32_t slot, uint64_t version);
 void window_leave(struct window *self, uint32_t slot);
 /* A version newer than the window's is there. */

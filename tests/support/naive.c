@@ -32,17 +32,26 @@ struct rng naive_rng(const char *test)
     return rng_of(naive_seed(test));
 }
 
+static double cursor_at(const struct naive_limiter *self, uint64_t inserts, uint64_t samples)
+{
+    return self->offset + (double)inserts * self->samples_per_insert - (self->lag ? 0 : (double)samples);
+}
+
+double naive_cursor(const struct naive_limiter *self)
+{
+    return cursor_at(self, self->inserts, self->samples);
+}
+
 bool naive_may_insert(const struct naive_limiter *self)
 {
-    uint64_t inserts = self->inserts + 1;
-    return (double)(inserts - self->deletes) <= self->min_size ||
-           (double)inserts * self->samples_per_insert - (double)self->samples <= self->max_diff;
+    return ((double)(self->inserts + 1 - self->deletes) <= self->min_size && !self->lag) ||
+           cursor_at(self, self->inserts + 1, self->samples) <= self->max_diff;
 }
 
 bool naive_may_sample(const struct naive_limiter *self)
 {
     return (double)(self->inserts - self->deletes) >= self->min_size &&
-           (double)self->inserts * self->samples_per_insert - (double)(self->samples + 1) >= self->min_diff;
+           cursor_at(self, self->inserts, self->samples + 1) >= self->min_diff;
 }
 
 void naive_insert(struct naive_selector *self, uint32_t slot, double priority)

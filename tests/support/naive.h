@@ -21,8 +21,11 @@ struct naive_limiter {
     uint64_t inserts;
     uint64_t samples;
     uint64_t deletes;
+    double offset; /* of the cursor */
+    bool lag;      /* samples do not move the cursor, and few items are no reason to insert */
 };
 
+double naive_cursor(const struct naive_limiter *self);
 bool naive_may_insert(const struct naive_limiter *self);
 bool naive_may_sample(const struct naive_limiter *self);
 

@@ -261,6 +261,10 @@ static void check_table(const struct embed *old, const struct embed *new, const 
     /* A chunk that was being moved may have been loaded from either place. */
     assert_true(a->bytes <= b->bytes);
     check_restored_limiter(&a->limiter, &b->limiter);
+    assert_int_equal(a->version, b->version);
+    assert_int_equal(a->max_lag, b->max_lag);
+    if (a->max_lag >= 0)
+        assert_int_equal(a->in.unseen, b->in.unseen);
     assert_int_equal(a->stats.total_inserts, b->stats.total_inserts);
     assert_int_equal(a->stats.total_samples, b->stats.total_samples);
     assert_int_equal(a->stats.episodes, b->stats.episodes);

@@ -15,10 +15,14 @@ const char world_tables[] =
     "  - {name: any, max_size: 50, sampler: {kind: uniform}, remover: {kind: lifo}, max_times_sampled: 3,\n"
     "     limiter: {kind: min_size, min_size: 2}, extensions: [{kind: insert_on_sample, table: copies},\n"
     "     {kind: statistics}]}\n"
-    "  - {name: copies, max_size: 25, sampler: {kind: uniform}, remover: {kind: uniform}, limiter: {kind: none}}\n";
+    "  - {name: copies, max_size: 25, sampler: {kind: uniform}, remover: {kind: uniform}, limiter: {kind: none}}\n"
+    "  - {name: lag, max_size: 40, sampler: {kind: fifo}, max_times_sampled: 1, max_lag: 1,\n"
+    "     limiter: {kind: lag, batch: 6}}\n"
+    "  - {name: fresh, max_size: 30, sampler: {kind: uniform}, max_times_sampled: 3, max_lag: 2,\n"
+    "     limiter: {kind: sample_to_insert_ratio, samples_per_insert: 2, min_size: 3, error_buffer: 8}}\n";
 
-static const char *const tables[] = {"fifo", "queue", "stack", "prio", "heap", "any"};
-#define N_TABLES 6u
+static const char *const tables[] = {"fifo", "queue", "stack", "prio", "heap", "any", "lag", "fresh"};
+#define N_TABLES 8u
 
 static uint32_t below(struct world *self, uint32_t n)
 {
@@ -77,7 +81,9 @@ static void do_insert(struct world *self)
         if (i > 0 && below(self, 4) == 0) /* sometimes over two chunks */
             testpeer_item(peer, layout, self->next_key++, some_priority(self), first - 1, 0, 2);
     }
-    peer->policy = below(self, 9);
+    uint64_t version = params_version(&self->embed.broker->params, "policy"), back = below(self, 5);
+    peer->policy =
+        version + 2 > back ? version + 2 - back : 0; /* from two that do not exist yet to two before the newest */
     if (below(self, 3) == 0)
         peer->oldest_chunk = first; /* no later item refers to older chunks */
     testpeer_push(peer);
@@ -137,6 +143,17 @@ static void do_limiter(struct world *self)
     ask.samples_per_insert = 1 + below(self, 5);
     ask.has_error_buffer_case = REPLAY__SET_LIMITER__HAS_ERROR_BUFFER_ERROR_BUFFER;
     ask.error_buffer = 20 + below(self, 20);
+    TESTPEER_REQUEST(request, SET_LIMITER, set_limiter, &ask);
+    assert_int_equal(testpeer_call(some_peer(self), &request)->status, RP_OK);
+}
+
+/* Changes max_lag of the limiter lag, which survives a restart. */
+static void do_max_lag(struct world *self)
+{
+    Replay__SetLimiter ask = REPLAY__SET_LIMITER__INIT;
+    ask.table = testpeer_text("lag");
+    ask.has_max_lag_case = REPLAY__SET_LIMITER__HAS_MAX_LAG_MAX_LAG;
+    ask.max_lag = below(self, 4);
     TESTPEER_REQUEST(request, SET_LIMITER, set_limiter, &ask);
     assert_int_equal(testpeer_call(some_peer(self), &request)->status, RP_OK);
 }
@@ -202,7 +219,7 @@ static void step(struct world *self)
     else if (dice < 80)
         testpeer_reset(some_peer(self), some_table(self));
     else if (dice < 81)
-        do_limiter(self);
+        (below(self, 2) ? do_limiter : do_max_lag)(self);
     else if (dice < 84)
         do_params(self);
     else if (dice < 87)

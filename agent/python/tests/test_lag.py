@@ -30,6 +30,11 @@ def until(condition, seconds=20):
         time.sleep(0.005)
 
 
+def settled(client, size, stale):
+    """Waits until what is too old has left."""
+    until(lambda: (facts(client)["size"], facts(client)["stale"]) == (size, stale))
+
+
 @pytest.mark.parametrize("sampler", ["fifo", "uniform", "prioritized"])
 def test_what_is_too_old_is_never_sampled(sampler):
     table = replaybus.Table("rollouts", sampler=sampler, max_lag=2, limiter="min_size", policy_slot="weights")
@@ -39,17 +44,17 @@ def test_what_is_too_old_is_never_sampled(sampler):
             client.params["policy"] = b"another slot"
             write(writer, version, 10)
             writer.flush()
-            info = facts(client)
-            assert (info["size"], info["stale"], info["version"], info["max_lag"]) == (10 * min(version, 3), 10 * max(0, version - 3), version, 2)
+            settled(client, 10 * min(version, 3), 10 * max(0, version - 3))
+            assert (facts(client)["version"], facts(client)["max_lag"]) == (version, 2)
             batch = client.sample("rollouts", 64)
             assert set(batch.policy.tolist()) <= {version, version - 1, version - 2}
         write(writer, 3, 5)  # too old when they come
         write(writer, 1 << 60, 5)  # a version that does not exist counts as the newest
         writer.flush()
-        assert (facts(client)["size"], facts(client)["stale"]) == (35, 35)
+        settled(client, 35, 35)
         for _ in range(3):
             client.params["weights"] = b"w"
-        assert (facts(client)["size"], facts(client)["stale"]) == (0, 70)
+        settled(client, 0, 70)
         with pytest.raises(replaybus.DeadlineExceeded):
             client.sample("rollouts", 1, timeout=0.05)
         write(writer, 9, 1)
@@ -57,9 +62,11 @@ def test_what_is_too_old_is_never_sampled(sampler):
         client.limiter("rollouts", max_lag=0)
         assert facts(client)["max_lag"] == 0 and facts(client)["size"] == 1
         client.params["weights"] = b"w"
-        assert facts(client)["stale"] == 71
-        with pytest.raises(replaybus.InvalidArgument):
-            client.limiter("rollouts", max_lag=70000)
+        settled(client, 0, 71)
+        for wrong in (70000, -1, 0.5, float("nan"), float("inf"), -float("inf")):
+            with pytest.raises(replaybus.InvalidArgument):
+                client.limiter("rollouts", max_lag=wrong)
+        assert facts(client)["max_lag"] == 0
 
 
 def test_writers_wait_for_the_next_version():
@@ -108,7 +115,7 @@ def test_an_item_that_grew_too_old_gives_its_room_back():
                 client.params["policy"] = b"w"
                 write(writer, version, 4)
                 writer.flush(timeout=10)
-            assert facts(client)["size"] == 4 and facts(client)["stale"] == 72
+            settled(client, 4, 72)
 
 
 @pytest.mark.parametrize("limiter", [LAG, "queue"])
@@ -156,8 +163,7 @@ def test_many_items_grow_old_at_once():
         writer.flush()
         for _ in range(50):
             assert set(client.sample("rollouts", 8).policy.tolist()) == {2}
-        until(lambda: facts(client)["stale"] == 200_000)
-        assert facts(client)["size"] == 8
+        settled(client, 8, 200_000)
 
 
 def test_versions_reach_all_shards():
@@ -173,10 +179,51 @@ def test_versions_reach_all_shards():
         info = facts(client)
         assert (info["size"], info["version"], info["max_lag"]) == (24, 4, 1)
         client.limiter("rollouts", max_lag=0)
-        until(lambda: (facts(client)["size"], facts(client)["stale"]) == (12, 36))
+        settled(client, 12, 36)
+
+
+@pytest.mark.parametrize("sampler", ["uniform", "prioritized"])
+def test_shards_give_nothing_that_is_too_old(sampler):
+    """A sampler over shards has been promised its samples before they are picked. None of them is stale, whatever has happened meanwhile."""
+    table = replaybus.Table("rollouts", sampler=sampler, max_lag=0, limiter="min_size")
+    with replaybus.Server([table], shards=2) as server, server.client(timeout=20) as client, client.writer() as writer:
+        for version in range(1, 6):
+            client.params["policy"] = b"w"
+            for _ in range(4):  # episodes go to the shards in turn
+                write(writer, version, 5_000)
+                writer.end_episode()
+            writer.flush()
+            for _ in range(20):
+                assert set(client.sample("rollouts", 16).policy.tolist()) == {version}
+        settled(client, 20_000, 80_000)
+
+
+def test_another_limiter_starts_with_nothing_ahead(tmp_path):
+    """Items that were sampled under another limiter may all be too old: nobody will publish a version because of them."""
+    plain = replaybus.Table("rollouts", sampler="fifo", max_lag=5, limiter="min_size")
+    with replaybus.Server([plain], journal=tmp_path) as server, server.client(timeout=20) as client, client.writer() as writer:
+        client.params["policy"] = b"w"
+        write(writer, 1, 20)
+        writer.flush()
+        client.sample("rollouts", 20)
+        client.params["policy"] = b"w"
+    for limiter in (LAG, {"kind": "lag", "batch": 2}):  # and with other settings nothing more is ahead than these allow
+        with replaybus.Server([queue(0, limiter)], journal=tmp_path) as server, server.client(timeout=20) as client, client.writer() as writer:
+            settled(client, 0, facts(client)["stale"] + facts(client)["size"])
+            client.params["policy"] = b"w"
+            version = facts(client)["version"]
+            write(writer, version, 2)
+            writer.flush(timeout=10)
+            assert client.sample("rollouts", 2).policy.tolist() == [version] * 2
+            if limiter == LAG:  # four items are ahead at the end
+                write(writer, version, 2)
+                writer.flush(timeout=10)
+                client.sample("rollouts", 2)
 
 
 def test_what_cannot_work():
+    with pytest.raises(replaybus.Error, match="less than batch"):
+        replaybus.Server([queue(1, {"kind": "lag", "batch": 9}, max_size=8)])
     with pytest.raises(replaybus.Error, match="shards"):
         replaybus.Server([queue(1)], shards=2)
     with pytest.raises(replaybus.Error, match="max_lag"):

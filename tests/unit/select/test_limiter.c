@@ -230,7 +230,10 @@ TEST(a_version_pays_for_a_batch)
     char text[256];
     assert_int_equal(limiter_insertable(&limiter, 100), 8);
     limiter_inserted(&limiter, 3);
-    assert_false(limiter_moved(&limiter, 16)); /* the first one that is known */
+    struct limiter early = limiter;
+    assert_true(limiter_moved(&early, 1)); /* the first one: whoever put it has learned from items without one */
+    assert_int_equal(limiter_insertable(&early, 100), 8);
+    limiter.version = 16;
     assert_int_equal(limiter_insertable(&limiter, 100), 5);
     limiter_inserted(&limiter, 5);
     assert_int_equal(limiter_insertable(&limiter, 100), 0);
@@ -247,10 +250,16 @@ TEST(a_version_pays_for_a_batch)
     assert_int_equal(limiter_insertable(&limiter, 100), 8);
     /* An item that was dropped unseen makes room for another. */
     limiter_inserted(&limiter, 8);
-    limiter_forgot(&limiter, 0);
-    limiter_forgot(&limiter, 1);
+    limiter_forgot(&limiter, 0, 7);
+    limiter_forgot(&limiter, 1, 7);
     assert_int_equal(limiter_insertable(&limiter, 100), 1);
     limiter_inserted(&limiter, 1);
+    /* A version has paid for items that nobody had sampled. That they are dropped later does not pay again. */
+    struct limiter unused = limiter;
+    assert_true(limiter_moved(&unused, 1003));
+    for (uint64_t left = 8; left-- > 0;)
+        limiter_forgot(&unused, 0, left);
+    assert_true(limiter_cursor(&unused) == 0.0);
     /* Changes. */
     struct limiter_change change = UNCHANGED;
     change.max_lag = 2;
@@ -283,17 +292,19 @@ TEST(what_is_forgotten_owes_no_samples)
     limiter_inserted(&limiter, 3);
     assert_int_equal(limiter_insertable(&limiter, 100), 0);
     limiter_sampled(&limiter, 1);
-    limiter_forgot(&limiter, 1);
-    limiter_forgot(&limiter, 0);
-    limiter_forgot(&limiter, 9); /* it was sampled more often than it had to be */
+    limiter_forgot(&limiter, 1, 2);
+    limiter_forgot(&limiter, 9, 2); /* it was sampled more often than it had to be */
+    assert_true(limiter_cursor(&limiter) == 8.0);
+    limiter_forgot(&limiter, 0, 1);
+    limiter_forgot(&limiter, 0, 0); /* others were sampled in its place: the ratio is kept already */
     assert_true(limiter_cursor(&limiter) == 4.0);
     limiter = make(&(struct limiter_config){.kind = LIMITER_QUEUE, .size = 2});
     limiter_inserted(&limiter, 2);
-    limiter_forgot(&limiter, 0);
+    limiter_forgot(&limiter, 0, 1);
     limiter_deleted(&limiter, 1);
     assert_int_equal(limiter_insertable(&limiter, 100), 1);
     limiter = make(&(struct limiter_config){.kind = LIMITER_NONE});
-    limiter_forgot(&limiter, 0);
+    limiter_forgot(&limiter, 0, 0);
     assert_int_equal(limiter_sampleable(&limiter, 1), 0);
 }
 

@@ -22,12 +22,13 @@ struct entry {
     double priority;
     uint32_t times;
     uint64_t episode; /* session and its episode: writer's number << 32 | episode */
+    uint64_t policy;
 };
 
 struct waiting {
     uint64_t key;
     double priority;
-    uint64_t episode;
+    uint64_t episode, policy;
 };
 
 struct writer {
@@ -50,6 +51,10 @@ struct model {
     uint64_t sequence, next_key;
     uint64_t next_writer;
     uint64_t episodes, unique; /* counts since the last reset */
+    int64_t max_lag;           /* < 0: none */
+    double batch;              /* limiter lag; otherwise 0 */
+    bool ratio;                /* limiter sample_to_insert_ratio */
+    uint64_t version, stale;
     struct writer writers[SESSIONS];
     uint32_t ring[SESSIONS], n_ring; /* sessions whose items wait, the next one first */
     uint64_t pending_evictions;      /* by a random remover: which ones is read from the broker */
@@ -109,6 +114,33 @@ static void take_evicted(struct model *self)
     assert_int_equal(self->pending_evictions, 0);
 }
 
+/* An item that is too old leaves. The limiter gets back what the item owes, unless others have paid for it: versions with the limiter
+ * lag, and samples of other items otherwise. */
+static void take_stale(struct model *self, uint32_t i)
+{
+    struct naive_limiter *limiter = &self->limiter;
+    double owed = limiter->samples_per_insert - self->items[i].times, least = 0;
+    take_out(self, i);
+    self->stale++;
+    for (uint32_t k = 0; k < self->size && self->batch > 0; k++)
+        least += self->items[k].times == 0;
+    if (self->ratio) /* the cursor of a table that reaches min_size */
+        least = limiter->samples_per_insert * limiter->min_size;
+    double room = naive_cursor(limiter) - least, back = owed < room ? owed : room;
+    if (limiter->max_diff < 1e300 && back > 0)
+        limiter->offset -= back;
+}
+
+static void take_all_stale(struct model *self)
+{
+    for (uint32_t i = 0; i < self->size && self->max_lag >= 0;) {
+        if (self->items[i].policy + (uint64_t)self->max_lag < self->version)
+            take_stale(self, i);
+        else
+            i++;
+    }
+}
+
 static void insert(struct model *self, struct writer *writer, const struct waiting *item)
 {
     writer->resolved++;
@@ -117,11 +149,14 @@ static void insert(struct model *self, struct writer *writer, const struct waiti
         return;
     }
     self->items[self->size++] =
-        (struct entry){item->key, self->sequence, self->sequence, item->priority, 0, item->episode};
+        (struct entry){item->key, self->sequence, self->sequence, item->priority, 0, item->episode, item->policy};
+    if (self->max_lag >= 0 && item->policy > self->version + 1)
+        self->items[self->size - 1].policy = self->version; /* a version that does not exist */
     self->episodes += item->episode != writer->counted;
     writer->counted = item->episode;
     self->sequence++;
     self->limiter.inserts++;
+    take_all_stale(self);
     if (self->size - self->pending_evictions <= self->max_size)
         return;
     if (self->remover < FIXED_KINDS) {
@@ -206,11 +241,14 @@ static void do_insert(struct model *self)
         return;
     uint32_t layout = testpeer_plain(writer->peer, "t");
     struct waiting list[4];
+    uint64_t back = rng_below(&self->rng, 5);
+    writer->peer->policy = self->version + 2 > back ? self->version + 2 - back : 0;
     for (uint32_t i = 0; i < n; i++) {
-        /* Which keys a random remover has left is known only afterwards: then all keys are new. */
-        bool again = self->remover < FIXED_KINDS && rng_below(&self->rng, 6) == 0;
+        /* Which keys a random remover has left, or a stale item that has yet to go, is known only afterwards: then all keys are
+         * new. */
+        bool again = self->remover < FIXED_KINDS && self->max_lag < 0 && rng_below(&self->rng, 6) == 0;
         list[i] = (struct waiting){again ? random_key(self) : self->next_key++, random_priority(self),
-                                   writer->number << 32 | writer->peer->episode};
+                                   writer->number << 32 | writer->peer->episode, writer->peer->policy};
         const void *blocks[] = {&list[i].key};
         testpeer_item(writer->peer, layout, list[i].key, list[i].priority,
                       testpeer_chunk(writer->peer, 1, blocks, false), 0, 1);
@@ -311,9 +349,48 @@ static void do_reset(struct model *self)
     assert_int_equal(testpeer_reset(self->admin, "t")->reply->change->applied, self->size);
     self->size = 0;
     self->limiter.inserts = self->limiter.samples = self->limiter.deletes = 0;
+    self->limiter.offset = 0;
     self->episodes = self->unique = 0;
     for (uint32_t w = 0; w < SESSIONS; w++)
         self->writers[w].counted = 0;
+    pump(self);
+}
+
+/* The parameters get a newer version, mostly the next one. */
+static void do_version(struct model *self)
+{
+    uint64_t next = self->version + 1 + (rng_below(&self->rng, 6) ? 0 : rng_below(&self->rng, 5));
+    double moves = (double)(next - self->version);
+    Replay__ParamsPut ask = REPLAY__PARAMS_PUT__INIT;
+    ask.name = testpeer_text("policy");
+    ask.version = next;
+    TESTPEER_REQUEST(request, PARAMS_PUT, params_put, &ask);
+    testpeer_await(self->admin, testpeer_ask_with(self->admin, &request, 0, "w", 1));
+    embed_settle(&self->embed);
+    self->version = next;
+    self->limiter.offset -= fmax(0, fmin(naive_cursor(&self->limiter), moves * self->batch));
+    take_all_stale(self);
+    pump(self);
+}
+
+static void do_max_lag(struct model *self)
+{
+    Replay__SetLimiter ask = REPLAY__SET_LIMITER__INIT;
+    ask.table = testpeer_text("t");
+    ask.has_max_lag_case = REPLAY__SET_LIMITER__HAS_MAX_LAG_MAX_LAG;
+    ask.max_lag = (double)rng_below(&self->rng, 4);
+    TESTPEER_REQUEST(request, SET_LIMITER, set_limiter, &ask);
+    rp_status status = testpeer_call(self->admin, &request)->status;
+    embed_settle(&self->embed);
+    bool known = self->max_lag >= 0,
+         reached = !self->batch || self->limiter.min_size <= (ask.max_lag + 1) * self->batch;
+    assert_int_equal(status, !known ? RP_FAILED_PRECONDITION : reached ? RP_OK : RP_INVALID_ARGUMENT);
+    if (!known || !reached)
+        return;
+    self->max_lag = (int64_t)ask.max_lag;
+    if (self->batch > 0)
+        self->limiter.max_diff = (ask.max_lag + 1) * self->batch;
+    take_all_stale(self);
     pump(self);
 }
 
@@ -361,6 +438,9 @@ static void compare(struct model *self)
     assert_int_equal(table->limiter.inserts, self->limiter.inserts);
     assert_int_equal(table->limiter.samples, self->limiter.samples);
     assert_int_equal(table->limiter.deletes, self->limiter.deletes);
+    double off = limiter_cursor(&table->limiter) - naive_cursor(&self->limiter);
+    assert_true(off > -1e-6 && off < 1e-6);
+    assert_int_equal(table->stats.stale, self->stale);
     assert_int_equal(table->stats.unique_samples, self->unique);
     assert_int_equal(table->stats.episodes, self->episodes);
     assert_int_equal(table_deleted_episodes(table), self->episodes - episodes_here(self));
@@ -370,6 +450,7 @@ static void compare(struct model *self)
         assert_true(slot != UINT32_MAX);
         assert_true(table->in.items[slot].priority == self->items[i].priority);
         assert_int_equal(table->in.items[slot].times_sampled, self->items[i].times);
+        assert_int_equal(table->in.items[slot].policy, self->items[i].policy);
     }
     for (uint32_t w = 0; w < SESSIONS; w++) {
         struct writer *writer = &self->writers[w];
@@ -398,8 +479,13 @@ static void begin(struct model *self)
     self->max_times = rng_below(rng, 2) ? (uint32_t)rng_below(rng, 4) : 0;
     uint32_t min_size = 1 + (uint32_t)rng_below(rng, 4);
     double spi = 0.5 * (double)(1 + rng_below(rng, 6)), buffer = fmax(1, spi) + (double)rng_below(rng, 6);
-    self->limiter = (struct naive_limiter){1, 1, -1e300, 1e300, 0, 0, 0};
-    switch (rng_below(rng, 4)) {
+    self->limiter =
+        (struct naive_limiter){.samples_per_insert = 1, .min_size = 1, .min_diff = -1e300, .max_diff = 1e300};
+    self->max_lag = (int64_t)rng_below(rng, 6) - 2;
+    self->batch = 0;
+    self->ratio = false;
+    self->version = self->stale = 0;
+    switch (rng_below(rng, 5)) {
     case 0:
         snprintf(limiter, sizeof limiter, "{kind: none}");
         break;
@@ -411,10 +497,19 @@ static void begin(struct model *self)
         snprintf(limiter, sizeof limiter,
                  "{kind: sample_to_insert_ratio, samples_per_insert: %g, min_size: %u, error_buffer: %g}", spi,
                  min_size, buffer);
+        self->ratio = true;
         self->limiter.samples_per_insert = spi;
         self->limiter.min_size = min_size;
         self->limiter.min_diff = spi * min_size - buffer;
         self->limiter.max_diff = spi * min_size + buffer;
+        break;
+    case 3:
+        self->batch = 1 + (double)rng_below(rng, self->max_size);
+        self->max_lag = self->max_lag < 0 ? 0 : self->max_lag;
+        self->remover %= FIXED_KINDS; /* what the limiter gets back depends on the items that are left */
+        snprintf(limiter, sizeof limiter, "{kind: lag, batch: %.0f}", self->batch);
+        self->limiter.max_diff = (double)(self->max_lag + 1) * self->batch;
+        self->limiter.lag = true;
         break;
     default:
         snprintf(limiter, sizeof limiter, "{kind: queue}");
@@ -423,8 +518,10 @@ static void begin(struct model *self)
     }
     snprintf(
         tables, sizeof tables,
-        "  - {name: t, max_size: %u, max_times_sampled: %u, sampler: {kind: %s}, remover: {kind: %s}, limiter: %s}\n",
-        self->max_size, self->max_times, kinds[self->sampler], kinds[self->remover], limiter);
+        "  - {name: t, max_size: %u, max_times_sampled: %u, max_lag: %d, sampler: {kind: %s}, remover: {kind: %s}, "
+        "limiter: %s}\n",
+        self->max_size, self->max_times, self->max_lag < 0 ? -1 : (int)self->max_lag, kinds[self->sampler],
+        kinds[self->remover], limiter);
     embed_start(&self->embed, tables, NULL);
     self->admin = testpeer_new(&self->embed);
     for (uint32_t w = 0; w < SESSIONS; w++)
@@ -446,10 +543,14 @@ TEST(random_operations_match_the_model)
                 do_insert(&model);
             else if (what < 75)
                 do_sample(&model);
-            else if (what < 87)
+            else if (what < 83)
                 do_update(&model);
-            else if (what < 97)
+            else if (what < 90)
                 do_delete(&model);
+            else if (what < 96)
+                do_version(&model);
+            else if (what < 97)
+                do_max_lag(&model);
             else if (what < 98)
                 do_reset(&model);
             else

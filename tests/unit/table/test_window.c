@@ -15,7 +15,7 @@ struct model {
 static void model_age(struct model *self)
 {
     for (uint32_t i = 0; i < SLOTS; i++)
-        self->stale[i] |= self->used[i] && self->version - self->of[i] > self->lag;
+        self->stale[i] |= self->used[i] && self->of[i] + self->lag < self->version;
 }
 
 static void enter_or_leave(struct model *self, struct rng *rng)
@@ -27,10 +27,12 @@ static void enter_or_leave(struct model *self, struct rng *rng)
         return;
     }
     uint64_t back = rng_below(rng, self->lag + 4), version = self->version > back ? self->version - back : 0;
-    version = rng_below(rng, 8) ? version : self->version + rng_below(rng, 3) * UINT64_C(0x7fffffffffffffff);
-    window_enter(&self->window, slot, version);
+    if (rng_below(rng, 8) == 0)
+        version =
+            rng_below(rng, 2) ? self->version + 1 : self->version + rng_below(rng, 3) * UINT64_C(0x7fffffffffffffff);
+    window_enter(&self->window, slot, window_version(&self->window, version));
     self->used[slot] = true;
-    self->of[slot] = version < self->version ? version : self->version;
+    self->of[slot] = version <= self->version + 1 ? version : self->version;
 }
 
 static void move(struct model *self, struct rng *rng)
