@@ -48,7 +48,8 @@ static const struct command commands[] = {
      CTL_TABLE | CTL_VALUES, 1, 1, ctl_item},
     {"limiter", "TABLE [KEY=VALUE ... | pause | go] [--shards]", "show or change a table's rate limiter",
      "Keys: samples_per_insert, min_size, min_diff, max_diff, error_buffer (sets both bounds around min_size *\n"
-     "samples_per_insert; without bounds, a new ratio or min_size keeps the buffer), max_lag. All changes are made at once, or\n"
+     "samples_per_insert; without bounds, a new ratio or min_size keeps the buffer), max_lag. All changes are made at "
+     "once, or\n"
      "none, and survive a restart with a journal until the configuration changes. With shards the values are those of "
      "the whole table, "
      "of\n"

@@ -227,7 +227,7 @@ rp_status req_params_put(struct service *service, struct request *request, rp_er
     if (service->loop->effects)
         service->loop->effects->begin(service->loop->effects);
     request_ok(service->peers, request, REPLAY__REPLY__BODY_PARAMS, &reply.base);
-    tables_moved(service->tables, slot); /* in the same record: a version that was told would otherwise give no credit */
+    tables_moved(service->tables, slot); /* in the same record, or a version that was told might give no credit */
     EFFECT(service->loop, slot, slot);
     sockets_announce(service->peers, "params %s %llu", slot->name, (unsigned long long)slot->version);
     wake_all(service);

@@ -37,7 +37,7 @@ void window_fini(struct window *self)
 /* The head of the list of a version that is at most the next one. */
 static uint32_t head_of(const struct window *self, uint64_t version)
 {
-    return version + self->lag < self->version ? 0 : 1 + (uint32_t)(version % (self->lag + 2));
+    return version + self->lag < self->version ? 0 : 1 + (uint32_t)(version % ((uint64_t)self->lag + 2));
 }
 
 /* The oldest version that is not stale. */

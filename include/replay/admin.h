@@ -83,7 +83,7 @@ typedef enum rp_limiter_field {
     RP_LIMITER_ERROR_BUFFER = 16, /* sets both bounds around min_size * samples_per_insert */
     RP_LIMITER_PAUSE = 32,        /* inserts and samples wait until RP_LIMITER_GO; a restart of the broker ends it */
     RP_LIMITER_GO = 64,
-    RP_LIMITER_MAX_LAG = 128, /* of the table's items, and of its limiter if that is lag; only the latter survives a restart */
+    RP_LIMITER_MAX_LAG = 128, /* of the table and of a limiter `lag`; without that a restart ends it */
 } rp_limiter_field;
 
 typedef struct rp_limiter_change {

@@ -29,7 +29,7 @@ struct batch_join {
     struct piece *pieces;
     struct joined *batches;
     uint32_t most_fields;
-    uint64_t *starts; /* [piece * most_fields + f] the piece's first step in a packed field */
+    uint64_t *starts; /* [piece * most_fields + f] the piece's first step in a packed field; NULL: fields are padded */
 };
 
 /* ---- which batches fit together ---- */
@@ -110,7 +110,7 @@ static void batch_join_plan_field(const struct batch_join *join, uint32_t batch,
     const rp_field_view *like = &join->batches[batch].like->fields[f];
     struct batch_spec_field *field = &join->batches[batch].fields[f];
     *field = (struct batch_spec_field){.view = *like, .steps = 1, .variable = like->lengths != NULL};
-    if (join->options.packed && field->variable) {
+    if (join->starts && field->variable) {
         plan_packed(join, batch, f);
         return;
     }
@@ -320,7 +320,7 @@ void batch_join_copy(struct batch_join *self, uint32_t i)
         const rp_field_view *to = &made->batch->fields[f], *from = field_in(rows->from, f, to->name);
         uint64_t item_bytes = field->item_bytes;
         uint8_t *out = (uint8_t *)to->data + (field->packed ? 0 : piece->at * item_bytes);
-        if (field->packed)
+        if (field->packed && self->starts)
             copy_packed(self, i, f, from, to);
         else if (field->variable)
             copy_padded(field, from, rows, out);

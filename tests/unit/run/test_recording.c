@@ -219,7 +219,11 @@ TEST(many_evaluations, tempdir_enter, tempdir_leave)
     struct recording *self = recording_new(tempdir, true);
     for (uint32_t i = 1; i <= 200; i++) {
         play(self, "Catch", 100);
-        recording_save(self, "Catch", &(struct best){.value = i == 77 ? -1 : i % 10 == 3 ? NAN : -5, .environment_steps = 1000 * i});
+        recording_save(self, "Catch",
+                       &(struct best){.value = i == 77       ? -1
+                                               : i % 10 == 3 ? NAN
+                                                             : -5,
+                                      .environment_steps = 1000 * i});
     }
     json_object *all = list(RECORDINGS_KEPT);
     bool best = false;
