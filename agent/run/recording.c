@@ -40,6 +40,7 @@ struct recording *recording_new(const char *folder, bool fresh)
         return NULL;
     struct recording *self = need_alloc(sizeof *self);
     path_of(folder, self->path, sizeof self->path);
+    run_log_make_folders(self->path); /* once: if the folder goes away later, that is logged */
     if (fresh)
         unlink(self->path);
     return self;
@@ -302,7 +303,6 @@ void recording_save(struct recording *self, const char *environment, const struc
         thin_lines(&lines);
     for (uint32_t i = 0; i < lines.n; i++)
         text_add(&all, "%s", lines.list[i].text);
-    run_log_make_folders(self->path);
     if (!io_replace(self->path, text_get(&all), all.size, 0666, false))
         log_line(LEVEL_WARN, "A0306", "the recorded episode could not be saved: the page does not show it",
                  "path=%s why=%s", self->path, strerror(errno));

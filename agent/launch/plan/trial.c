@@ -505,6 +505,12 @@ static void add_usage(const struct trial_worker *worker, struct trial_measured *
         out->core = (double)(now->main_ns - from->main_ns) / ns;
 }
 
+/* The mean of n shares; NAN: nobody has reported. A report that comes late may tell of more than its time. */
+static double mean_share(double sum, double n)
+{
+    return n > 0 ? fmin(sum / n, 1.0) : (double)NAN;
+}
+
 static rp_status measure_once(struct trial *self, int64_t ns, struct trial_measured *out, rp_error *err)
 {
     struct readings read = {.by = {{0}, {0}}};
@@ -523,12 +529,12 @@ static rp_status measure_once(struct trial *self, int64_t ns, struct trial_measu
     *out = (struct trial_measured){.inserts = trial_rate_get(&read.inserts),
                                    .samples = trial_rate_get(&read.samples),
                                    .steps = trial_rate_get(&read.steps),
-                                   .actor_idle = read.n[0] > 0 ? read.held[0] / read.n[0] : NAN,
-                                   .learner_idle = read.n[1] > 0 ? read.held[1] / read.n[1] : NAN,
+                                   .actor_idle = mean_share(read.held[0], read.n[0]),
+                                   .learner_idle = mean_share(read.held[1], read.n[1]),
                                    .core = NAN};
     for (int i = 0; i < IDLE_CAUSES; i++) {
-        out->idle_by.actor[i] = read.n[0] > 0 ? read.by.actor[i] / read.n[0] : NAN;
-        out->idle_by.learner[i] = read.n[1] > 0 ? read.by.learner[i] / read.n[1] : NAN;
+        out->idle_by.actor[i] = mean_share(read.by.actor[i], read.n[0]);
+        out->idle_by.learner[i] = mean_share(read.by.learner[i], read.n[1]);
     }
     for (uint32_t i = 0; i < self->n_workers; i++)
         add_usage(&self->workers[i], out);
