@@ -750,12 +750,14 @@ static bool put_counts(struct learner_work *self)
 {
     rp_client *client = self->worker.client;
     uint64_t broker = broker_now(self);
+    bool fresh = broker != self->counted_at;
     int64_t steps = (int64_t)self->worker.agent->steps, learned = 0, total = 0;
     if (broker == 0 || rp_counter_read(client, COUNTER_LEARNER_STEPS, COUNT_MS, &learned, NULL) != RP_OK ||
-        rp_counter_read(client, COUNTER_STEPS, COUNT_MS, &total, NULL) != RP_OK || broker_now(self) != broker)
+        (fresh && rp_counter_read(client, COUNTER_STEPS, COUNT_MS, &total, NULL) != RP_OK) ||
+        broker_now(self) != broker)
         return false;
-    bool lost = (uint64_t)total < self->most_steps || learned < self->learned;
-    if (broker != self->counted_at && lost && !put_back_steps(self))
+    bool lost = fresh && ((uint64_t)total < self->most_steps || learned < self->learned);
+    if (lost && !put_back_steps(self))
         return false;
     self->counted_at = broker;
     /* The learner that led before may have restored some of them. */

@@ -400,10 +400,11 @@ class Learner(_Process):
         Fast actors may have counted more than before by then: the learner's own count, which nobody else adds to, tells it too."""
         if self.leads:
             instance, steps, learned = self._instance(), self.client.counter(STEPS), self.client.counter(LEARNER_STEPS)
-            counted, total = learned.read(self._request_s()), steps.read(self._request_s())
+            counted, fresh = learned.read(self._request_s()), instance != self._broker
+            total = steps.read(self._request_s()) if fresh else 0
             if instance is None or instance != self._instance():
                 return  # whose counts are these?
-            if instance != self._broker:
+            if fresh:
                 if self._publisher is not None:
                     self._publisher.put(self.steps)
                 if total < self._environment_steps or counted < self._learned:
