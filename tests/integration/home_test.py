@@ -97,9 +97,9 @@ def every_button():
         browser.run("document.querySelector('[name=ratio]').value = '100000'")
         contains(yes(), "That did not work", "error_buffer")
         _, yes = press(browser, "Stop the run")
+        equal([one for one in browser.problems() if "(Bad Request)" not in one], [], "the console")  # the refusal
         contains(yes(), "The run ends")
         run.ends(0, 3 * PATIENCE)
-        equal([one for one in browser.problems() if "(Bad Request)" not in one], [], "the console")  # the refusal
 
 
 @test
