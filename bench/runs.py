@@ -152,10 +152,11 @@ class Launched(Single):
         return super().files(case) + agent_files(self.config(case))
 
     def name(self, case):
-        return super().name(case) + (f"-{case.side}" if case.side else "")
+        return "-".join(filter(None, [super().name(case), case.bar.setting, case.side]))
 
     def options(self, case):
-        return processes.sets("", ["launch.http=''", *evaluations(case.bar), *([case.side] if case.side else self.settings)])
+        settings = [case.side] if case.side else self.settings
+        return processes.sets("", ["launch.http=''", *evaluations(case.bar), *filter(None, [case.bar.setting]), *settings])
 
     def words(self, case, path):
         return [processes.program("replay-launch"), self.config(case), "--folder", path, "--seed", str(case.seed), "--quiet",

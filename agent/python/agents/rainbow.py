@@ -7,7 +7,7 @@ Instead of noisy layers, each environment explores with an epsilon of its own, a
 
 What it reaches: docs/AGENTS.md has the four games of MinAtar as pixels at 1,000,000 frames.
 
-  python3 agent/python/agents/rainbow.py      or: replay-launch configs/agents/rainbow-breakout.yaml environment.name=Freeway
+  python3 agent/python/agents/rainbow.py      or: replay-launch configs/agents/rainbow.yaml environment.name=Freeway
 """
 import copy
 
@@ -22,7 +22,7 @@ from common import Atoms, device, evaluate, follow, last_observations, main
 
 STACK = 4  # frames that the network sees
 ATOMS, LOW, HIGH = 51, -1.0, 30.0  # returns that are told apart
-SETTINGS = dict(n_step=3, target_every=500, epsilon=0.4, epsilon_alpha=7.0, beta=0.4, chunk=10)
+SETTINGS = dict(n_step=3, target_every=200, epsilon=0.4, epsilon_alpha=7.0, beta=0.4, chunk=10)
 
 
 class Net(nn.Module):
@@ -35,16 +35,20 @@ class Net(nn.Module):
                                   nn.Flatten())
         self.value = nn.Sequential(nn.Linear(3136, 256), nn.ReLU(), nn.Linear(256, ATOMS))
         self.advantage = nn.Sequential(nn.Linear(3136, 256), nn.ReLU(), nn.Linear(256, self.actions * ATOMS))
-        self.to(on)
+        self.to(on, memory_format=torch.channels_last)
+        with torch.no_grad():  # returns near 0 at first: the middle of the atoms would promise more than most games ever pay
+            self.value[-1].bias.copy_(-self.atoms.values.abs())
 
     def forward(self, frames):
-        features = self.body(frames)
-        advantage = self.advantage(features).unflatten(1, (self.actions, -1))
-        return (self.value(features).unsqueeze(1) + advantage - advantage.mean(1, keepdim=True)).float()
+        features = self.body(frames.contiguous(memory_format=torch.channels_last))
+        with torch.autocast(features.device.type, enabled=False):  # what tells actions apart is smaller than bfloat16 can show
+            features = features.float()
+            advantage = self.advantage(features).unflatten(1, (self.actions, -1))
+            return self.value(features).unsqueeze(1) + advantage - advantage.mean(1, keepdim=True)
 
     def best(self, observations):
-        frames = torch.from_numpy(observations).permute(0, 3, 1, 2).float() / 255
-        return self.atoms.mean(self(frames)).argmax(1).numpy()
+        frames = torch.from_numpy(observations).to(self.atoms.values.device).permute(0, 3, 1, 2).float() / 255
+        return self.atoms.mean(self(frames)).argmax(1).cpu().numpy()
 
 
 class Episode:
@@ -53,7 +57,7 @@ class Episode:
     def __init__(self, run, settings):
         self.run, self.n, frames = run, settings.n_step, STACK + settings.n_step
         blank = dict(frame=np.zeros((84, 84), "uint8"), action=np.int32(0), reward=np.float32(0), discount=np.float32(1))
-        self.writer = run.client.writer(blank, chunk_length=settings.chunk, keep_alive=frames, max_in_flight=32)
+        self.writer = run.client.writer(blank, chunk_length=settings.chunk, keep_alive=frames, max_in_flight=32, compress=False)
         columns, taken = self.writer.columns, slice(-1 - self.n, -1)
         self.item = self.writer.select(dict(frame=columns["frame"][-frames:], action=columns["action"][-1 - self.n],
                                             reward=columns["reward"][taken], discount=columns["discount"][taken]))
@@ -90,7 +94,7 @@ class Episode:
 def actor():
     with replaybus.run.Actor() as run, run.environments() as env:
         settings, discount, n = run.options(**SETTINGS), run.config["agent.discount"] or 0.99, env.num_envs
-        rng, net = np.random.default_rng(run.seeds(1)), Net(env)
+        rng, net = np.random.default_rng(run.seeds(1)), Net(env, device())
         place = (np.arange(n) + run.index * n) / max(1, run.count * n - 1)
         epsilon = settings.epsilon ** (1 + settings.epsilon_alpha * np.minimum(place, 1))
         episodes = [Episode(run, settings) for _ in range(n)]
@@ -170,6 +174,7 @@ class Update:
 def learner():
     with replaybus.run.Learner() as run:
         config, settings, where = run.config, run.options(**SETTINGS), device()
+        torch.backends.cuda.matmul.allow_tf32 = True
         torch.manual_seed(run.seeds(1)[0] % 2**63)
         with run.environments(1) as env:
             net = Net(env, where)
@@ -189,11 +194,11 @@ def learner():
 
 def evaluator():
     def make(env, config):
-        net = Net(env)
+        net = Net(env, device())
         return dict(net=net), net.best
 
     evaluate(make)
 
 
 if __name__ == "__main__":
-    main("rainbow-breakout.yaml", actor=actor, learner=learner, evaluator=evaluator)
+    main("rainbow.yaml", actor=actor, learner=learner, evaluator=evaluator)

@@ -178,15 +178,16 @@ class Client(Closing):
 
     def writer(self, spec: Any = None, *, name: Optional[str] = None, chunk_length: int = 1,
                keep_alive: Optional[int] = None, max_in_flight: Optional[int] = None, history: bool = False,
-               timeout: Timeout = DEFAULT) -> Writer:
+               compress: bool = True, timeout: Timeout = DEFAULT) -> Writer:
         """A stream of steps. Items may refer to the newest ``keep_alive`` steps; with ``history``, ``Writer.row`` reads them.
 
         Steps travel in chunks of ``chunk_length``, which is also the default of ``keep_alive``. ``max_in_flight`` bounds the items
-        that are not confirmed yet: calls wait when it is reached. ``timeout`` is the deadline of connecting, and of opening the
+        that are not confirmed yet: calls wait when it is reached. Without ``compress`` steps take more memory, but of a large chunk a
+        sample reads only the rows that its items need. ``timeout`` is the deadline of connecting, and of opening the
         stream with the first step.
         """
         return Writer(self.connect(timeout), spec, name=name, chunk_length=chunk_length, keep_alive=keep_alive,
-                      max_in_flight=max_in_flight, history=history, timeout=self._seconds(timeout))
+                      max_in_flight=max_in_flight, history=history, compress=compress, timeout=self._seconds(timeout))
 
     def vector_writer(self, n: int, spec: Any = None, *, timeout: Timeout = DEFAULT, **options: Any) -> VectorWriter:
         """Streams for n environments, written by one call."""

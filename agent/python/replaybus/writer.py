@@ -168,11 +168,11 @@ def stream_shape(step: Any) -> _Shape:
 
 
 def _options(name: Optional[str], chunk_length: int, keep_alive: Optional[int], max_in_flight: Optional[int],
-             history: bool, timeout: Optional[float]) -> dict:
+             history: bool, compress: bool, timeout: Optional[float]) -> dict:
     if keep_alive is not None and keep_alive < 0:
         raise ValueError(f"keep_alive is {keep_alive}: it must be 0 or more steps")
     return dict(name=name, chunk_length=chunk_length, keep_alive=max(keep_alive or 0, chunk_length),
-                max_in_flight=max_in_flight or 0, history=history, timeout=timeout)
+                max_in_flight=max_in_flight or 0, history=history, compress=compress, timeout=timeout)
 
 
 class Writer(_core.Writer, Flushing):
@@ -193,8 +193,8 @@ class Writer(_core.Writer, Flushing):
 
     def __init__(self, client: "_core.Client", spec: Any = None, *, name: Optional[str] = None, chunk_length: int = 1,
                  keep_alive: Optional[int] = None, max_in_flight: Optional[int] = None, history: bool = False,
-                 timeout: Optional[float] = None) -> None:
-        self._options = _options(name, chunk_length, keep_alive, max_in_flight, history, timeout)
+                 compress: bool = True, timeout: Optional[float] = None) -> None:
+        self._options = _options(name, chunk_length, keep_alive, max_in_flight, history, compress, timeout)
         self._shape: Optional[_Shape] = None
         self._policy: Optional[int] = None  # until the stream is open
         self._lock = threading.RLock()  # a signal handler may use the writer while it opens

@@ -181,23 +181,22 @@ static bool read_columns(writer_object *self, PyObject *plan, PyObject *columns)
 }
 
 /* Borrows the names. */
-static void list_columns(const writer_object *self, rp_column *out)
+static void list_columns(const writer_object *self, rp_codec codec, rp_column *out)
 {
     for (uint32_t i = 0; i < self->n_columns; i++) {
         const struct column *column = &self->columns[i];
-        out[i] =
-            (rp_column){.name = column->name, .dtype = column->dtype, .codec = RP_CODEC_AUTO, .rank = column->rank};
+        out[i] = (rp_column){.name = column->name, .dtype = column->dtype, .codec = codec, .rank = column->rank};
         memcpy(out[i].shape, column->shape, sizeof column->shape);
     }
 }
 
-static bool open_stream(writer_object *self, const rp_writer_options *options, int64_t timeout_ms)
+static bool open_stream(writer_object *self, rp_codec codec, const rp_writer_options *options, int64_t timeout_ms)
 {
     rp_column columns[RP_MAX_COLUMNS];
     rp_error err;
     struct watch watch;
     static uint64_t n_opened; /* guarded by the GIL */
-    list_columns(self, columns);
+    list_columns(self, codec, columns);
     watch_begin(&watch, &self->guarded.gate);
     rp_writer *writer = rp_writer_new(self->conn->client, columns, self->n_columns, options, timeout_ms, &err);
     bool ok = watch_end(&watch);
@@ -210,17 +209,17 @@ static bool open_stream(writer_object *self, const rp_writer_options *options, i
     return writer != NULL;
 }
 
-/* _open(plan, columns, name, chunk_length, keep_alive, max_in_flight, history, timeout) */
+/* _open(plan, columns, name, chunk_length, keep_alive, max_in_flight, history, compress, timeout) */
 static PyObject *writer_open(PyObject *object, PyObject *args)
 {
     writer_object *self = (writer_object *)object;
     rp_writer_options options = {.struct_size = sizeof options};
     PyObject *plan, *columns, *seconds;
     long long chunk_length, keep_alive, max_in_flight;
-    int history;
+    int history, compress;
     int64_t timeout_ms;
-    if (!PyArg_ParseTuple(args, "OO!zLLLpO", &plan, &PyTuple_Type, &columns, &options.name, &chunk_length, &keep_alive,
-                          &max_in_flight, &history, &seconds) ||
+    if (!PyArg_ParseTuple(args, "OO!zLLLppO", &plan, &PyTuple_Type, &columns, &options.name, &chunk_length, &keep_alive,
+                          &max_in_flight, &history, &compress, &seconds) ||
         !core_count(chunk_length, "chunk_length", UINT32_MAX) || !core_count(keep_alive, "keep_alive", INT64_MAX) ||
         !core_count(max_in_flight, "max_in_flight", INT64_MAX) || !core_timeout(seconds, &timeout_ms) ||
         !gate_enter(&self->guarded.gate, "writer"))
@@ -231,7 +230,8 @@ static PyObject *writer_open(PyObject *object, PyObject *args)
     options.history = (uint32_t)history;
     bool ok = self->writer != NULL; /* another thread was first */
     if (!ok) {
-        ok = read_columns(self, plan, columns) && open_stream(self, &options, timeout_ms);
+        ok = read_columns(self, plan, columns) &&
+             open_stream(self, compress ? RP_CODEC_AUTO : RP_CODEC_RAW, &options, timeout_ms);
         if (!ok)
             forget_columns(self);
     }

@@ -26,7 +26,7 @@ TINY = {
     "iql": FILE,
     "d4pg-pendulum": ["stop.steps=600", "actors.random_steps=100", "broker.tables[0].limiter.min_size=100"],
     "mpo-swingup": ["stop.steps=600", "actors.random_steps=100", "broker.tables[0].limiter.min_size=100"],
-    "rainbow-breakout": ["stop.steps=600", "actors.count=1", "actors.environments=4", "agent.batch=16", "broker.memory_limit=1GiB",
+    "rainbow": ["stop.steps=600", "actors.count=1", "actors.environments=4", "agent.batch=16", "broker.memory_limit=1GiB",
                          "broker.tables[0].limiter.min_size=100", "broker.tables[0].limiter.error_buffer=600", "environment.max_steps=50"],
     "ppo-cartpole": ["stop.steps=1024", "agent.options={horizon: 16, batch: 64, epochs: 2}"],
     "td3-bc": ["stop.learner_steps=200", "agent.options.data=''", "broker.folder=./mixed/table"],
