@@ -180,6 +180,8 @@ def follow(targets, modules, share):
         for target, module in zip(targets, modules):
             torch._foreach_mul_(list(target.parameters()), 1 - share)
             torch._foreach_add_(list(target.parameters()), list(module.parameters()), alpha=share)
+            for to, of in zip(target.buffers(), module.buffers()):
+                to.copy_(of)
 
 
 def linear(first, last, share):

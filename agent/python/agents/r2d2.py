@@ -20,10 +20,10 @@ from torch import nn
 
 import replaybus.run
 import replaybus.torch
-from common import DEMONSTRATIONS, fill_once, linear, main, play_expert, sequence_adder, sources
+from common import DEMONSTRATIONS, fill_once, follow, linear, main, play_expert, sequence_adder, sources
 from replaybus.sequences import FIRST, priorities, trained
 
-SETTINGS = dict(batch=32, n_step=5, target_every=100, epsilon=0.4, epsilon_alpha=7.0, beta=0.4, rescale=True, anneal=0,
+SETTINGS = dict(batch=32, n_step=5, target_every=100, target_share=1.0, epsilon=0.4, epsilon_alpha=7.0, beta=0.4, rescale=True, anneal=0,
                 demonstrations=100, ratio=0.0)
 
 
@@ -170,7 +170,7 @@ def learner():
         target = copy.deepcopy(network)
         rate = config["agent.learning_rate"] or 1e-3
         adam = torch.optim.Adam(network.parameters(), rate, eps=1e-5)
-        run.publishes(replaybus.torch.States(run.client, network=network).keep(adam=adam, target=target), every=5)
+        run.publishes(replaybus.torch.States(run.client, network=network, target=target).keep(adam=adam), every=5)
         if settings.ratio > 0:
             fill_once(run, DEMONSTRATIONS, lambda: demonstrations(run, network, settings.demonstrations))
         tables = sources(run, settings.ratio)
@@ -191,14 +191,14 @@ def learner():
                 updater.add(batch.key[rows], priority[rows])
             run.step(loss=loss.detach())
             if run.steps % settings.target_every == 0:
-                target.load_state_dict(network.state_dict())
+                follow([target], [network], settings.target_share)
 
 
 def evaluator():
     with replaybus.run.Evaluator() as run, run.environments(run.episodes) as env:
         network = Recurrent(env, run.config)
         for tensors in run.parameters():
-            replaybus.torch.load_states(tensors, network=network)
+            replaybus.torch.load_states(tensors, target=network)  # it is the steadier of the two
             inputs, state = network.input(env.reset()[0]), network.start(env.num_envs)
             returns, running = np.zeros(env.num_envs), np.ones(env.num_envs, bool)
             while running.any():  # the first episode of each environment
