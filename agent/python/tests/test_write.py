@@ -316,6 +316,18 @@ def test_chunks(client):
     assert sample(client).data["x"][0, :, 0].tolist() == list(range(5, 25))
 
 
+def test_steps_without_compression(client):
+    stored = []
+    for compress in (True, False):
+        with client.writer(keep_alive=4, chunk_length=4, compress=compress) as writer:
+            for t in range(4):
+                writer.append({"x": np.full(1000, t, "uint8")})
+            writer.item("replay", 1.0, 4)
+        stored.append(client.info()["tables"][0]["bytes"])
+        assert sample(client).data["x"][0, :, 0].tolist() == [0, 1, 2, 3]
+    assert stored[0] < 1000 and stored[1] - stored[0] >= 4000
+
+
 def test_values_of_numpy_are_read_in_place():
     assert all(replaybus.writer.learn_numpy().values())
     array = np.zeros((2, 3), "float32")
