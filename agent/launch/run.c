@@ -859,7 +859,8 @@ static rp_status change_ratio(struct run *self, struct order *order, rp_error *e
 static rp_status set_paused(struct run *self, bool paused, rp_error *err)
 {
     bool before = self->paused;
-    if ((before || self->seen.paused) == paused) /* replay-ctl may have paused the table */
+    /* replay-ctl may have paused the table, and so may an order to pause that not all shards have got */
+    if (paused ? before : !before && !self->seen.paused)
         return err_set(err, RP_FAILED_PRECONDITION, paused ? "the run is paused already" : "the run is not paused");
     self->paused = paused;
     rp_status status = set_limiters(self, ORDER_MS, err);

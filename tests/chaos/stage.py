@@ -4,12 +4,11 @@ system that can be full. Both where root is allowed to; without them the broker 
 import ctypes
 import os
 import pathlib
-import random
 import signal
-import socket
 import subprocess
 import time
 
+from harness import free_ports
 from scene import TABLES
 
 DISK = 768 << 20
@@ -27,21 +26,6 @@ def quiet(*command):
         return subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode == 0
     except OSError:
         return False
-
-
-def free_ports(n):
-    """Below the range from which the system takes ports for others."""
-    ports = []
-    while len(ports) < n:
-        port = random.randrange(20000, 32000)
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        if port not in ports:
-            ports.append(port)
-    return ports
 
 
 class Ground:

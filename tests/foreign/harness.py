@@ -3,8 +3,10 @@
 import atexit
 import os
 import pathlib
+import random
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -17,6 +19,22 @@ LEAST = 60
 
 
 PORTS = "service: tcp://127.0.0.1:0\ningest: tcp://127.0.0.1:0\nevents: tcp://127.0.0.1:0\n"
+
+
+def free_ports(n):
+    """Ports that nobody has. They are below the range from which the system takes ports for others, so nobody takes one while its owner is
+    away."""
+    ports = []
+    while len(ports) < n:
+        port = random.randrange(20000, 32000)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        if port not in ports:
+            ports.append(port)
+    return ports
 
 
 class Broker:

@@ -135,7 +135,7 @@ class Browser:
         except (BrowserError, OSError, AttributeError):
             pass
         os.killpg(self.driver.pid, 15)
-        self.driver.wait(10)
+        self.driver.wait(60)
         self.driver.stdout.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 

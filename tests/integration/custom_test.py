@@ -246,7 +246,7 @@ def test_broker_restarts():
         run.await_inserts(500)
         for i, actor in enumerate(actors):
             eventually(lambda: run.last(actor.name, "actor_steps") > before[i], PATIENCE, "steps of " + actor.name)
-            check("new session; items in doubt" in actor.text(), actor.text())
+            eventually(lambda: "new session; items in doubt" in actor.text(), PATIENCE, "a new session of " + actor.name)
             stop_quickly(actor)
         learner.stop()
         equal(run.table()["rejected"], 0, "rejected items")
@@ -325,8 +325,7 @@ def test_custom_learner():
         # Its policy balances for a while, so the actor does follow what it reads.
         eventually(lambda: (run.last("actor-0", "return") or 0) > 60, PATIENCE, "a good return")
         stop_quickly(actor)
-        steps = eventually(lambda: run.counter("learner_steps"), PATIENCE, "learner_steps")
-        check(steps > 10, steps, "learner steps")
+        eventually(lambda: run.counter("learner_steps") > 10, PATIENCE, "learner steps")
         stop_quickly(learner)
         table = run.table()
         check(table["updates"] > 0 and table["rejected"] == 0, table)

@@ -401,8 +401,8 @@ def actor_and_learner_keep_the_ratio(world):
         actor.item(layout, actor.chunk(rows(actor.next_step, 4), 4, [1, 0, 0, 3]), 0, 4)
         actor.oldest_chunk = actor.next_chunk
         check(actor.send(), "no credit")
-    check(actor.flush(20), "not resolved")
-    thread.join(30)
+    check(actor.flush(), "not resolved")
+    thread.join(60)
     equal(problems, [])
     info = service.table("ratio")
     equal(info.limiter.inserts, inserted)

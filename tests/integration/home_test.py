@@ -8,7 +8,7 @@ import urllib.request
 
 from browser import Browser, available
 from launches import CONFIG, ENDLESS, PATIENCE, Place, check, equal, eventually, sets
-from harness import contains, test
+from harness import contains, free_ports, test
 
 if available():
     print("skipped:", available())
@@ -20,8 +20,7 @@ class Home(Place):
 
     def __init__(self, config=CONFIG):
         super().__init__(config)
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            self.address = "127.0.0.1:%d" % server.getsockname()[1]
+        self.address = "127.0.0.1:%d" % free_ports(1)[0]
         self.environment["REPLAY_PAGE"] = self.address
         self.root = "http://%s/" % self.address
 

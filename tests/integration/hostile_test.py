@@ -369,7 +369,7 @@ def strangers_on_the_ports(world):
     """Not even ZeroMQ: noise, another protocol, a half handshake, a peer that goes away between two frames."""
     def connect(endpoint):
         host, port = endpoint.split("://")[1].rsplit(":", 1)
-        return socket.create_connection((host, int(port)), timeout=5)
+        return socket.create_connection((host, int(port)), timeout=60)
 
     greeting = b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32)
 
@@ -811,7 +811,7 @@ def names_that_are_not_text(world):
 def nothing_was_lost_and_nobody_was_disturbed(world):
     neighbour, service = world.neighbour, world.service()
     neighbour.stopping.set()
-    neighbour.join(20)
+    neighbour.join(60)
     check(not neighbour.is_alive(), "the neighbour hangs")
     equal(neighbour.trouble, [])
     equal(neighbour.rejections, [])

@@ -92,14 +92,14 @@ def test_latency_and_broken_connections(lab):
     broker = ["broker.advertise=" + to_broker.address]
     broker += ["broker.%s=tcp://0.0.0.0:%d" % way for way in zip(("service", "ingest", "events"), ports)]
     with place_in(lab, FAR) as place:
-        launcher = place.launch(*sets("stop.steps=1500", *broker))
+        launcher = place.launch(*sets("stop.steps=3000", "environment.delay=4ms", *broker))  # goes on for seconds after the last cut
         for forwarder in (to_broker, to_hosts, to_broker):
             await_steps(launcher)
             check(forwarder.cut() > 0, "no connection was broken")
         launcher.ends(seconds=3 * PATIENCE)
         lab.nothing_left()
         report = launcher.read("report.json")
-        check(report["phase"] == "done" and report["steps"] >= 1500, report)
+        check(report["phase"] == "done" and report["steps"] >= 3000, report)
         equal(report["restarts"], 0, "failures of processes")
 
 

@@ -74,7 +74,7 @@ class KeyBroker(Broker):
         self.keys = pathlib.Path(tempfile.mkdtemp(prefix="replay-keys-"))
         self.files = pathlib.Path(tempfile.mkdtemp(prefix="replay-files-"))
         names = zip(("service", "ingest", "events"), ports)
-        lines = ["%s: %s%s" % (name, "" if "://" in port else "tcp://127.0.0.1:", port) for name, port in names]
+        lines = ["%s: %s%s" % (name, "" if "://" in str(port) else "tcp://127.0.0.1:", port) for name, port in names]
         super().__init__("\n".join(lines) + "\nsecurity: {mode: curve, keys: %s%s}\n" % (
             self.keys, self.quota(more)) + more.partition("quota:")[0] + tables)
         self.public = self.ctl("show", self.keys).split()[-1].encode()

@@ -8,14 +8,13 @@ import pty
 import random
 import shutil
 import signal
-import socket
 import subprocess
 import termios
 import time
 
 from launches import CONFIG, ENDLESS, PATIENCE, SLOW, Place, check, equal, eventually, program, sets
 from launch_scripts import STUBBORN, counted, foreign
-from harness import contains, test
+from harness import contains, free_ports, test
 
 SEED = int(os.environ.get("RP_TEST_SEED", "0")) or int(time.time())
 SECONDS = float(os.environ.get("RP_ATTACK_SECONDS", "12"))
@@ -51,12 +50,6 @@ def children(launcher):
 def guard_of(launcher):
     pids = [pid for pid, (name, state) in children(launcher).items() if name == "replay-guard" and state != "Z"]
     return pids[0] if pids else 0
-
-
-def free_port():
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
 
 
 def attack(run, rng):
@@ -151,7 +144,7 @@ def test_broker_dies_at_once():
         pid = eventually(lambda: run.starts("broker") and run.pid("broker"), 10 * SLOW, "the broker")
         os.kill(pid, signal.SIGSTOP)
         names = ("service", "ingest", "events")
-        (run.folder / "endpoints").write_text("".join("%s tcp://127.0.0.1:%d\n" % (name, free_port()) for name in names))
+        (run.folder / "endpoints").write_text("".join("%s tcp://127.0.0.1:%d\n" % one for one in zip(names, free_ports(3))))
         time.sleep(6)  # longer than anybody should wait for an answer
         os.kill(pid, signal.SIGKILL)
         contains(run.ends(), "broker ended after", "small done after")
@@ -191,7 +184,8 @@ def test_guard_and_launcher_are_killed():
             os.kill(before, signal.SIGKILL)
             eventually(lambda: guard_of(run) not in (0, before), 5 * SLOW, "another guard")
         contains(run.text(), "the guard of the processes was killed; there is another one")
-        time.sleep(0.2)  # it is told of the processes right after
+        written = (run.folder / "status.json").stat().st_mtime_ns
+        eventually(lambda: (run.folder / "status.json").stat().st_mtime_ns > written, 5 * SLOW, "the next turn of the launcher: the guard knows the processes")
         run.signal(signal.SIGKILL)
         run.ends(-signal.SIGKILL)
         place.nobody_left(3 * SLOW)

@@ -31,11 +31,10 @@ def evaluations(folder):
 def check_best(folder):
     """best.weights is the best that was told of, or a better one that its owner could not tell of; its tensors are those of
     the learner at that step, bit by bit."""
-    best = folder / "best.weights"
     told = max(line["return"] for line in evaluations(folder))
-    value, steps = number(best, "evaluation/return"), number(best, "steps")
+    tensors = read(folder / "best.weights")  # once: the next evaluator may replace it
+    value, steps = tensors["evaluation/return"][1][0], tensors["steps"][1][0]
     check(value >= told, "best.weights is worth", value, "but", told, "was told of")
-    tensors = read(best)
     policy = [name for name in tensors if name != "steps" and not name.startswith("evaluation/")]
     check(any(name.endswith("weight") for name in policy), "no network in best.weights:", sorted(tensors))
     if steps > 0:

@@ -1,6 +1,7 @@
 """A run whose broker has shards: it learns while shards and their parent are killed, keeps its tables, and refuses what shards cannot
 do."""
 
+import contextlib
 import os
 import pathlib
 import signal
@@ -61,6 +62,19 @@ def order(place, what):
     eventually(done, PATIENCE, what)
 
 
+def pause_without_a_shard(run, place):
+    """An order to pause that one shard does not get is refused, and can be repeated."""
+    shard = children(run.pid("broker"))[0]
+    os.kill(shard, signal.SIGSTOP)
+    try:
+        contains(place.call("ask", "run", "pause", status=2)[1], "set it again when all answer")
+        run.await_alive(lambda: run.status().get("cause") == "paused", "the pause of the others in the status")
+    finally:
+        with contextlib.suppress(ProcessLookupError):  # the launcher may have killed it: it hangs
+            os.kill(shard, signal.SIGCONT)
+    order(place, "pause")
+
+
 @test
 def test_goal_with_faults():
     """With keys and a journal. Faults come first, so that the goal, which may be reached early, ends no run in the middle of one."""
@@ -73,7 +87,7 @@ def test_goal_with_faults():
         stop_shard(run)
         taken = run.steps()
         run.await_alive(lambda: run.steps() > taken + 500, "more steps")
-        order(place, "pause")
+        pause_without_a_shard(run, place)
         paused = run.log("broker").count("paused=1")
         check(paused >= SHARDS, paused, "shards pause")
         kill_shard(run)

@@ -87,8 +87,7 @@ def watch(columns, rows):
     with Place() as place, Terminal(place, columns, rows) as terminal:
         start(terminal, place)
         terminal.await_screen(lambda screen: settled(screen) and curve(screen), "a whole frame with the curve of returns")
-        screen = terminal.screen()
-        check_frame(screen, columns, rows)
+        screen = terminal.await_check(check_frame, columns, rows)
         keep = os.environ.get("RP_KEEP_VIEW")
         if keep:
             with open(keep, "a") as out:
@@ -103,12 +102,12 @@ def watch(columns, rows):
         # in place.
         for size in ((columns - 22, rows - 4), (columns + 15, rows + 3), (columns, rows)):
             terminal.resize(*size)
+            next_frame(terminal)  # which may have begun before the view knew the new size
             next_frame(terminal)
             before = frames(terminal.screen(True))
             next_frame(terminal)
             equal(frames(terminal.screen(True)), before, "frames, old ones included, at %dx%d" % size)
-        terminal.await_screen(settled, "a whole frame after it")
-        check_frame(terminal.screen(), columns, rows)
+        terminal.await_check(check_frame, columns, rows)
 
         # The end: the result stands below the last frame, and then the prompt.
         terminal.tmux("send-keys", "C-c")
@@ -188,7 +187,7 @@ def test_keys():
 def test_event_above_the_view():
     """What happens is told above the frame, and stays there."""
     with Place() as place, Terminal(place, 100, 30) as terminal:
-        start(terminal, place, "--folder", "run", *sets("stop.steps=4000"))
+        start(terminal, place, "--folder", "run", *sets("stop.steps=12000"))  # long enough for the kill to come in time
         terminal.await_screen(lambda screen: "running" in screen_head(screen), "a run")
         log = (place.base / "run/logs/launch.log").read_text()
         pid = next(line for line in log.splitlines() if "started process=actor-1 pid=" in line).rsplit("=", 1)[1]
@@ -202,7 +201,7 @@ def test_event_above_the_view():
         event = next(i for i, line in enumerate(screen) if line.startswith("actor-1 ended after "))
         result = next(i for i, line in enumerate(screen) if line.startswith("small done after "))
         check(event < screen.index(screen_head(screen)) < result, screen)
-        contains("\n".join(screen[result:]), "4,000 steps", "1 restart", "final return ", "report: run/report.html")
+        contains("\n".join(screen[result:]), "12,000 steps", "1 restart", "final return ", "report: run/report.html")
 
 
 @test

@@ -110,12 +110,12 @@ def test_deaths():
         # What actors got never went back, and what the leaders counted are steps of one sequence.
         versions = [r["learner_steps"] for r in run.reports("actor-0")]
         equal(versions, sorted(versions), "steps of the parameters that acted")
-        counted = run.counter("learner_steps")
-        check(counted <= max(step_of(run, i) for i in everyone) + 5, "counted", counted, "learner steps")
         for process in (*learners, actor):
             process.ask()
         for process in (*learners, actor):
             process.ends()
+        counted = run.counter("learner_steps")
+        check(counted <= max(step_of(run, i) for i in everyone) + 5, "counted", counted, "learner steps")
 
 
 @test

@@ -47,7 +47,7 @@ class Web:
 
     def ask(self, path, method="GET", headers=None, body=None):
         """(status, headers, text)"""
-        connection = http.client.HTTPConnection(self.host.strip("[]"), self.port, timeout=20)
+        connection = http.client.HTTPConnection(self.host.strip("[]"), self.port, timeout=60)
         try:
             connection.request(method, path, body, headers or {})
             reply = connection.getresponse()
@@ -87,12 +87,12 @@ class Site:
         return Actor(Service(self.endpoint), COLUMNS, name)
 
     def ctl(self, *words):
-        done = subprocess.run([CTL, "--endpoint", self.endpoint, "--json", *words], capture_output=True, text=True, timeout=20)
+        done = subprocess.run([CTL, "--endpoint", self.endpoint, "--json", *words], capture_output=True, text=True, timeout=60)
         equal(done.returncode, 0, done.stderr)
         return json.loads(done.stdout)
 
 
-def write(actor, table, n, wait=10, policy=0):
+def write(actor, table, n, wait=60, policy=0):
     """Writes n items of one step each."""
     layout = actor.layout(table, FIELDS)
     for _ in range(n):
@@ -400,7 +400,7 @@ def bad_requests_disturb_nobody():
             s.close()
         eventually(lambda: web.ask("/healthz")[0] == 200, 20, "health after the crowd")
         busy.stopping.set()
-        busy.join(20)
+        busy.join(60)
         equal((busy.trouble, busy.rejected), ([], 0))
         # Figures may be a tenth of a second old.
         eventually(lambda: site.web.metrics().get("replay_table_inserts_total", table="replay") == 10 * busy.rounds, 20,

@@ -144,7 +144,7 @@ def promtool(text):
     program = shutil.which("promtool")
     if not program:
         return None
-    done = subprocess.run([program, "check", "metrics"], input=text.encode(), capture_output=True, timeout=30)
+    done = subprocess.run([program, "check", "metrics"], input=text.encode(), capture_output=True, timeout=60)
     if done.returncode or done.stderr.strip():
         raise Wrong(done.stderr.decode())
     return True

@@ -117,7 +117,7 @@ while True:
 
     def end(self):
         self.process.stdin.close()
-        self.process.wait(20)
+        self.process.wait(60)
 
 
 def flood(broker, count, seed, workers=2):

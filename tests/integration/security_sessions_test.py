@@ -4,7 +4,6 @@ import os
 import pathlib
 import resource
 import shutil
-import socket
 import struct
 import tempfile
 import threading
@@ -16,7 +15,7 @@ import zmq.utils.z85 as z85
 from keyrings import COLUMNS, FIELDS, PERMISSION_DENIED, ROW, SANITIZED, KeyBroker, KeyContext, KeyWorld, Stranger, send, status, write
 from actor import Actor
 from generated import pb
-from harness import check, equal, eventually, test
+from harness import check, equal, eventually, free_ports, test
 from learner import Learner
 from service import Service
 
@@ -31,14 +30,6 @@ class World(KeyWorld):
     def remove(self):
         super().remove()
         os.system("rm -rf %s" % self.disk)
-
-
-def free_ports(n):
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(n)]
-    ports = [str(s.getsockname()[1]) for s in sockets]
-    for s in sockets:
-        s.close()
-    return ports
 
 
 # -------------------------------------------------------------------------------------------------- stolen session ids --

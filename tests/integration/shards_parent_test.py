@@ -69,7 +69,7 @@ class Parent(Broker):
     def end(self, number=signal.SIGTERM):
         children = self.children()
         self.process.send_signal(number)
-        status = self.process.wait(20 * SLOW)
+        status = self.process.wait(60 * SLOW)
         eventually(lambda: not any(map(is_alive, children)), what="the end of all shards")
         return status
 
@@ -150,5 +150,5 @@ def a_path_with_a_space():
 @test
 def a_file_that_cannot_be_written():
     with Parent(2, "no/such/folder") as parent:
-        assert parent.process.wait(20 * SLOW) == 1
+        assert parent.process.wait(60 * SLOW) == 1
         assert "no/such/folder" in parent.text()

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 
+from harness import free_ports
 from runs import SLOW, check, eventually
 
 PATH = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
@@ -58,16 +59,6 @@ def skip_without_slurm():
         sys.exit(77)
 
 
-def free_ports(count):
-    sockets = [socket.socket() for _ in range(count)]
-    for one in sockets:
-        one.bind(("127.0.0.1", 0))
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
-
-
 class Cluster:
     """Nodes n1, n2, ... Use as a context."""
 
@@ -98,7 +89,7 @@ class Cluster:
             daemon.terminate()
         for daemon in self.daemons:
             try:
-                daemon.wait(5)
+                daemon.wait(60)
             except subprocess.TimeoutExpired:
                 daemon.kill()
                 daemon.wait()

@@ -45,11 +45,21 @@ class Terminal:
         """The lines as they are seen, without blanks at their ends. A line that was wrapped is two."""
         return [line.rstrip() for line in self.tmux("capture-pane", "-p", *(["-S", "-"] if history else [])).split("\n")]
 
-    def text(self, history=False):
-        return "\n".join(self.screen(history))
-
     def await_screen(self, condition, what, seconds=PATIENCE):
         return eventually(lambda: condition(self.screen()), seconds, what)
+
+    def await_check(self, check, *arguments):
+        """Waits until the screen passes the check, and returns it: a frame may be read while it is being drawn."""
+        end = time.monotonic() + PATIENCE
+        while True:
+            screen = self.screen()
+            try:
+                check(screen, *arguments)
+                return screen
+            except AssertionError:
+                if time.monotonic() > end:
+                    raise
+            time.sleep(0.05)
 
     def await_still(self):
         """Returns the screen once it does not change any more: a frame may be read while it is being drawn."""

@@ -41,9 +41,9 @@ def test_top():
         endpoint = eventually(lambda: run.endpoints().get("service"), PATIENCE, "the endpoint")
         terminal.type("clear; %s -e %s top --interval 200ms; echo status=$?" % (shlex.quote(program("ctl")), endpoint))
         terminal.await_screen(lambda screen: has("q quits", "/s")(screen) and len(sessions(screen)) == 8, "eight sessions")
-        check_frame(terminal.screen(), 120, 40)
-        contains(terminal.text(), "uniform / fifo", "items", " in ", "SPI 4", "session▾")
-        equal(sessions(terminal.screen()), ["actor-%d" % i for i in range(8)], "sessions by name")
+        screen = terminal.await_check(check_frame, 120, 40)
+        contains("\n".join(screen), "uniform / fifo", "items", " in ", "SPI 4", "session▾")
+        equal(sessions(screen), ["actor-%d" % i for i in range(8)], "sessions by name")
         for title in ("rate▾", "waiting▾", "memory▾", "session▾"):
             terminal.press("s")
             terminal.await_screen(has(title), title)
@@ -51,9 +51,7 @@ def test_top():
         # Narrower, lower, and back: each time a whole frame, and nothing of the one before.
         for columns, rows in ((60, 20), (80, 24), (61, 30), (120, 40)):
             terminal.resize(columns, rows)
-            terminal.await_screen(lambda now: [line for line in now if line][-1].startswith(" q quits")
-                                  and all(len(line) < columns for line in now), "a frame of the new size")
-            check_frame(terminal.screen(), columns, rows)
+            terminal.await_check(check_frame, columns, rows)
         terminal.resize(80, 20)
         terminal.await_screen(has("rows 1 to "), "a part of the sessions")
         terminal.press("NPage")

@@ -6,7 +6,7 @@ import sys
 from browser import ELEMENT, Browser, available
 from runs import PATIENCE, Run, check, equal, eventually
 from harness import test
-from trace_test import CONFIG, take
+from trace_test import CONFIG, take, windows
 
 if available():
     print("skipped:", available())
@@ -41,13 +41,14 @@ def load(browser, path):
 
 
 @test
-def the_performance_panel_reads_a_trace():
+@windows
+def the_performance_panel_reads_a_trace(seconds):
     with Run(CONFIG) as run:
         run.broker()
         run.learner()
         run.actor(0)
         eventually(lambda: run.policy() > 2, PATIENCE, "published parameters")
-        trace = take(run.base, 0.3)
+        trace = take(run.base, 0.3 * seconds)
         with Browser() as browser:
             found = load(browser, run.base / "out.json")
             equal([line for line in browser.problems() if "WebGL" not in line], [], "the console")

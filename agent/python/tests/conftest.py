@@ -1,5 +1,6 @@
 """A broker for the whole run, and a fresh client for each test."""
 import os
+import time
 
 import pytest
 
@@ -28,6 +29,14 @@ def client(server):
         for table in client.tables:
             client.reset(table)
         yield client
+
+
+def await_shards(client, n):
+    """Waits until no shard is late: writers and samplers would do without it."""
+    end = time.monotonic() + 60
+    while not client.state()["shards"] == client.state()["connected_shards"] == n:
+        assert time.monotonic() < end, client.state()
+        time.sleep(0.01)
 
 
 def rss_bytes() -> int:

@@ -61,7 +61,7 @@ def broker():
 def take_all(client, table="replay"):
     """All items of a table that gives each of them once, in their order: a dict of arrays."""
     size = next(row["size"] for row in client.info()["tables"] if row["name"] == table)
-    batch = client.sampler(table, batch_size=size, in_flight=1).next(10)
+    batch = client.sampler(table, batch_size=size, in_flight=1).next(60)
     return {**{key: np.array(value) for key, value in batch.data.items()}, "priority": np.array(batch.priority),
             "policy": np.array(batch.policy)}
 
@@ -457,10 +457,10 @@ def full_config():
     return run_config(table=FULL, agent={"batch": 1}, adder={"n_step": 1, "batch_items": 1, "buffer_items": 2})
 
 
-def interrupt_when_it_waits(actor):
-    """Sends SIGINT when the actor has taken steps, and no more for a while."""
+def interrupt_when_it_waits(actor, client):
+    """Sends SIGINT when the table is full, and the actor has taken no more steps for a while."""
     before = -1
-    while actor.steps != before or before < 3:
+    while actor.steps != before or not client.info("replay")["tables"][0]["waiting_inserts"]:
         before = actor.steps
         time.sleep(0.3)
     os.kill(os.getpid(), signal.SIGINT)
@@ -471,7 +471,7 @@ def test_ctrl_c_in_observe_loses_nothing():
     with replaybus.Server([FULL]) as server, server.client(timeout=60) as client:
         with replaybus.Actor(server.endpoint, full_config(), wait=False) as actor:
             actor.observe_first(np.zeros(4, "float32"))
-            thread = threading.Thread(target=interrupt_when_it_waits, args=(actor,))
+            thread = threading.Thread(target=interrupt_when_it_waits, args=(actor, client))
             thread.start()
             with pytest.raises(KeyboardInterrupt):
                 fill(actor, 100)

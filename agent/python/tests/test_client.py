@@ -198,7 +198,7 @@ def test_repr_names_what_it_is(server, client):
         writer.append({"x": 1.0})
         writer.item("uniform")
         assert repr(writer) == "<replaybus.Writer: 1 steps of this episode, columns x>"
-        assert repr(sampler.next(10)) == "<replaybus.Batch: 2 items, x float64 (2, 1)>"
+        assert repr(sampler.next(60)) == "<replaybus.Batch: 2 items, x float64 (2, 1)>"
         assert "uniform" in repr(sampler) and "uniform" in repr(updater)
         with client.vector_writer(2) as vector:
             assert "2 streams" in repr(vector)
@@ -258,12 +258,12 @@ def test_squeeze_and_seed(client):
         runs = []
         for _ in range(2):
             with client.sampler(table, 8, in_flight=0, squeeze=True, seed=3) as sampler:
-                runs.append([sampler.next(30)["x"].tobytes() for _ in range(5)])
+                runs.append([sampler.next(60)["x"].tobytes() for _ in range(5)])
         assert runs[0] == runs[1] and len(set(runs[0])) == 5
         seen = []
         for seed in (*range(4), -1, np.int64(9)):
             with client.sampler(table, 8, in_flight=0, seed=seed) as sampler:
-                seen += [sampler.next(30)["x"].tobytes() for _ in range(3)]
+                seen += [sampler.next(60)["x"].tobytes() for _ in range(3)]
         assert len(set(seen)) == len(seen)
     assert client.sample("uniform", 4)["x"].shape == (4, 1) and client.sample("uniform", 4, squeeze=True)["x"].shape == (4,)
     client.reset("uniform")

@@ -27,7 +27,7 @@ def test_roles(keys, mode):
     server = replaybus.Server([replaybus.Table("replay")], mode=mode, config=config)
     with server, \
             replaybus.Client(server.endpoint, key_file=keys / "actor.key") as actor, \
-            replaybus.Client(server.endpoint, key_file=str(keys / "learner.key"), timeout=10) as learner:
+            replaybus.Client(server.endpoint, key_file=str(keys / "learner.key"), timeout=60) as learner:
         with actor.writer() as writer:
             writer.append({"x": 1.0})
             writer.item("replay", 1.0)
@@ -40,7 +40,7 @@ def test_roles(keys, mode):
         with pytest.raises(PermissionError):
             learner.reset("replay")
         with pytest.raises(replaybus.PermissionDenied):
-            replaybus.Client(server.endpoint, timeout=5, key_file="").tables
+            replaybus.Client(server.endpoint, timeout=60, key_file="").tables
 
 
 def test_key_files(keys):

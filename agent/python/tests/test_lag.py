@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 import replaybus
+from conftest import await_shards
 
 LAG = {"kind": "lag", "batch": 4}
 
@@ -13,7 +14,7 @@ def queue(max_lag, limiter=LAG, **more):
     return replaybus.Table("rollouts", sampler="fifo", max_times_sampled=1, max_lag=max_lag, limiter=limiter, **more)
 
 
-def write(writer, version, n, timeout=5):
+def write(writer, version, n, timeout=60):
     """Writes n items of a version, whose data is the version."""
     writer.set_policy(version)
     writer.append_block({"x": np.full(n, version, np.float32)}, replaybus.Last(1, "rollouts"), timeout=timeout)
@@ -23,7 +24,7 @@ def facts(client):
     return client.info("rollouts")["tables"][0]
 
 
-def until(condition, seconds=20):
+def until(condition, seconds=60):
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end
@@ -38,7 +39,7 @@ def settled(client, size, stale):
 @pytest.mark.parametrize("sampler", ["fifo", "uniform", "prioritized"])
 def test_what_is_too_old_is_never_sampled(sampler):
     table = replaybus.Table("rollouts", sampler=sampler, max_lag=2, limiter="min_size", policy_slot="weights")
-    with replaybus.Server([table]) as server, server.client(timeout=20) as client, client.writer() as writer:
+    with replaybus.Server([table]) as server, server.client(timeout=60) as client, client.writer() as writer:
         for version in range(1, 7):
             client.params["weights"] = b"w"
             client.params["policy"] = b"another slot"
@@ -70,7 +71,7 @@ def test_what_is_too_old_is_never_sampled(sampler):
 
 
 def test_writers_wait_for_the_next_version():
-    with replaybus.Server([queue(1)]) as server, server.client(timeout=20) as client, client.writer() as writer:
+    with replaybus.Server([queue(1)]) as server, server.client(timeout=60) as client, client.writer() as writer:
         client.params["policy"] = b"w"
         write(writer, 1, 8)
         until(lambda: facts(client)["size"] == 8)
@@ -84,23 +85,23 @@ def test_writers_wait_for_the_next_version():
         with pytest.raises(replaybus.DeadlineExceeded):
             writer.flush(timeout=0.3)
         client.params["policy"] = b"w"
-        writer.flush(timeout=10)
+        writer.flush(timeout=60)
         assert facts(client)["size"] == 5
         client.limiter("rollouts", max_lag=2)
         write(writer, 2, 4 + 3)
-        writer.flush(timeout=10)
+        writer.flush(timeout=60)
         assert facts(client)["size"] == 12 and facts(client)["limiter"]["max_diff"] == 12
 
 
 def test_each_version_learns_from_its_own_items():
     """max_lag 0 is synchronous training: whoever publishes after each batch gets items of the newest version alone, and does not starve."""
-    with replaybus.Server([queue(0)]) as server, server.client(timeout=20) as client, client.writer() as writer:
+    with replaybus.Server([queue(0)]) as server, server.client(timeout=60) as client, client.writer() as writer:
         version = 0
         for _ in range(30):
             client.params["policy"] = b"w"
             version += 1
             write(writer, version, 4)
-            writer.flush(timeout=10)
+            writer.flush(timeout=60)
             batch = client.sample("rollouts", 4)
             assert batch.policy.tolist() == [version] * 4
         info = facts(client)
@@ -110,11 +111,11 @@ def test_each_version_learns_from_its_own_items():
 def test_an_item_that_grew_too_old_gives_its_room_back():
     """Or a queue whose items are gone would wait for their samples for ever."""
     for limiter in ("queue", LAG, {"kind": "sample_to_insert_ratio", "samples_per_insert": 1, "min_size": 1, "min_diff": -4, "max_diff": 8}):
-        with replaybus.Server([queue(0, limiter, max_size=8)]) as server, server.client(timeout=20) as client, client.writer() as writer:
+        with replaybus.Server([queue(0, limiter, max_size=8)]) as server, server.client(timeout=60) as client, client.writer() as writer:
             for version in range(1, 20):
                 client.params["policy"] = b"w"
                 write(writer, version, 4)
-                writer.flush(timeout=10)
+                writer.flush(timeout=60)
             settled(client, 4, 72)
 
 
@@ -122,7 +123,7 @@ def test_an_item_that_grew_too_old_gives_its_room_back():
 def test_versions_and_credit_survive_a_kill(tmp_path, limiter):
     tables = [queue(1, limiter, max_size=100)]
     with replaybus.Server(tables, journal=tmp_path) as server:
-        with server.client(timeout=20) as client, client.writer() as writer:
+        with server.client(timeout=60) as client, client.writer() as writer:
             for version in (1, 2, 3):
                 client.params["policy"] = b"w"
                 write(writer, version, 4)
@@ -133,27 +134,27 @@ def test_versions_and_credit_survive_a_kill(tmp_path, limiter):
                 client.params["policy"] = b"w"
             before = facts(client)
         server.process.kill()
-    with replaybus.Server(tables, journal=tmp_path) as server, server.client(timeout=20) as client, client.writer() as writer:
+    with replaybus.Server(tables, journal=tmp_path) as server, server.client(timeout=60) as client, client.writer() as writer:
         after = facts(client)
         same = ("size", "version", "max_lag", "total_inserts", "total_samples")
         assert [after[name] for name in same] == [before[name] for name in same]
         assert (after["limiter"]["cursor"], after["limiter"]["max_diff"]) == (before["limiter"]["cursor"], before["limiter"]["max_diff"])
         room = int(after["limiter"]["max_diff"] - after["limiter"]["cursor"])
         write(writer, after["version"], room)
-        writer.flush(timeout=10)
+        writer.flush(timeout=60)
         write(writer, after["version"], 1)
         with pytest.raises(replaybus.DeadlineExceeded):
             writer.flush(timeout=0.3)
         for _ in range(after["max_lag"] + 1):
             client.params["policy"] = b"w"
-        writer.flush(timeout=10)
+        writer.flush(timeout=60)
         assert facts(client)["size"] <= 1  # the last one, which may have come with the last version
 
 
 def test_many_items_grow_old_at_once():
     """A version that makes 200,000 items too old does not hold others up, and none of them is sampled meanwhile."""
     table = replaybus.Table("rollouts", max_lag=0, limiter="min_size")
-    with replaybus.Server([table]) as server, server.client(timeout=20) as client, client.writer() as writer:
+    with replaybus.Server([table]) as server, server.client(timeout=60) as client, client.writer() as writer:
         client.params["policy"] = b"w"
         writer.set_policy(1)
         writer.append_block({"x": np.zeros(200_000, np.float32)}, replaybus.Last(1, "rollouts"))
@@ -168,16 +169,15 @@ def test_many_items_grow_old_at_once():
 
 def test_versions_reach_all_shards():
     table = replaybus.Table("rollouts", max_lag=1, limiter="min_size")
-    with replaybus.Server([table], shards=2) as server, server.client(timeout=20) as client, client.writer() as writer:
+    with replaybus.Server([table], shards=2) as server, server.client(timeout=60) as client, client.writer() as writer:
+        await_shards(client, 2)
         for version in range(1, 5):
             client.params["policy"] = b"w"
             for _ in range(6):  # episodes go to the shards in turn
                 write(writer, version, 2)
                 writer.end_episode()
             writer.flush()
-        until(lambda: facts(client)["stale"] == 24)
-        info = facts(client)
-        assert (info["size"], info["version"], info["max_lag"]) == (24, 4, 1)
+        until(lambda: [facts(client)[name] for name in ("stale", "size", "version", "max_lag")] == [24, 24, 4, 1])
         client.limiter("rollouts", max_lag=0)
         settled(client, 12, 36)
 
@@ -186,7 +186,8 @@ def test_versions_reach_all_shards():
 def test_shards_give_nothing_that_is_too_old(sampler):
     """A sampler over shards has been promised its samples before they are picked. None of them is stale, whatever has happened meanwhile."""
     table = replaybus.Table("rollouts", sampler=sampler, max_lag=0, limiter="min_size")
-    with replaybus.Server([table], shards=2) as server, server.client(timeout=20) as client, client.writer() as writer:
+    with replaybus.Server([table], shards=2) as server, server.client(timeout=60) as client, client.writer() as writer:
+        await_shards(client, 2)
         for version in range(1, 6):
             client.params["policy"] = b"w"
             for _ in range(4):  # episodes go to the shards in turn
@@ -201,23 +202,23 @@ def test_shards_give_nothing_that_is_too_old(sampler):
 def test_another_limiter_starts_with_nothing_ahead(tmp_path):
     """Items that were sampled under another limiter may all be too old: nobody will publish a version because of them."""
     plain = replaybus.Table("rollouts", sampler="fifo", max_lag=5, limiter="min_size")
-    with replaybus.Server([plain], journal=tmp_path) as server, server.client(timeout=20) as client, client.writer() as writer:
+    with replaybus.Server([plain], journal=tmp_path) as server, server.client(timeout=60) as client, client.writer() as writer:
         client.params["policy"] = b"w"
         write(writer, 1, 20)
         writer.flush()
         client.sample("rollouts", 20)
         client.params["policy"] = b"w"
     for limiter in (LAG, {"kind": "lag", "batch": 2}):  # and with other settings nothing more is ahead than these allow
-        with replaybus.Server([queue(0, limiter)], journal=tmp_path) as server, server.client(timeout=20) as client, client.writer() as writer:
+        with replaybus.Server([queue(0, limiter)], journal=tmp_path) as server, server.client(timeout=60) as client, client.writer() as writer:
             settled(client, 0, facts(client)["stale"] + facts(client)["size"])
             client.params["policy"] = b"w"
             version = facts(client)["version"]
             write(writer, version, 2)
-            writer.flush(timeout=10)
+            writer.flush(timeout=60)
             assert client.sample("rollouts", 2).policy.tolist() == [version] * 2
             if limiter == LAG:  # four items are ahead at the end
                 write(writer, version, 2)
-                writer.flush(timeout=10)
+                writer.flush(timeout=60)
                 client.sample("rollouts", 2)
 
 

@@ -83,7 +83,7 @@ def test_everything_else(client):
         def run(n):
             for i in range(n):
                 with client.sampler("uniform", 4) as sampler:
-                    batch = sampler.next(20)
+                    batch = sampler.next(60)
                 updater.add(batch.key, np.ones(len(batch)))
                 writer.append({"x": [1.0][0], "y": [2][0]})
                 columns = writer.columns
@@ -108,7 +108,7 @@ def test_memory_of_batches(client):
     def run(n):
         for _ in range(n):
             with client.sampler("uniform", 64, memory=[buffer]) as sampler:
-                held = [sampler.next(20) for _ in range(3)]
+                held = [sampler.next(60) for _ in range(3)]
             with pytest.raises(ValueError):
                 client.sampler("uniform", memory=[buffer, buffer])
             assert held.pop().block().nbytes

@@ -48,7 +48,7 @@ def test_round_trip(client, seed):
         writer.append(step)
         writer.item("queue")
     with client.sampler("queue", 1) as sampler:
-        assert same(step, sampler.next(10).data), f"seed {seed}: {step}"
+        assert same(step, sampler.next(60).data), f"seed {seed}: {step}"
 
 
 def test_named_tuples_of_other_processes():

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import replaybus
+from conftest import await_shards
 
 SHAPES = {"tokens": ("int32", ()), "logprob": ("float16", (2,)), "mask": ("bool", ()), "deep": ("float64", (2, 3))}
 TOKENS = 1000
@@ -105,7 +106,7 @@ def test_a_padded_batch_has_a_packed_form(client, seed):
     items = make(seed, 40)
     keys = write(client, "queue", items)
     with client.sampler("queue", 40) as sampler:
-        batch = sampler.next(20)
+        batch = sampler.next(60)
     check(batch, items, range(40))
     assert batch.key.tolist() == keys
     keys = write(client, "replay", items)
@@ -116,7 +117,7 @@ def test_items_of_one_length_are_packed_without_a_copy(client):
     items = [rows_of(np.random.default_rng(i), 7, i) for i in range(10)]
     write(client, "queue", items)
     with client.sampler("queue", 10) as sampler:
-        batch = sampler.next(20)
+        batch = sampler.next(60)
     check(batch, items, range(10))
     assert np.shares_memory(batch.packed["deep"], batch.data["deep"])
     assert batch.offsets.tolist() == list(range(0, 71, 7))
@@ -199,7 +200,7 @@ def test_a_deadline_loses_nothing(client):
             with pytest.raises(replaybus.DeadlineExceeded):
                 sampler.next(timeout)
         write(client, "queue", items[2:])
-        got = [numbers_of(sampler.next(20)) for _ in wanted[:-1]]
+        got = [numbers_of(sampler.next(60)) for _ in wanted[:-1]]
         with pytest.raises(replaybus.DeadlineExceeded):
             sampler.next(0.05)
         sampler.stop()
@@ -263,6 +264,7 @@ def test_fields_that_do_not_fit_into_one_array(client):
 def test_every_item_of_all_shards_once(shards, seed, in_flight):
     items = make(seed, 200)
     with shards.client(timeout=60) as client:
+        await_shards(client, 3)
         client.reset("queue")
         keys = write(client, "queue", items)
         assert len({key >> 56 for key in keys}) == 3
@@ -281,18 +283,21 @@ def test_every_item_of_all_shards_once(shards, seed, in_flight):
 def test_stop_gives_every_item_of_all_shards(shards):
     items = make(11, 150)
     with shards.client(timeout=60) as client:
+        await_shards(client, 3)
         client.reset("queue")
         write(client, "queue", items)
         seen = []
         with client.sampler("queue", tokens_per_batch=TOKENS) as sampler:
             for _ in range(3):
-                seen += numbers_of(sampler.next(20))
+                seen += numbers_of(sampler.next(60))
             sampler.stop()
             for batch in sampler:
                 seen += numbers_of(batch)
-        with client.sampler("queue", tokens_per_batch=TOKENS, timeout=0.5) as rest:  # those that were not picked
-            for batch in rest:
-                seen += numbers_of(batch)
+        left = 150 - len(seen)  # those that were not picked
+        if left:
+            with client.sampler("queue", tokens_per_batch=TOKENS, timeout=60, max_samples=left) as rest:
+                for batch in rest:
+                    seen += numbers_of(batch)
     assert sorted(seen) == list(range(150))
 
 
@@ -362,7 +367,7 @@ def test_tensors_of_squeezed_items(client):
     with client.writer() as writer:
         writer.append_block({"x": np.arange(10.0).reshape(5, 2)}, replaybus.Last(1, "queue"))
     with rt.Sampler(client, "queue", 5, squeeze=True) as sampler:
-        batch = sampler.next(20)
+        batch = sampler.next(60)
     assert batch.packed["x"].shape == batch.data["x"].shape == batch._batch.packed["x"].shape == (5, 2)
     assert batch.offsets.tolist() == batch._batch.offsets.tolist() == [0, 1, 2, 3, 4, 5]
 

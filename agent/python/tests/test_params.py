@@ -24,13 +24,13 @@ def test_patterns(client):
         with pytest.raises(replaybus.NotFound):
             writer.pattern("reply", {"x": x[-1]})
     with client.sampler("queue", 3) as sampler:
-        pairs = sampler.next(10).data["pair"].tolist()
+        pairs = sampler.next(60).data["pair"].tolist()
     assert pairs[0] == [0, 1] and all(b == a + 1 for a, b in pairs)
     with client.sampler("uniform", 1) as sampler:
-        batch = sampler.next(10)
+        batch = sampler.next(60)
     assert batch.data["last"].tolist() == [6] and batch.priority.tolist() == [2]
     with client.sampler("replay", 1) as sampler:
-        assert sampler.next(10).data["x"].tolist() == [5]
+        assert sampler.next(60).data["x"].tolist() == [5]
     with client.writer() as writer, pytest.raises(replaybus.FailedPrecondition):
         writer.pattern("queue", {})
 
@@ -41,7 +41,7 @@ def test_publisher_and_subscriber(client):
         for i in range(100):
             publisher.put(np.full(10, i, "float32"))
         version = publisher.flush(10)
-        seen, end = None, time.monotonic() + 10
+        seen, end = None, time.monotonic() + 60
         while (seen is None or seen.version != version) and time.monotonic() < end:
             seen = subscriber.take(1) or seen
         assert seen.version == version and np.frombuffer(seen.data, "float32").tolist() == [99] * 10
@@ -60,14 +60,14 @@ def test_reduce(client):
 
     def work(i):
         with client.reduce("group") as member:
-            joined.wait(10)
+            joined.wait(60)
             values = np.full(5, i, "float32")
             results.append((member.add(values, timeout=60), values.tolist()))
 
     joined = threading.Barrier(3)
     threads = [threading.Thread(target=work, args=(i,)) for i in range(3)]
     [thread.start() for thread in threads]
-    [thread.join(20) for thread in threads]
+    [thread.join(60) for thread in threads]
     assert len(results) == 3
     for reduced, values in results:
         assert values == [3.0] * 5 and reduced.contributors == 3 and reduced.counted

@@ -191,7 +191,7 @@ def test_queue_and_stack(client):
     assert blocked.is_alive()
     other = reverb.Client(client.server_address)
     assert values(other, "queue", 4) == [1, 2, 3, 4] and values(other, "stack", 3) == [3, 2, 1]
-    blocked.join(5)
+    blocked.join(60)
     assert not blocked.is_alive() and client.server_info()["queue"].current_size == 0
 
 
@@ -204,7 +204,7 @@ def test_an_insert_that_waits_stops_no_other_thread(client):
         time.sleep(0.005)
     client.insert(5.0, {"replay": 1.0})
     assert waiting.is_alive() and values(client, "queue", 4) == [1, 2, 3, 4]
-    waiting.join(5)
+    waiting.join(60)
     assert not waiting.is_alive()
 
 
@@ -310,10 +310,10 @@ def test_servers(client):
         waiter.start()
         server.localhost_client().insert(1.0, {"replay": 1.0})
         server.stop()
-        waiter.join(5)
+        waiter.join(60)
         assert not waiter.is_alive()
     copy = pickle.loads(pickle.dumps(client))
-    assert copy.server_address == client.server_address and "replay" in copy.server_info(timeout=5)
+    assert copy.server_address == client.server_address and "replay" in copy.server_info(timeout=60)
     with pytest.raises(ValueError):
         reverb.Client("nonsense")
 
@@ -343,7 +343,7 @@ def test_ratio_makes_samplers_wait():
         assert not done
         client.insert(2.0, {"replay": 1.0})
         client.insert(3.0, {"replay": 1.0})
-        reader.join(5)
+        reader.join(60)
         assert len(done) == 3
 
 

@@ -98,7 +98,7 @@ def test_repeated_end_makes_no_second_item():
                 with pytest.raises(reverb.DeadlineExceededError):
                     writer.end_episode(timeout_ms=30)
             assert [int(steps[0].data[0]) for steps in client.sample("t", 1)] == [0]
-            writer.end_episode(timeout_ms=5000)
+            writer.end_episode(timeout_ms=60_000)
         assert client.server_info()["t"].current_size == 1
 
 

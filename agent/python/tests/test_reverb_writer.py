@@ -165,7 +165,7 @@ def test_time_outs(client):
     for t in range(2):
         writer.append({"x": t})
         writer.create_item("full", 1.0, writer.history["x"][-1:])
-    writer.flush(block_until_num_items=1, timeout_ms=5000)
+    writer.flush(block_until_num_items=1, timeout_ms=60_000)
     start = time.monotonic()
     with pytest.raises(reverb.errors.DeadlineExceededError):
         writer.flush(timeout_ms=50)
@@ -175,7 +175,7 @@ def test_time_outs(client):
     reader = threading.Thread(target=lambda: list(client.sample("full", 2)))
     reader.start()
     writer.close()
-    reader.join(5)
+    reader.join(60)
     assert not reader.is_alive()
 
 
@@ -214,7 +214,7 @@ def test_items_of_an_open_step(client):
         writer.append({"a": 2}, partial_step=True)
         writer.create_item("t", 1.0, {"a": writer.history["a"][-2:]})
         writer.create_item("t", 1.0, {"b": writer.history["b"][-1:]})  # comes after the item before it
-        writer.flush(timeout_ms=5000)
+        writer.flush(timeout_ms=60_000)
         assert size(client) == 2
         writer.create_item("t", 1.0, {"a": writer.history["a"][-1]})
         writer.append({"b": 2})
@@ -240,8 +240,8 @@ def test_an_item_of_an_open_step_keeps_the_time_out(client):
     assert time.monotonic() - start < 60
     reader = threading.Thread(target=lambda: list(client.sample("full", 3, emit_timesteps=False)))
     reader.start()
-    writer.flush(timeout_ms=5000)
-    reader.join(5)
+    writer.flush(timeout_ms=60_000)
+    reader.join(60)
     assert not reader.is_alive()
     writer.close()
 

@@ -38,7 +38,7 @@ def test_a_sampler_that_is_stopped_gives_what_it_has_picked(client):
     """So nothing is lost: the rest is in the queue."""
     fill(client, "queue", 100)
     with client.sampler("queue", 4) as sampler:
-        first = sampler.next(10).data["x"][:, 0, 0].tolist()
+        first = sampler.next(60).data["x"][:, 0, 0].tolist()
         sampler.stop()
         first += [x for batch in sampler for x in batch.data["x"][:, 0, 0]]
     with client.sampler("queue", 4, timeout=0.2) as sampler:
@@ -57,7 +57,7 @@ def test_next_has_a_deadline(client):
 def test_arrays_share_memory(client):
     fill(client, size=100)
     with client.sampler("replay", 64) as sampler:
-        batch = sampler.next(10)
+        batch = sampler.next(60)
     x = batch.data["x"]
     assert batch.data["x"] is x
     view = batch.fields()[0]
@@ -83,7 +83,7 @@ def test_batches_in_buffers_of_the_user(client):
     buffers, held, pick, inside, most = [aligned(64 * 600) for _ in range(6)], [], random.Random(1), 0, 0
     with client.sampler("replay", 64, in_flight=2, memory=buffers) as sampler:
         for _ in range(200):
-            batch = sampler.next(10)
+            batch = sampler.next(60)
             where = [i for i, buffer in enumerate(buffers) if np.shares_memory(batch.block(), buffer)]
             inside += len(where)
             assert np.shares_memory(batch.block(), batch.data["x"]) and np.shares_memory(batch.block(), batch.weight)
@@ -113,13 +113,13 @@ def test_buffers_that_cannot_be_used(client):
     with pytest.raises(ValueError, match="64 bytes .* overlaps another"):
         client.sampler("replay", memory=[buffer, aligned(64), buffer[1 << 15:][:64]])
     with client.sampler("replay", 64, memory=[aligned(64)]) as sampler:  # too small
-        assert len(sampler.next(10)) == 64
+        assert len(sampler.next(60)) == 64
 
 
 def test_arrays_of_a_batch(client):
     fill(client)
     with client.sampler("replay", 50, beta=0.5, distinct=True) as sampler:
-        batch = sampler.next(10)
+        batch = sampler.next(60)
         assert len(set(batch.key.tolist())) == 50
         for name, dtype in (("key", "uint64"), ("priority", "float64"), ("probability", "float64"), ("weight", "float32"),
                             ("times_sampled", "uint32"), ("age", "float64"), ("policy", "uint64"), ("step", "uint64")):
@@ -137,7 +137,7 @@ def test_items_of_different_lengths(client):
             writer.append({"x": float(t)})
             writer.item("queue", 1.0, t)
     with client.sampler("queue", 5) as sampler:
-        batch = sampler.next(10)
+        batch = sampler.next(60)
     assert batch.lengths["x"].tolist() == [1, 2, 3, 4, 5]
     assert batch.data["x"][2].tolist() == [1, 2, 3, 0, 0]
 
@@ -155,12 +155,12 @@ def test_wrong_options(client):
 def test_updater(client):
     fill(client)
     with client.sampler("replay", 64) as sampler, client.updater("replay", batch=16) as updater:
-        batch = sampler.next(10)
+        batch = sampler.next(60)
         updater.add(batch.key, 3.0)
         updater.add(batch.key.view("int64"), np.full(64, 2.0, "float32"))
         change = updater.flush(10)
         assert change.applied == 128 and change.missing == 0
-        updater.add([1, 2, 3], [1, 1, 1], timeout=5)
+        updater.add([1, 2, 3], [1, 1, 1], timeout=60)
         assert updater.flush(10).missing == 3
         with pytest.raises(ValueError):
             updater.add([1, 2, 3], [1, 2])
@@ -198,7 +198,7 @@ def test_update_and_delete(client):
 def test_an_error_in_a_with_block_is_not_hidden(client):
     fill(client)
     with client.sampler("replay", 4) as sampler:
-        keys = sampler.next(10).key
+        keys = sampler.next(60).key
     for open_one in (lambda: client.updater("replay"), lambda: client.params.publisher("hidden")):
         with pytest.raises(ZeroDivisionError), open_one() as one:
             if hasattr(one, "add"):

@@ -1,12 +1,11 @@
 """A broker with shards, and samplers over several sources."""
 import collections
-import time
 
 import numpy as np
 import pytest
 
 import replaybus
-from conftest import TABLES
+from conftest import TABLES, await_shards
 
 N = 3
 
@@ -21,18 +20,10 @@ def shards(request):
 @pytest.fixture
 def client(shards):
     with shards.client(timeout=60) as client:
-        await_all(client)
+        await_shards(client, N)
         for table in client.tables:
             client.reset(table)
         yield client
-
-
-def await_all(client):
-    """Waits until no shard is late: samplers would do without it."""
-    end = time.monotonic() + 60
-    while not client.state()["shards"] == client.state()["connected_shards"] == N:
-        assert time.monotonic() < end, client.state()
-        time.sleep(0.01)
 
 
 def fill(client, table, episodes, priority=lambda i: 1.0):
@@ -81,12 +72,12 @@ def test_one_table_over_shards(client):
 def test_any_endpoint_and_a_list(shards, client):
     keys = fill(client, "uniform", 30)
     assert len(shards.endpoints) == N and shards.endpoint == shards.endpoints[0]
-    await_all(client)
+    await_shards(client, N)
     for endpoint in (shards.endpoints[2], ",".join(shards.endpoints[:2])):
         with replaybus.Client(endpoint, timeout=60) as other:
             assert other.counter("steps").add(1) == client.counter("steps").add(0)  # there is one
-            await_all(other)
-            batch = other.sampler("uniform", 100).next(20)
+            await_shards(other, N)
+            batch = other.sampler("uniform", 100).next(60)
             assert set(batch.key.tolist()) <= set(keys.tolist()) and np.allclose(batch.probability, 1 / 30)
 
 
@@ -120,7 +111,7 @@ def test_torch_takes_sources(client):
     rt = pytest.importorskip("replaybus.torch", reason="torch is not installed")
     fill(client, "uniform", 20)
     with rt.Sampler([(client, "uniform", 0.5), (client, "uniform")], batch_size=16) as sampler:
-        batch = sampler.next(20)
+        batch = sampler.next(60)
         assert len(batch.source) == 16 and batch.to("cpu").shard.tolist() == (batch.key >> 56).tolist()
     with pytest.raises(TypeError):
         rt.Sampler(client)

@@ -64,7 +64,7 @@ class Feeding:
         self._writer, self._rng, self._processes = client.writer(), np.random.default_rng(1), processes
 
     def until(self, condition):
-        end = time.monotonic() + 120
+        end = time.monotonic() + 240
         while not condition():
             assert time.monotonic() < end and all(process.poll() is None for process in self._processes)
             try:
@@ -140,7 +140,7 @@ with replaybus.run.Actor() as run, run.client.writer() as writer:
 @pytest.mark.skipif(not LAUNCH.exists(), reason="replay-launch is only in a build tree")
 def test_the_launcher_starts_a_killed_learner_again(tmp_path):
     def until(condition):
-        end = time.monotonic() + 120
+        end = time.monotonic() + 240
         while not condition():
             assert time.monotonic() < end and launcher.poll() is None
             time.sleep(0.02)
@@ -149,7 +149,7 @@ def test_the_launcher_starts_a_killed_learner_again(tmp_path):
     (tmp_path / "feeder.py").write_text(FEEDER)
     config = {"name": "shared", "environment": {"name": "CartPole-v1"}, "evaluator": {"episodes": 0}, "report": {"every": "500ms"},
               "actors": {"count": 1, "command": [sys.executable, "{here}/feeder.py"]}, "adder": {"table": "replay"},
-              "learners": {"count": 2, "command": [sys.executable, "{here}/learner.py"]}, "stop": {"time": "100s"}, "broker": {"tables": [QUEUE]}}
+              "learners": {"count": 2, "command": [sys.executable, "{here}/learner.py"]}, "stop": {"time": "300s"}, "broker": {"tables": [QUEUE]}}
     (tmp_path / "run.yaml").write_text(json.dumps(config))
     launcher = subprocess.Popen([str(LAUNCH), str(tmp_path / "run.yaml")], cwd=tmp_path, text=True, stdout=subprocess.PIPE,
                                 env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})

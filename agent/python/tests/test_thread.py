@@ -156,7 +156,7 @@ def test_log_after_fork(caplog):
     thread = threading.Thread(target=fork)
     thread.start()
     time.sleep(1)  # holds back the lines
-    thread.join(20)
+    thread.join(60)
     await_records(caplog.records)
     client.close()
     assert counts == [0] and caplog.records

@@ -45,7 +45,7 @@ def test_structure_and_shared_memory(client):
 
 def test_values_per_item(client):
     fill(client, "replay")
-    arrays = client.sampler("replay", 8, beta=0.5).next(10)
+    arrays = client.sampler("replay", 8, beta=0.5).next(60)
     batch = rt.Batch(arrays)
     assert batch.key.dtype == torch.int64 and batch.key.numpy().view("uint64").tolist() == arrays.key.tolist()
     for name, dtype in (("priority", torch.float64), ("probability", torch.float64), ("weight", torch.float32), ("age", torch.float64),
@@ -56,7 +56,7 @@ def test_values_per_item(client):
 
 def test_updater_takes_tensors(client):
     fill(client, "replay")
-    batch = rt.Sampler(client, "replay", 8, distinct=True).next(10)
+    batch = rt.Sampler(client, "replay", 8, distinct=True).next(60)
     errors = torch.arange(1.0, 9.0, requires_grad=True)
     with client.updater("replay") as updater:
         updater.add(batch.key, errors)
@@ -74,7 +74,7 @@ def test_element_types(client):
     with client.writer({**{name: array for name, array in values.items()}, "bf": replaybus.Field("bfloat16", (3,))}) as writer:
         writer.append({**values, "bf": bits.view(torch.int16).numpy().view("uint16")})
         writer.item("uniform")
-    data = rt.Sampler(client, "uniform", 1).next(10).data
+    data = rt.Sampler(client, "uniform", 1).next(60).data
     assert torch.equal(data["bf"][0, 0], bits) and data["bf"].dtype == torch.bfloat16
     wider = {"uint16": torch.int32, "uint32": torch.int64, "uint64": torch.int64}
     for name, array in values.items():
@@ -85,7 +85,7 @@ def test_element_types(client):
 def test_named_tuples_travel(client):
     with client.writer() as writer:
         writer.append_block(TorchStep(np.ones((9, 2), "float32"), np.ones(9)), item=replaybus.Last(1, "uniform"))
-    batch = rt.Sampler(client, "uniform", 4).next(10)
+    batch = rt.Sampler(client, "uniform", 4).next(60)
     other = pickle.loads(pickle.dumps(batch))
     assert type(other.data) is TorchStep and torch.equal(other.data.observation, batch.data.observation)
     assert other.key.tolist() == batch.key.tolist() and other.info == batch.info and len(other) == 4
@@ -165,7 +165,7 @@ import time; time.sleep(1)
 os.kill(os.getpid(), signal.SIGKILL)
 """
     out = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, timeout=120)
-    pid, deadline = int(out.stdout), time.monotonic() + 10
+    pid, deadline = int(out.stdout), time.monotonic() + 60
     while os.path.exists(f"/proc/{pid}"):
         with open(f"/proc/{pid}/stat") as file:
             if file.read().rpartition(")")[2].split()[0] == "Z":
@@ -188,7 +188,7 @@ def test_squeeze(client):
     with client.writer() as writer:
         writer.append_block({"x": np.zeros((5, 2))}, item=replaybus.Last(1, "uniform"))
     with rt.Sampler(client, "uniform", 3, squeeze=True) as sampler:
-        assert sampler.next(30)["x"].shape == (3, 2)
+        assert sampler.next(60)["x"].shape == (3, 2)
 
 
 def test_replay_buffer():

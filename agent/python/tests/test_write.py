@@ -12,7 +12,7 @@ from replaybus import Field, Last
 
 def sample(client, table="replay", n=1):
     with client.sampler(table, n) as sampler:
-        return sampler.next(10)
+        return sampler.next(60)
 
 
 def test_item_over_last_steps(client):
@@ -100,7 +100,7 @@ def test_threads_with_the_same_writers_in_another_order():
         calls += [(flush, writer) for writer in writers]
         threads = [threading.Thread(target=work, args=call, daemon=True) for call in calls]
         [thread.start() for thread in threads]
-        [thread.join(10) for thread in threads]
+        [thread.join(60) for thread in threads]
         assert not failures and not any(thread.is_alive() for thread in threads)
         assert [writer.info()["steps"] for writer in writers] == [1 + sum(counts)] * 3 and sum(counts) > 0
         for writer in writers:
@@ -230,7 +230,7 @@ def test_episodes(client):
         writer.append({"x": 3.0})
         with pytest.raises(replaybus.Error):
             writer.item("replay", 1.0, 2)
-        writer.end_episode(wait=False, timeout=5)
+        writer.end_episode(wait=False, timeout=60)
         info = writer.info()
         assert (info["episode"], info["steps"]) == (2, 3)
 
@@ -245,13 +245,13 @@ def test_counts_of_episodes_and_samples(client):
             for step in range(4):
                 writer.append({"x": step})
                 writer.item("queue")
-            writer.end_episode(timeout=10)
+            writer.end_episode(timeout=60)
         assert counts() == (3, 0, 0)
         with client.sampler("queue", 5, max_samples=5) as sampler:
-            assert len(sampler.next(10)) == 5
+            assert len(sampler.next(60)) == 5
         assert counts() == (3, 1, 5)
         with client.sampler("queue", 7, max_samples=7) as sampler:
-            assert len(sampler.next(10)) == 7
+            assert len(sampler.next(60)) == 7
         assert counts() == (3, 3, 12)
     client.reset("queue")
     assert counts() == (0, 0, 0)
@@ -275,8 +275,8 @@ def test_errors_of_items(client):
             writer.item("replay", table="replay")
         with pytest.raises(TypeError, match="no argument"):
             writer.item("replay", prio=1)
-        assert writer.item(table="strict", priority=1, slices=1, timeout=5) > 0
-        writer.append({"x": np.float32(2)}, timeout=1)
+        assert writer.item(table="strict", priority=1, slices=1, timeout=60) > 0
+        writer.append({"x": np.float32(2)}, timeout=60)
         with pytest.raises(KeyError):
             writer.item("reply")
 
@@ -447,7 +447,7 @@ def test_shapes_with_a_zero(client, mode):
                 if t:
                     writer.item("queue", 1.0, 2)
     with client.sampler("queue", 3, max_samples=3) as sampler:
-        data = sampler.next(10).data
+        data = sampler.next(60).data
     assert data["none"].shape == (3, 2, 0) and data["none"].dtype == np.float32
     assert data["flat"].shape == (3, 2, 3, 0) and data["flat"].dtype == np.int16
     assert data["x"].tolist() == [[0, 1], [1, 2], [2, 3]]

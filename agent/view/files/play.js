@@ -60,10 +60,13 @@ export class Play {
     return this.episode?.frames || [];
   }
 
-  async open() {
-    const at = this.chosen === "newest" ? this.list.at(-1).at : this.chosen;
+  // Shows the chosen episode, unless another one was chosen before it came, or it is no longer wanted.
+  async open(isWanted = () => true) {
+    const chosen = this.chosen, at = chosen === "newest" ? this.list.at(-1).at : chosen;
     try {
-      this.episode = await ask(`api/play?at=${at}`);
+      const episode = await ask(`api/play?at=${at}`);
+      if (this.chosen !== chosen || !isWanted()) return;
+      this.episode = episode;
     } catch (error) {
       show(this.text, h("span", {role: "alert"}, error.message));
       return;
@@ -103,7 +106,7 @@ export class Play {
     this.place += seconds / step_s;
     if (this.place > end) {
       this.place = 0;
-      if (this.chosen === "newest" && this.list.at(-1).at !== this.episode.head.at) this.open();
+      if (this.chosen === "newest" && this.list.at(-1).at !== this.episode.head.at) this.open(() => this.playing);
     }
     this.draw();
   }
