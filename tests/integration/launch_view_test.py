@@ -142,6 +142,13 @@ def listed(screen):
     return [line.split()[0] for line in screen[titles[-1] + 1:] if " runs " in line] if titles else []
 
 
+def check_narrow(screen, columns):
+    """The last frame is whole, and no line has rests of a wider one."""
+    frame = last_frame(screen)
+    check(all(len(line) < columns for line in frame), frame)
+    contains([line for line in frame if line][-1], "Ctrl-C stops")
+
+
 @test
 def test_keys():
     """Sort, scroll, pause, help; q does not end a run, and a narrower terminal has no rests of a wider one."""
@@ -152,7 +159,7 @@ def test_keys():
         terminal.await_screen(lambda screen: any("cores▾" in line for line in screen), "a list by processors")
         terminal.press("s", "s", "s")
         terminal.await_screen(lambda screen: any("process▾" in line for line in screen), "a list by name")
-        equal(listed(terminal.screen())[:3], ["broker", "learner-0", "actor-0"], "the list")
+        terminal.await_check(lambda screen: equal(listed(screen)[:3], ["broker", "learner-0", "actor-0"], "the list"))
         terminal.resize(100, 27)  # now the list is longer than its room
         terminal.await_screen(lambda screen: any("rows 1 to " in line for line in screen), "a part of the list")
         terminal.press("Down")
@@ -174,9 +181,7 @@ def test_keys():
         terminal.resize(60, 20)
         next_frame(terminal)
         next_frame(terminal)
-        frame = last_frame(terminal.screen())
-        check(all(len(line) < 60 for line in frame), frame)
-        contains([line for line in frame if line][-1], "Ctrl-C stops")
+        terminal.await_check(check_narrow, 60)
         terminal.press("C-c")
         terminal.await_screen(lambda now: "status=0" in now, "the end", PATIENCE)
         terminal.type("echo typed")  # the shell has its terminal back, with echo

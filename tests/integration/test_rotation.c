@@ -18,7 +18,7 @@
 struct scene {
     struct broker_process broker;
     char folder[64], keys[96], disk[96], writer_key[96], sampler_key[96];
-    atomic_bool stop;
+    atomic_bool stop, ended; /* the writer is to end; it has ended */
     atomic_ullong written, sampled, wrong;
     char text[512]; /* first problem of a thread */
 };
@@ -113,6 +113,7 @@ static void *write_steps(void *ctx)
     }
     if (writer && rp_writer_destroy(&writer, WAIT, &err) != RP_OK)
         complain(self, "close", &err);
+    atomic_store(&self->ended, true);
     rp_client_destroy(&client);
     return NULL;
 }
@@ -126,7 +127,7 @@ static void *sample_steps(void *ctx)
     rp_sampler *sampler = client ? rp_sampler_new(client, "log", &options, &err) : NULL;
     if (!sampler)
         complain(self, "sampler", &err);
-    for (uint64_t next = 0; sampler && (!atomic_load(&self->stop) || next < atomic_load(&self->written));) {
+    for (uint64_t next = 0; sampler && (!atomic_load(&self->ended) || next < atomic_load(&self->written));) {
         rp_batch *batch = NULL;
         rp_status status = rp_sampler_next(sampler, &batch, 1000, &err);
         if (status == RP_DEADLINE_EXCEEDED)

@@ -223,13 +223,13 @@ CASE(absent_values_stay_out_of_items)
     int64_t n = 77;
     float x[3] = {5, 6, 7};
     const void *final[] = {x, NULL, &n};
-    ok(rp_writer_append(f->writer, final, 1000, &err));
+    ok(rp_writer_append(f->writer, final, WAIT, &err));
     /* x of all three steps, images of the first two. */
     rp_slice slices[] = {{.column = 0, .start = -3, .count = 3}, {.column = 1, .start = -3, .count = 2}};
     uint64_t key;
-    ok(rp_writer_item(f->writer, "replay", 1, slices, 2, 1000, &key, &err));
+    ok(rp_writer_item(f->writer, "replay", 1, slices, 2, WAIT, &key, &err));
     slices[1].count = 3;
-    assert_int_equal(rp_writer_item(f->writer, "replay", 1, slices, 2, 1000, &key, &err), RP_INVALID_ARGUMENT);
+    assert_int_equal(rp_writer_item(f->writer, "replay", 1, slices, 2, WAIT, &key, &err), RP_INVALID_ARGUMENT);
     ok(rp_writer_flush(f->writer, 0, 5000, &err));
     assert_int_equal(table_size(f, "replay"), 1);
 }
@@ -272,20 +272,20 @@ CASE(mistakes_are_refused_at_the_call)
     for (int i = 0; i < 6; i++)
         append(f);
     rp_slice slice = {.column = 0, .start = -2, .count = 2};
-    ok(rp_writer_item(f->writer, "strict", 1, &slice, 1, 1000, NULL, &err));
+    ok(rp_writer_item(f->writer, "strict", 1, &slice, 1, WAIT, NULL, &err));
     slice.start = -3;
     slice.count = 3;
-    assert_int_equal(rp_writer_item(f->writer, "strict", 1, &slice, 1, 1000, NULL, &err), RP_INVALID_ARGUMENT);
+    assert_int_equal(rp_writer_item(f->writer, "strict", 1, &slice, 1, WAIT, NULL, &err), RP_INVALID_ARGUMENT);
     slice = (rp_slice){.field = "x", .column = 2, .start = -2, .count = 2};
-    assert_int_equal(rp_writer_item(f->writer, "strict", 1, &slice, 1, 1000, NULL, &err), RP_INVALID_ARGUMENT);
-    assert_int_equal(rp_writer_item_last(f->writer, "nowhere", 1, 1, 1000, NULL, &err), RP_NOT_FOUND);
-    assert_int_equal(rp_writer_item_last(f->writer, "ranked", -1, 1, 1000, NULL, &err), RP_INVALID_ARGUMENT);
-    assert_int_equal(rp_writer_item_last(f->writer, "replay", 1, 5, 1000, NULL, &err), RP_INVALID_ARGUMENT);
+    assert_int_equal(rp_writer_item(f->writer, "strict", 1, &slice, 1, WAIT, NULL, &err), RP_INVALID_ARGUMENT);
+    assert_int_equal(rp_writer_item_last(f->writer, "nowhere", 1, 1, WAIT, NULL, &err), RP_NOT_FOUND);
+    assert_int_equal(rp_writer_item_last(f->writer, "ranked", -1, 1, WAIT, NULL, &err), RP_INVALID_ARGUMENT);
+    assert_int_equal(rp_writer_item_last(f->writer, "replay", 1, 5, WAIT, NULL, &err), RP_INVALID_ARGUMENT);
     ok(rp_writer_end_episode(f->writer, RP_END_WAIT, 5000, &err));
     /* A new episode starts empty. */
-    assert_int_equal(rp_writer_item_last(f->writer, "replay", 1, 1, 1000, NULL, &err), RP_INVALID_ARGUMENT);
+    assert_int_equal(rp_writer_item_last(f->writer, "replay", 1, 1, WAIT, NULL, &err), RP_INVALID_ARGUMENT);
     append(f);
-    assert_int_equal(rp_writer_item_last(f->writer, "replay", 1, 2, 1000, NULL, &err), RP_INVALID_ARGUMENT);
+    assert_int_equal(rp_writer_item_last(f->writer, "replay", 1, 2, WAIT, NULL, &err), RP_INVALID_ARGUMENT);
     item(f, "replay", 1);
     ok(rp_writer_flush(f->writer, 0, 5000, &err));
     assert_int_equal(table_size(f, "strict"), 1);
@@ -307,7 +307,7 @@ CASE(a_held_back_table_is_explained_and_holds_back_nobody_else)
     assert_non_null(strstr(err.text, "5 items are unconfirmed"));
     assert_true(facts_within(err.text, "table 'queue' holds back 5 items"));
     assert_int_equal(table_size(f, "replay"), 200);
-    ok(rp_writer_flush(f->writer, 5, 1000, &err));
+    ok(rp_writer_flush(f->writer, 5, WAIT, &err));
     rp_sampler_options options = {.struct_size = sizeof options, .batch_size = 1};
     options.max_samples = options.in_flight = 5;
     rp_sampler *sampler = rp_sampler_new(f->client, "queue", &options, &err);
