@@ -342,6 +342,7 @@ static void every_second(struct timer *timer, void *ctx)
     tables_tick(&self->tables);
     peers_sweep(&self->peers);
     kept_samples_sweep(&self->samples);
+    leases_sweep(&self->samples.leases);
     resident_check(&self->resident, store_memory(&self->store) + self->params.bytes, self->peers.unfinished_bytes);
     timer_set(&self->loop.timers, timer, self->loop.now_ns + NS_PER_S);
 }

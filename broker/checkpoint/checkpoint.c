@@ -16,7 +16,7 @@
 #include "broker/disk/reader.h"
 #include "broker/loop/loop.h"
 #include "broker/peer/peers.h"
-#include "broker/sample/kept_samples.h"
+#include "broker/sample/samples.h"
 #include "broker/spill/spill.h"
 #include "broker/table/table.h"
 #include "proto/base/error.h"
@@ -297,10 +297,19 @@ static void item_copy(void *ctx, const struct table *table, const struct content
     }
     struct entry_item *entry =
         recorder_entry(&self->file.out, ENTRY_ITEM, table->id, sizeof *entry + n * sizeof(uint64_t));
-    *entry = (struct entry_item){.insert = journal_insert_body(item, slot), .times_sampled = item->times_sampled};
-    if (table->sampler_ops->order)
+    const struct lease *lease = lease_numbered(&self->state->samples->leases, item_lease(item));
+    /* The leases of a table that was reset meanwhile may be gone. */
+    bool hidden = item_is_hidden(item) && (lease || !item_lease(item));
+    *entry = (struct entry_item){
+        .insert = journal_insert_body(item, slot), .times_sampled = item->times_sampled, .hidden = hidden};
+    if (hidden && lease) {
+        entry->hidden |= HIDDEN_LEASED | (lease->answered ? HIDDEN_ANSWERED : 0u) | lease->ms << HIDDEN_BITS;
+        entry->order[0] = lease->client;
+        entry->order[1] = lease->id;
+    }
+    if (table->sampler_ops->order && !hidden)
         entry->order[0] = table->sampler_ops->order(in->sampler, slot);
-    if (table->remover_ops->order)
+    if (table->remover_ops->order && !hidden)
         entry->order[1] = table->remover_ops->order(in->remover, slot);
     uint64_t *places = (uint64_t *)(void *)(entry + 1);
     struct chunk *const *chunks = span_chunks(&item->span);

@@ -13,6 +13,8 @@
 _Static_assert(sizeof(struct chunk *) == sizeof(uint64_t), "a pointer has room for a place");
 
 #define NOWHERE UINT32_MAX
+/* Ranks of items that were not put back begin here: rp_selector_ops.put_back. */
+#define RANK_NEW (UINT64_C(1) << 63)
 #define MOST_SLOTS ((1u << 30) + (1u << 28))
 /* No broker has more layouts than this. */
 #define LAYOUT_IDS (1u << 22)
@@ -221,8 +223,10 @@ static void rank_set(struct loaded_table *self, uint32_t slot, uint64_t sampler,
         return;
     self->rank[slot][0] = sampler;
     self->rank[slot][1] = remover;
-    self->highest = sampler > self->highest ? sampler : self->highest;
-    self->highest = remover > self->highest ? remover : self->highest;
+    for (uint32_t i = 0; i < 2; i++) {
+        uint64_t *most = self->rank[slot][i] < RANK_NEW ? &self->returned : &self->highest;
+        *most = self->rank[slot][i] > *most ? self->rank[slot][i] : *most;
+    }
 }
 
 /* Puts an item into a free slot. */
@@ -252,6 +256,31 @@ static rp_status slot_put(struct loading *self, struct loaded_table *to, const s
     table->in.high = insert->slot >= table->in.high ? insert->slot + 1 : table->in.high;
     to->newest_ns = item.insert_ns > to->newest_ns ? item.insert_ns : to->newest_ns;
     return RP_OK;
+}
+
+/* Returns the number by which a request is known. If two requests share a number, the later one is known. */
+static uint64_t request_name(uint64_t client, uint64_t id)
+{
+    return (client ^ (id * UINT64_C(0x9E3779B97F4A7C15))) * UINT64_C(0xD6E8FEB86659FD93);
+}
+
+/* Returns the lease of a sample; of this table, made if need be. NULL: there is none. */
+static struct loaded_lease *lease_named(struct loading *self, uint64_t client, uint64_t id, const struct table *table)
+{
+    uintptr_t index = (uintptr_t)idmap_get(&self->leases_by_request, request_name(client, id));
+    struct loaded_lease *lease = index ? &self->leases[index - 1] : NULL;
+    if (lease && lease->client == client && lease->id == id && (!table || lease->table == table))
+        return lease;
+    if (!table)
+        return NULL;
+    if (self->n_leases == self->leases_capacity) {
+        self->leases_capacity = self->leases_capacity ? 2 * self->leases_capacity : 64;
+        self->leases = need_resize(self->leases, self->leases_capacity, sizeof *self->leases);
+    }
+    lease = &self->leases[self->n_leases++];
+    *lease = (struct loaded_lease){.client = client, .id = id, .table = table};
+    idmap_put(&self->leases_by_request, request_name(client, id), (void *)(uintptr_t)self->n_leases);
+    return lease;
 }
 
 /* ---- sessions ----
@@ -443,7 +472,7 @@ static uint32_t table_named(struct loading *self, const char *name)
     }
     self->tables = need_resize(self->tables, index + 1, sizeof *self->tables);
     self->tables[self->n_tables++] =
-        (struct loaded_table){.table = table, .configured = configured, .newest_ns = INT64_MIN};
+        (struct loaded_table){.table = table, .configured = configured, .highest = RANK_NEW, .newest_ns = INT64_MIN};
     return index;
 }
 
@@ -550,6 +579,14 @@ static rp_status apply_item(struct loading *self, const void *body)
     slot_clear(self, to->table, from->insert.slot);
     RP_TRY(slot_put(self, to, &from->insert, (const uint8_t *)body + sizeof *from, from->times_sampled, self->err));
     rank_set(to, from->insert.slot, from->order[0], from->order[1]);
+    struct item *item = &to->table->in.items[from->insert.slot];
+    item->stamp = from->hidden ? ITEM_HIDDEN : 0;
+    if (from->hidden & HIDDEN_LEASED) {
+        struct loaded_lease *lease = lease_named(self, from->order[0], from->order[1], to->table);
+        lease->ms = from->hidden >> HIDDEN_BITS;
+        lease->answered = from->hidden & HIDDEN_ANSWERED;
+        item->stamp |= (uint32_t)(lease - self->leases) + 1;
+    }
     return RP_OK;
 }
 
@@ -584,6 +621,21 @@ static rp_status apply_priority(struct loading *self, const void *body)
     item->priority = from->priority;
     rank_set(to, from->slot, to->highest + 1, to->highest + 1);
     to->table->stats.updates++;
+    self->changed = true;
+    return RP_OK;
+}
+
+static rp_status apply_hidden(struct loading *self, const void *body)
+{
+    struct loaded_table *to = self->to;
+    const struct entry_slot *from = body;
+    struct item *item = item_at(to->table, from->slot, self->err);
+    if (!item)
+        return RP_BAD_MESSAGE;
+    item->stamp = self->entry->type == ENTRY_HIDE ? ITEM_HIDDEN : 0;
+    item->times_sampled -= from->how == SHOW_UNDELIVERED && item->times_sampled;
+    uint64_t rank = (from->how ? to->returned : to->highest) + 1;
+    rank_set(to, from->slot, rank, rank);
     self->changed = true;
     return RP_OK;
 }
@@ -639,12 +691,6 @@ static rp_status apply_selector(struct loading *self, const void *body)
 }
 
 /* ---- requests that may be repeated: replies, and selections of samples ---- */
-
-/* Returns the number by which a request is known. If two requests share a number, the later one is known. */
-static uint64_t request_name(uint64_t client, uint64_t id)
-{
-    return (client ^ (id * UINT64_C(0x9E3779B97F4A7C15))) * UINT64_C(0xD6E8FEB86659FD93);
-}
 
 static struct loaded_selection *selection_find(const struct loading *self, uint64_t client, uint64_t id)
 {
@@ -726,7 +772,8 @@ static bool loading_selection_add(const struct loading *self, struct loaded_sele
 static void selection_answered(const struct loading *self, struct loaded_selection *selection)
 {
     selection->kept.info.answered = true;
-    if (selection->configured && !selection->kept.info.table->one_by_one)
+    bool leased = selection->kept.info.flags & PICK_LEASED;
+    if (selection->configured && (leased || !selection->kept.info.table->one_by_one))
         selection_strip(self, selection);
 }
 
@@ -747,14 +794,23 @@ static rp_status apply_pick(struct loading *self, const void *body)
         selection->kept.info.flags = from->flags & ~(uint32_t)PICK_COUNTED;
         selection->kept.picks.table_size = from->table_size;
     }
+    uint32_t stamp = PICKED;
+    if (from->flags & PICK_LEASED) {
+        struct loaded_lease *lease = lease_named(self, from->client, from->id, to->table);
+        lease->ms = from->lease_ms;
+        lease->answered = false;
+        stamp = ITEM_HIDDEN | ((uint32_t)(lease - self->leases) + 1);
+    }
     for (uint32_t i = 0; i < from->n; i++) {
         struct item *item = &to->table->in.items[picked[i].slot];
+        item->stamp = stamp;
         item->times_sampled = picked[i].times_sampled - 1;
         table_count_sample(to->table, item);
         if (selection && !loading_selection_add(self, selection, item, span_chunks(&item->span), picked[i].probability))
             return err_set(self->err, RP_NO_MEMORY, "no memory for a sample that may be asked for again");
     }
-    to->limiter.samples += (from->flags & (PICK_PAID | PICK_COUNTED)) == PICK_PAID ? 0 : from->n;
+    bool counted = (from->flags & (PICK_PAID | PICK_COUNTED)) != PICK_PAID && !(from->flags & PICK_LEASED);
+    to->limiter.samples += counted ? from->n : 0;
     self->changed = true;
     return RP_OK;
 }
@@ -763,8 +819,11 @@ static rp_status apply_answered(struct loading *self, const void *body)
 {
     const struct entry_request *request = body;
     struct loaded_selection *selection = selection_find(self, request->client, request->id);
+    struct loaded_lease *lease = lease_named(self, request->client, request->id, NULL);
     if (selection)
         selection_answered(self, selection);
+    if (lease)
+        lease->answered = true;
     return RP_OK;
 }
 
@@ -926,6 +985,8 @@ static const struct {
     [ENTRY_END] = {apply_end, APPLY_BASE},
     [ENTRY_EPISODES] = {apply_episodes, APPLY_TABLE},
     [ENTRY_CHARGE] = {apply_charge, APPLY_TABLE},
+    [ENTRY_HIDE] = {apply_hidden, APPLY_TABLE},
+    [ENTRY_SHOW] = {apply_hidden, APPLY_TABLE},
 };
 
 rp_status loading_apply(void *ctx, enum load_phase phase, const struct entry_view *entry, rp_error *err)
@@ -961,8 +1022,11 @@ static void loading_clear(void *ctx)
             replay__table_info__free_unpacked(at->info, NULL);
         at->info = NULL;
         at->newest_ns = INT64_MIN;
-        at->highest = 0;
+        at->highest = RANK_NEW;
+        at->returned = 0;
     }
+    self->n_leases = 0;
+    idmap_fini(&self->leases_by_request);
     while (sessions && sessions->list)
         session_close(sessions->list);
     idmap_fini(&self->sessions);
@@ -1018,6 +1082,8 @@ void loading_fini(struct loading *self)
     idmap_fini(&self->sessions);
     idmap_fini(&self->selections);
     load_fini(&self->files);
+    idmap_fini(&self->leases_by_request);
+    free(self->leases);
     free(self->layouts);
     free(self->tables);
     free(self->map);

@@ -12,7 +12,7 @@
 #include "broker/loop/idmap.h"
 #include "broker/loop/loop.h"
 #include "broker/peer/kept.h"
-#include "broker/sample/kept_samples.h"
+#include "broker/sample/samples.h"
 #include "broker/store/params.h"
 #include "broker/table/table.h"
 
@@ -27,10 +27,20 @@ struct loaded_table {
     uint32_t slots;               /* most slots that a file gives it */
     uint64_t (*rank)[2];          /* by slot: ranks in sampler and remover; NULL: the order of these does not matter */
     uint64_t highest;             /* rank; what is inserted or updated ranks after it */
+    uint64_t returned;            /* highest rank of what was put back, below RANK_NEW */
     int64_t newest_ns;            /* highest time of insertion */
     uint8_t *selector[2];         /* state of sampler and remover at the checkpoint */
     uint32_t selector_bytes[2];
     uint32_t entered; /* items below this slot are in key map and accounts */
+};
+
+/* A lease. Items that are under it have its index + 1 as item_lease until they are restored. */
+struct loaded_lease {
+    uint64_t client, id;
+    const struct table *table;
+    uint32_t ms;
+    bool answered;
+    struct lease *lease; /* once it is restored */
 };
 
 /* A sample that may be asked for again. Its picks have places instead of chunks, as items have. */
@@ -41,6 +51,9 @@ struct loaded_selection {
 };
 
 struct stream;
+
+/* Item.stamp while files are loaded: an item that was picked, and by no lease. */
+#define PICKED 1u
 
 /* A number and its value: places of chunks, times, ranks. */
 struct pair {
@@ -65,6 +78,9 @@ struct loading {
     struct idmap sessions; /* by ordinal; without a broker, only their number counts */
     struct loaded_selection *oldest, *newest;
     struct idmap selections; /* by client and id */
+    struct loaded_lease *leases;
+    uint32_t n_leases, leases_capacity;
+    struct idmap leases_by_request; /* index + 1, by client and id */
     uint64_t next_ordinal;
     bool started, changed; /* a table was changed after the checkpoint, so selectors do not go on as they were */
     uint64_t instance;     /* of the process that wrote the newest file, */

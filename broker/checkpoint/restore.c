@@ -265,6 +265,7 @@ static rp_status items_enter(struct loaded_table *self, rp_error *err)
                                                          (unsigned long long)item->key, table->name)
                                                : status;
         table->store->outside += item->span.n > 1 ? span_list_bytes(item->span.n) : 0;
+        in->hidden += item_is_hidden(item);
         (void)episodes_enter(&in->episodes, span_episode(&item->span));
     }
     /* Low slots are taken first. */
@@ -294,7 +295,9 @@ static bool selector_fill(const struct loaded_table *self, uint32_t which, const
     for (uint32_t i = 0; i < n; i++) {
         if (i + AHEAD < n && ops->prefetch)
             ops->prefetch(selector, (uint32_t)order[i + AHEAD].value);
-        ops->insert(selector, (uint32_t)order[i].value, table->in.items[order[i].value].priority);
+        const struct item *item = &table->in.items[order[i].value];
+        if (!item_is_hidden(item))
+            ops->insert(selector, (uint32_t)order[i].value, item->priority);
     }
     return true;
 }
@@ -367,6 +370,10 @@ static rp_status items_restore(struct loading *self, struct loaded_table *from, 
     RP_TRY(items_enter(from, err));
     struct pair *aged = loading_by_age(table), *work = malloc((table->in.size + 1) * sizeof *work);
     bool ok = aged && work && selector_fill(from, 0, aged, work) && selector_fill(from, 1, aged, work);
+    bool once = from->info->max_times_sampled == 1; /* otherwise its items had no leases */
+    for (uint32_t slot = 0; slot < table->in.high && !once; slot++)
+        if (table->in.items[slot].span.n && !item_is_hidden(&table->in.items[slot]))
+            table->in.items[slot].stamp = PICKED;
     if (ok) {
         for (uint32_t which = 0; which < 2 && !self->changed; which++)
             selector_load(from, which);
@@ -385,14 +392,29 @@ static rp_status items_restore(struct loading *self, struct loaded_table *from, 
     return ok ? RP_OK : err_set(err, RP_NO_MEMORY, "no memory to order the items of table '%s'", table->name);
 }
 
+/* Restores the leases of a table's items. */
+static void leases_restore(struct loading *self, struct table *table)
+{
+    struct leases *leases = &self->state->samples->leases;
+    for (uint32_t slot = 0; slot < table->in.high; slot++) {
+        const struct item *item = &table->in.items[slot];
+        if (!item->span.n || !item_is_hidden(item) || !item_lease(item))
+            continue;
+        struct loaded_lease *from = &self->leases[item_lease(item) - 1];
+        if (!from->lease)
+            from->lease = lease_restore(leases, from->client, from->id, table, from->ms);
+        lease_restore_item(from->lease, slot);
+    }
+}
+
 static void selections_restore(struct loading *self)
 {
     for (struct loaded_selection *at = self->oldest; at; at = at->newer) {
         struct picks *picks = &at->kept.picks;
         const struct table *table = at->kept.info.table;
         uint32_t n = picks->n, ref = 0;
-        if (!at->configured || !n)
-            continue;
+        if (!at->configured || !n || (at->kept.info.flags & PICK_LEASED && !at->kept.info.answered))
+            continue; /* items of a lease that was not answered return */
         at->kept.info.holds = picks->n_refs > 0;
         for (uint32_t i = 0; i < n && at->kept.info.holds; ref += picks->chunks[i++]) {
             picks->step[i] = picks->refs[ref]->step + picks->offset[i];
@@ -453,8 +475,13 @@ static rp_status loading_finish(struct loading *self, bool newest, rp_error *err
     RP_TRY(layouts_match(self, err));
     RP_TRY(take_chunks(self, err));
     for (uint32_t i = 0; i < self->n_tables; i++)
-        if (self->tables[i].configured)
+        if (self->tables[i].configured) {
             RP_TRY(items_restore(self, &self->tables[i], err));
+            leases_restore(self, self->tables[i].table);
+        }
+    for (uint32_t i = 0; i < self->n_leases; i++)
+        if (self->leases[i].lease)
+            lease_restored(self->leases[i].lease, self->leases[i].answered);
     selections_restore(self);
     /* Keys are made from ordinals. Sessions that opened after an older state may still have writers. */
     struct ordinals *ordinals = &self->state->tables->ordinals;
@@ -534,11 +561,18 @@ void restore_finish(const struct tables *tables)
     for (uint32_t i = 0; i < tables->n; i++) {
         struct table *table = &tables->list[i];
         uint32_t before = table->in.size;
-        /* The journal may end between the last sample of an item and its removal. */
+        /* The journal may end between the last sample of an item and its removal. An item that is sampled once and was not picked
+         * has returned from its leases. */
         uint32_t most = (uint32_t)table->config->max_times_sampled;
-        for (uint32_t slot = 0; most && slot < table->in.high; slot++)
-            if (table->in.items[slot].span.n && table->in.items[slot].times_sampled >= most)
+        for (uint32_t slot = 0; slot < table->in.high; slot++) {
+            struct item *item = &table->in.items[slot];
+            if (!item->span.n || item_is_hidden(item))
+                continue;
+            bool picked = most > 1 || item->stamp == PICKED;
+            item->stamp = 0;
+            if (most && item->times_sampled >= most && picked)
                 table_remove(table, slot);
+        }
         table_remove_too_much(table);
         if (before != table->in.size)
             log_line(LEVEL_WARN, "B0519", "items were removed to fit the configuration", "table=%s removed=%u left=%u",

@@ -115,6 +115,11 @@ static const struct schema_row rows[] = {
      "of the newest version; -1: items of any version"},
     {"tables[].policy_slot", SCHEMA_STRING, TABLE(policy_slot), "policy", 0, 0, NULL, 0,
      "the parameter slot whose versions are meant: a learner puts them, and writers stamp their items"},
+    {"tables[].max_deliveries", SCHEMA_INT, TABLE(max_deliveries), "0", 0, 1e9, NULL, 0,
+     "an item that samplers with leases have got this often, and have not acknowledged, goes to dead_table; 0: it "
+     "returns for ever"},
+    {"tables[].dead_table", SCHEMA_STRING, TABLE(dead_table), "", 0, 0, NULL, 0,
+     "the table for such items, which keep their keys"},
     {"tables[].sampler", SCHEMA_KIND, TABLE(sampler), "uniform", 0, 0, NULL, 0,
      "fifo, lifo, uniform, min_heap, max_heap, prioritized (its option: exponent), or a selector of a plug-in"},
     {"tables[].remover", SCHEMA_KIND, TABLE(remover), "fifo", 0, 0, NULL, 0,
@@ -474,18 +479,37 @@ static bool no_copy(void *table, uint32_t slot, const char *other, double priori
     return false;
 }
 
+static bool is_another(const struct broker_config *config, const struct table_config *table, const char *name)
+{
+    const struct table_config *tables = config->tables.data;
+    for (uint32_t i = 0; i < config->tables.count; i++)
+        if (tables[i].name && strcmp(tables[i].name, name) == 0 && &tables[i] != table)
+            return true;
+    return false;
+}
+
 static void check_copy_target(const struct broker_config *config, const struct table_config *table,
                               const struct schema_kind *extension, const char *path, struct schema_report *report)
 {
     const rp_option *options = extension->options.data;
-    const struct table_config *tables = config->tables.data;
     const char *target = extension->options.count == 1 ? options[0].value : NULL;
-    if (!target || strcmp(extension->kind, "insert_on_sample") != 0)
-        return;
-    for (uint32_t i = 0; i < config->tables.count; i++)
-        if (tables[i].name && strcmp(tables[i].name, target) == 0 && &tables[i] != table)
-            return;
-    schema_problem(report, path, "insert_on_sample needs another table to insert into; '%s' is not one", target);
+    if (target && strcmp(extension->kind, "insert_on_sample") == 0 && !is_another(config, table, target))
+        schema_problem(report, path, "insert_on_sample needs another table to insert into; '%s' is not one", target);
+}
+
+static void check_dead(const struct broker_config *config, const struct table_config *table, const char *path,
+                       struct schema_report *report)
+{
+    char at[64];
+    bool named = table->dead_table && table->dead_table[0];
+    snprintf(at, sizeof at, "%s.%s", path, named ? "dead_table" : "max_deliveries");
+    if (named && !is_another(config, table, table->dead_table))
+        schema_problem(report, at, "must name another table for items that nobody acknowledges; '%s' is not one",
+                       table->dead_table);
+    if (named != (table->max_deliveries > 0))
+        schema_problem(report, at, "max_deliveries and dead_table belong together; write both, or neither");
+    else if (named && table->max_times_sampled != 1)
+        schema_problem(report, at, "only items that are sampled once have leases; write max_times_sampled: 1");
 }
 
 static void check_extension(const struct broker_config *config, const struct table_config *table, uint32_t i,
@@ -529,6 +553,7 @@ static void check_table(const struct broker_config *config, uint32_t i, struct s
     }
     check_limiter(table, path, report);
     check_signature(table, path, report);
+    check_dead(config, table, path, report);
     snprintf(at, sizeof at, "%s.sampler", path);
     check_selector(&table->sampler, at, config->plugins.count > 0, report);
     snprintf(at, sizeof at, "%s.remover", path);

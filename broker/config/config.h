@@ -30,7 +30,9 @@ struct table_config {
     int64_t max_bytes; /* 0: no limit */
     int64_t max_times_sampled;
     bool soft_capacity;
-    int64_t max_lag; /* < 0: items never become too old */
+    int64_t max_lag;        /* < 0: items never become too old */
+    int64_t max_deliveries; /* 0: no bound */
+    char *dead_table;       /* empty: none */
     char *policy_slot;
     struct schema_kind sampler, remover;
     struct schema_kind limiter_options;

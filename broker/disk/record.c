@@ -350,6 +350,8 @@ static const struct rule rules[ENTRY_TYPES] = {
     [ENTRY_END] = {"END", sizeof(struct entry_end), true, NULL},
     [ENTRY_EPISODES] = {"EPISODES", sizeof(struct entry_named), true, NULL},
     [ENTRY_CHARGE] = {"CHARGE", sizeof(struct entry_named), true, NULL},
+    [ENTRY_HIDE] = {"HIDE", sizeof(struct entry_slot), true, NULL},
+    [ENTRY_SHOW] = {"SHOW", sizeof(struct entry_slot), true, NULL},
     [ENTRY_PARTS] = {"PARTS", sizeof(struct entry_named), false, check_parts},
 };
 

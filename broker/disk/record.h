@@ -95,6 +95,8 @@ enum entry_type {
                   * the segments that it needs */
     ENTRY_EPISODES, /* struct entry_named: number of episodes of which the table has got items */
     ENTRY_CHARGE, /* struct entry_named: number of samples that the limiter has counted, and that are picked elsewhere */
+    ENTRY_HIDE,   /* struct entry_slot: its item is in neither sampler nor remover */
+    ENTRY_SHOW,   /* struct entry_slot: it is again */
     ENTRY_TYPES
 };
 
@@ -161,13 +163,17 @@ struct entry_insert {
 
 struct entry_item {
     struct entry_insert insert;
-    uint32_t times_sampled, pad;
-    uint64_t order[2]; /* rank in the sampler and in the remover, see rp_selector_ops.order */
+    uint32_t times_sampled, hidden; /* hidden: HIDDEN ... */
+    uint64_t
+        order[2]; /* rank in the sampler and in the remover, see rp_selector_ops.order; under lease: client and id */
     /* uint64_t chunks[n_chunks] */
 };
 
+/* Of an item; the milliseconds of its lease follow above these bits. */
+enum { HIDDEN = 1, HIDDEN_LEASED = 2, HIDDEN_ANSWERED = 4, HIDDEN_BITS = 3 };
+
 struct entry_slot {
-    uint32_t slot, pad;
+    uint32_t slot, how; /* how: of SHOW, see enum table_show of table/table.h */
 };
 
 struct entry_priority {
@@ -179,11 +185,11 @@ struct entry_pick {
     uint64_t client, id; /* of the request; 0, 0: it cannot be repeated */
     uint32_t want, n;
     uint64_t table_size;
-    uint32_t flags, pad; /* PICK_DISTINCT ... */
+    uint32_t flags, lease_ms; /* PICK_DISTINCT ... */
 };
-/* PICK_PAID: the limiter was charged before, and has not counted the picks, unless there is PICK_COUNTED, too: its table has no
+/* PICK_LEASED: the items are hidden, and the limiter has not counted the picks. PICK_PAID: the limiter was charged before, and has not counted the picks, unless there is PICK_COUNTED, too: its table has no
  * permits. PICK_COUNTED is about the picks of one entry; the others are what the client asked for. */
-enum { PICK_DISTINCT = 1, PICK_FLEXIBLE = 2, PICK_WHOLE = 4, PICK_PAID = 8, PICK_COUNTED = 16 };
+enum { PICK_DISTINCT = 1, PICK_FLEXIBLE = 2, PICK_WHOLE = 4, PICK_PAID = 8, PICK_COUNTED = 16, PICK_LEASED = 32 };
 static inline uint32_t pick_flags(bool distinct, bool flexible, bool whole)
 {
     return (distinct ? PICK_DISTINCT : 0u) | (flexible ? PICK_FLEXIBLE : 0u) | (whole ? PICK_WHOLE : 0u);

@@ -280,10 +280,25 @@ static void effect_insert(struct effects *self, struct table *table, uint32_t sl
         places[i] = chunks[i]->at;
 }
 
+static inline void slot_entry(struct effects *self, uint16_t type, const struct table *table, struct entry_slot body)
+{
+    struct entry_slot *entry = recorder_entry(&stream_of(self)->out, type, table->id, sizeof *entry);
+    *entry = body;
+}
+
 static void effect_remove(struct effects *self, struct table *table, uint32_t slot)
 {
-    struct entry_slot *entry = recorder_entry(&stream_of(self)->out, ENTRY_REMOVE, table->id, sizeof *entry);
-    *entry = (struct entry_slot){.slot = slot};
+    slot_entry(self, ENTRY_REMOVE, table, (struct entry_slot){.slot = slot});
+}
+
+static void effect_hide(struct effects *self, struct table *table, uint32_t slot)
+{
+    slot_entry(self, ENTRY_HIDE, table, (struct entry_slot){.slot = slot});
+}
+
+static void effect_show(struct effects *self, struct table *table, uint32_t slot, uint32_t how)
+{
+    slot_entry(self, ENTRY_SHOW, table, (struct entry_slot){slot, how});
 }
 
 static void effect_episode(struct effects *self, struct table *table)
@@ -358,6 +373,7 @@ static void effect_pick(struct effects *self, const struct waiter *waiter, uint3
         .n = 1,
         .table_size = waiter->picks.table_size,
         .flags = waiter->flags | (waiter->paid && waiter_is_counted(waiter) ? PICK_COUNTED : 0u),
+        .lease_ms = waiter->lease ? waiter->lease->ms : 0,
     };
     struct entry_pick *last = pick_last(stream, table, &head);
     struct entry_picked *picked = last ? recorder_extend(&stream->out, sizeof *picked) : NULL;
@@ -490,6 +506,8 @@ static const struct effects effects = {
     .remove = effect_remove,
     .episode = effect_episode,
     .priority = effect_priority,
+    .hide = effect_hide,
+    .show = effect_show,
     .reset = effect_reset,
     .limiter = effect_limiter,
     .charge = effect_charge,

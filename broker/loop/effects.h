@@ -30,9 +30,12 @@ struct effects {
     /* The item just inserted is the first of an episode. */
     void (*episode)(struct effects *self, struct table *table);
     void (*priority)(struct effects *self, struct table *table, uint32_t slot, double priority);
+    /* An item was hidden, and by no lease; or it was shown. how: enum table_show. */
+    void (*hide)(struct effects *self, struct table *table, uint32_t slot);
+    void (*show)(struct effects *self, struct table *table, uint32_t slot, uint32_t how);
     void (*reset)(struct effects *self, struct table *table);
     void (*limiter)(struct effects *self, struct table *table);
-    /* The limiter has counted samples that are picked elsewhere. */
+    /* The limiter has counted samples that are picked elsewhere, or were acknowledged. */
     void (*charge)(struct effects *self, struct table *table, uint64_t samples);
     /* A slot was picked for a waiter; the sample is about to be counted. */
     void (*pick)(struct effects *self, const struct waiter *waiter, uint32_t slot, double probability);

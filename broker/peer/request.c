@@ -269,6 +269,14 @@ static uint64_t monitor_connection(const struct monitor *self, int descriptor)
     return descriptor >= 0 && (uint32_t)descriptor < self->n_connections ? self->connections[descriptor] : 0;
 }
 
+bool connection_has_ended(const struct peers *peers, int descriptor, uint64_t *number)
+{
+    uint64_t now = monitor_connection(&peers->monitor, descriptor);
+    if (*number < FIRST_CONNECTION) /* its beginning may be reported later */
+        *number = now;
+    return now != *number || now == HAS_ENDED;
+}
+
 static void set_open(struct monitor *self, int descriptor, bool open)
 {
     uint32_t at = (uint32_t)descriptor;

@@ -170,6 +170,9 @@ void monitor_close(struct monitor *self, void *service);
 void monitor_fini(struct monitor *self);
 /* Ends the waits of connections that have closed. */
 void monitor_run(struct peers *peers);
+/* True if the connection with this descriptor has ended; -1: that is not known. *number: 0 at first, then the number of the
+ * connection, because another one may get the descriptor. */
+bool connection_has_ended(const struct peers *peers, int descriptor, uint64_t *number);
 /* Once a second: also ends waits whose request was read only after the end of its connection was reported. */
 void monitor_sweep(struct peers *peers);
 

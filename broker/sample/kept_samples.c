@@ -12,7 +12,7 @@
 #include "proto/base/need.h"
 
 /* A client that reads is done long before. */
-#define LEASE_NS NS_PER_S
+#define LOAN_NS NS_PER_S
 #define DROPS_PER_SWEEP 256u
 #define CLIENTS_MOST 65536u
 #define MEMORY_SHARE 16 /* kept samples may take a sixteenth of memory_limit */
@@ -31,10 +31,10 @@ struct kept_sample {
     struct kept_info info;
     struct kept_sample *next; /* of those that are dropped or spare */
     int64_t since_ns;
-    bool leased; /* in the list of leases, which is oldest first */
-    struct kept_sample *older_lease, *newer_lease;
-    uint64_t lease_bytes; /* of its bytes: those that go with the lease */
-    void *lent;           /* shared memory for its reply; NULL: none */
+    bool loaned; /* in the list of loans, which is oldest first */
+    struct kept_sample *older_loan, *newer_loan;
+    uint64_t loan_bytes; /* of its bytes: those that go with the loan */
+    void *lent;          /* shared memory for its reply; NULL: none */
     uint64_t lent_bytes;
     uint64_t own_bytes; /* of its bytes: other than of chunks */
     struct picks picks; /* if info.holds */
@@ -66,10 +66,16 @@ static uint64_t bare_bytes(uint32_t n)
     return sizeof(struct kept_sample) + (uint64_t)n * KEPT_ITEM_BYTES;
 }
 
-/* True if the picks are held only because the client reads their data itself. */
-static bool is_lease(const struct kept_info *self)
+/* True if its items leave the table. */
+static bool takes(const struct kept_info *self)
 {
-    return self->holds && self->answered && !self->table->one_by_one;
+    return self->table->one_by_one && !(self->flags & PICK_LEASED);
+}
+
+/* True if the picks are held only because the client reads their data itself. */
+static bool is_loan(const struct kept_info *self)
+{
+    return self->holds && self->answered && !takes(self);
 }
 
 static struct kept_sample *sample_find(const struct kept_client *client, uint64_t id)
@@ -156,29 +162,29 @@ static void sample_release(struct kept_samples *self, struct kept_sample *sample
     self->releasing = true;
 }
 
-/* Adds a lease, or bytes to it. */
-static void lease_add(struct kept_samples *self, struct kept_sample *sample, uint64_t bytes)
+/* Adds a loan, or bytes to it. */
+static void loan_add(struct kept_samples *self, struct kept_sample *sample, uint64_t bytes)
 {
-    sample->lease_bytes += bytes;
-    self->lease_bytes += bytes;
-    if (sample->leased)
+    sample->loan_bytes += bytes;
+    self->loan_bytes += bytes;
+    if (sample->loaned)
         return;
-    sample->leased = true;
-    sample->newer_lease = NULL;
-    sample->older_lease = self->newest_lease;
-    *(self->newest_lease ? &self->newest_lease->newer_lease : &self->oldest_lease) = sample;
-    self->newest_lease = sample;
+    sample->loaned = true;
+    sample->newer_loan = NULL;
+    sample->older_loan = self->newest_loan;
+    *(self->newest_loan ? &self->newest_loan->newer_loan : &self->oldest_loan) = sample;
+    self->newest_loan = sample;
 }
 
-static void lease_remove(struct kept_samples *self, struct kept_sample *sample)
+static void loan_remove(struct kept_samples *self, struct kept_sample *sample)
 {
-    if (!sample->leased)
+    if (!sample->loaned)
         return;
-    self->lease_bytes -= sample->lease_bytes;
-    sample->lease_bytes = 0;
-    sample->leased = false;
-    *(sample->older_lease ? &sample->older_lease->newer_lease : &self->oldest_lease) = sample->newer_lease;
-    *(sample->newer_lease ? &sample->newer_lease->older_lease : &self->newest_lease) = sample->older_lease;
+    self->loan_bytes -= sample->loan_bytes;
+    sample->loan_bytes = 0;
+    sample->loaned = false;
+    *(sample->older_loan ? &sample->older_loan->newer_loan : &self->oldest_loan) = sample->newer_loan;
+    *(sample->newer_loan ? &sample->newer_loan->older_loan : &self->newest_loan) = sample->older_loan;
 }
 
 /* Frees the memory that was lent for the reply. */
@@ -190,19 +196,19 @@ static void lent_end(struct kept_samples *self, struct kept_sample *sample)
     sample->lent = NULL;
     self->list.bytes -= sample->lent_bytes;
     sample->kept.bytes -= sample->lent_bytes;
-    if (!is_lease(&sample->info)) {
-        lease_remove(self, sample);
+    if (!is_loan(&sample->info)) {
+        loan_remove(self, sample);
         return;
     }
-    self->lease_bytes -= sample->lent_bytes;
-    sample->lease_bytes -= sample->lent_bytes;
+    self->loan_bytes -= sample->lent_bytes;
+    sample->loan_bytes -= sample->lent_bytes;
 }
 
 /* Takes a sample out of the lists. */
 static void sample_remove(struct kept_samples *self, struct kept_sample *sample)
 {
     lent_end(self, sample);
-    lease_remove(self, sample);
+    loan_remove(self, sample);
     kept_list_remove(&self->list, &sample->kept);
     self->samples->store->overhead -= sample->own_bytes;
 }
@@ -271,12 +277,12 @@ static bool block_fill(struct kept_sample *self, const struct picks *picks)
     return true;
 }
 
-/* Moves the picks of a lease; what a retry needs stays. False: no memory, and nothing was moved. */
-static bool lease_move(struct kept_samples *self, struct kept_sample *sample, struct picks *out)
+/* Moves the picks of a loan; what a retry needs stays. False: no memory, and nothing was moved. */
+static bool loan_move(struct kept_samples *self, struct kept_sample *sample, struct picks *out)
 {
     if (!block_fill(sample, &sample->picks))
         return false;
-    lease_remove(self, sample);
+    loan_remove(self, sample);
     picks_fini(out);
     *out = sample->picks;
     sample->picks = (struct picks){0};
@@ -288,15 +294,15 @@ static bool lease_move(struct kept_samples *self, struct kept_sample *sample, st
     return true;
 }
 
-/* Ends a lease: its chunks are released. */
-static void lease_end(struct kept_samples *self, struct kept_sample *sample)
+/* Ends a loan: its chunks are released. */
+static void loan_end(struct kept_samples *self, struct kept_sample *sample)
 {
     lent_end(self, sample);
-    if (!sample->leased)
+    if (!sample->loaned)
         return;
     struct kept_sample *held = sample_new(self);
     held->info = sample->info;
-    if (lease_move(self, sample, &held->picks)) {
+    if (loan_move(self, sample, &held->picks)) {
         sample_release(self, held);
     } else {
         sample_recycle(self, held);
@@ -304,15 +310,15 @@ static void lease_end(struct kept_samples *self, struct kept_sample *sample)
     }
 }
 
-/* Returns the bytes of the chunks that picks keep from being freed. A chunk that neighbours share counts once. Of a lease each
- * chunk counts in part, for it has other holders; should they all go, the lease is the first to give way. */
-static uint64_t held_bytes(const struct picks *picks, bool lease)
+/* Returns the bytes of the chunks that picks keep from being freed. A chunk that neighbours share counts once. Of a loan each
+ * chunk counts in part, for it has other holders; should they all go, the loan is the first to give way. */
+static uint64_t held_bytes(const struct picks *picks, bool loan)
 {
     uint64_t bytes = 0;
     for (uint32_t i = 0; i < picks->n_refs; i++) {
         const struct chunk *chunk = picks->refs[i];
         if (i == 0 || chunk != picks->refs[i - 1])
-            bytes += chunk_cost(chunk) / (lease ? chunk->refs : 1);
+            bytes += chunk_cost(chunk) / (loan ? chunk->refs : 1);
     }
     return bytes;
 }
@@ -327,15 +333,15 @@ static void log_full(struct kept_samples *self, const struct kept_info *info, ui
                  (unsigned long long)self->budget, held);
 }
 
-/* A lease takes only the room of other leases; if that is not enough, they stay. */
-static bool make_room(struct kept_samples *self, struct kept_client *client, uint64_t bytes, bool lease)
+/* A loan takes only the room of other loans; if that is not enough, they stay. */
+static bool make_room(struct kept_samples *self, struct kept_client *client, uint64_t bytes, bool loan)
 {
-    if (bytes > self->budget || (lease && self->list.bytes - self->lease_bytes + bytes > self->budget))
+    if (bytes > self->budget || (loan && self->list.bytes - self->loan_bytes + bytes > self->budget))
         return false;
     while (client->count >= (client->settled ? KEPT_SETTLING : KEPT_PER_CLIENT))
         sample_drop(self, (struct kept_sample *)client->first);
-    while (self->list.bytes + bytes > self->budget && self->oldest_lease)
-        lease_end(self, self->oldest_lease);
+    while (self->list.bytes + bytes > self->budget && self->oldest_loan)
+        loan_end(self, self->oldest_loan);
     while (self->list.bytes + bytes > self->budget) {
         struct kept_sample *oldest = (struct kept_sample *)self->list.oldest;
         if (oldest->info.holds)
@@ -352,9 +358,9 @@ static struct kept_sample *keep(struct kept_samples *self, struct kept_client *c
 {
     uint64_t own = info->holds ? bare_bytes(0) + (uint64_t)picks->capacity * 72 + (uint64_t)picks->refs_capacity * 8
                                : bare_bytes(picks->n);
-    uint64_t bytes = own + (info->holds ? held_bytes(picks, is_lease(info)) : 0);
-    if (!make_room(self, client, bytes, is_lease(info))) {
-        if (!is_lease(info))
+    uint64_t bytes = own + (info->holds ? held_bytes(picks, is_loan(info)) : 0);
+    if (!make_room(self, client, bytes, is_loan(info))) {
+        if (!is_loan(info))
             log_full(self, info, picks->n);
         return NULL;
     }
@@ -376,8 +382,8 @@ static struct kept_sample *keep(struct kept_samples *self, struct kept_client *c
     sample->own_bytes = own;
     sample->since_ns = self->samples->loop->now_ns;
     kept_list_add(&self->list, client, &sample->kept);
-    if (is_lease(info))
-        lease_add(self, sample, bytes - bare_bytes(sample->picks.n));
+    if (is_loan(info))
+        loan_add(self, sample, bytes - bare_bytes(sample->picks.n));
     self->samples->store->overhead += own;
     return sample;
 }
@@ -399,7 +405,8 @@ void kept_samples_lose(struct waiter *waiter)
 {
     if (waiter->wait.client)
         EFFECT(waiter->samples->loop, forget, waiter->wait.client, waiter->wait.id);
-    waiter->table->stats.orphaned_picks += waiter->picks.n;
+    if (!waiter->lease) /* otherwise its items return */
+        waiter->table->stats.orphaned_picks += waiter->picks.n;
 }
 
 bool kept_samples_reserve(struct waiter *waiter)
@@ -409,7 +416,7 @@ bool kept_samples_reserve(struct waiter *waiter)
         return true;
     client_make(self, waiter->wait.client);
     waiter->reserved = sample_new(self);
-    return (waiter->table->one_by_one || block_reserve(waiter->reserved, waiter->want));
+    return (waiter_takes(waiter) || block_reserve(waiter->reserved, waiter->want));
 }
 
 void kept_samples_unreserve(struct waiter *waiter)
@@ -435,6 +442,10 @@ struct picks *kept_samples_keep(struct waiter *waiter, bool answered)
     uint64_t client_id = waiter->wait.client, id = waiter->wait.id;
     if (waiter->picks.n == 0 || waiter->fetch)
         return &waiter->picks;
+    if (!answered && waiter->lease && !waiter->again) {
+        kept_samples_lose(waiter);
+        return &waiter->picks;
+    }
     if (answered && !waiter->again && client_id)
         EFFECT(loop, answered, client_id, id);
     answered |= waiter->again;
@@ -449,12 +460,12 @@ struct picks *kept_samples_keep(struct waiter *waiter, bool answered)
     info.answered = answered;
     bool reads = waiter->shared && client && id > client->settled;
     waiter->shared = reads && some_are_shared(&waiter->picks);
-    info.holds = waiter->table->one_by_one || !answered || waiter->shared;
+    info.holds = takes(&info) || !answered || waiter->shared;
     if (client && id > client->settled) {
         if (info.holds)
             picks_own(&waiter->picks, waiter->samples);
         sample = keep(self, client, &info, &waiter->picks, &waiter->reserved);
-        if (!sample && is_lease(&info)) { /* no room for a lease: the data travels */
+        if (!sample && is_loan(&info)) { /* no room for a loan: the data travels */
             waiter->shared = info.holds = false;
             sample = keep(self, client, &info, &waiter->picks, &waiter->reserved);
         }
@@ -473,8 +484,8 @@ struct picks *kept_samples_keep(struct waiter *waiter, bool answered)
 
 void *kept_samples_lend(struct kept_samples *self, struct kept_sample *sample, size_t bytes)
 {
-    while (self->list.bytes + bytes > self->budget && self->oldest_lease && self->oldest_lease != sample)
-        lease_end(self, self->oldest_lease);
+    while (self->list.bytes + bytes > self->budget && self->oldest_loan && self->oldest_loan != sample)
+        loan_end(self, self->oldest_loan);
     if (self->list.bytes + bytes > self->budget)
         return NULL;
     sample->lent = shm_alloc(self->samples->store->shm, bytes);
@@ -483,7 +494,7 @@ void *kept_samples_lend(struct kept_samples *self, struct kept_sample *sample, s
     sample->lent_bytes = bytes;
     sample->kept.bytes += bytes;
     self->list.bytes += bytes;
-    lease_add(self, sample, bytes);
+    loan_add(self, sample, bytes);
     sample->kept.client->shared = true;
     return sample->lent;
 }
@@ -521,6 +532,13 @@ static bool look_up(struct waiter *waiter, const struct kept_sample *sample)
         uint32_t slot = table_find(waiter->table, keys[i]);
         if (slot == KEYMAP_NONE)
             continue;
+        if (sample->info.flags & PICK_LEASED) {
+            struct lease *lease = lease_of(&waiter->samples->leases, sample->info.client, waiter->table, slot);
+            if (!lease || lease->id != sample->info.id)
+                continue; /* it has returned, and may be somebody else's */
+            if (waiter->lease != lease)
+                lease_again(lease, waiter);
+        }
         if (!picks_add(picks, waiter->table, slot, kept_probability(sample)[i]))
             return false;
         picks->priority[picks->n - 1] = kept_priority(sample)[i];
@@ -537,7 +555,8 @@ static void stamp_picked(struct waiter *waiter)
     struct contents *in = &waiter->table->in;
     for (uint32_t i = 0; i < waiter->picks.n; i++) {
         uint32_t slot = table_find(waiter->table, waiter->picks.key[i]);
-        if (slot != KEYMAP_NONE && (uint64_t)in->items[slot].insert_ns == waiter->picks.age_ns[i])
+        if (slot != KEYMAP_NONE && (uint64_t)in->items[slot].insert_ns == waiter->picks.age_ns[i] &&
+            !item_is_hidden(&in->items[slot]))
             in->items[slot].stamp = waiter->stamp;
     }
 }
@@ -558,7 +577,7 @@ enum kept_found kept_samples_load(struct waiter *waiter)
             sample_drop(self, sample);
             return KEPT_NOTHING;
         }
-    } else if (!sample->leased || !lease_move(self, sample, &waiter->picks)) {
+    } else if (!sample->loaned || !loan_move(self, sample, &waiter->picks)) {
         struct picks empty = waiter->picks;
         waiter->picks = sample->picks;
         sample->picks = empty;
@@ -576,10 +595,10 @@ enum kept_found kept_samples_load(struct waiter *waiter)
 bool kept_samples_relieve(void *samples)
 {
     struct kept_samples *self = &((struct samples *)samples)->kept;
-    struct kept_sample *oldest = self->oldest_lease;
-    if (self->releasing || !oldest || self->samples->loop->now_ns - oldest->since_ns < LEASE_NS)
+    struct kept_sample *oldest = self->oldest_loan;
+    if (self->releasing || !oldest || self->samples->loop->now_ns - oldest->since_ns < LOAN_NS)
         return false;
-    lease_end(self, oldest);
+    loan_end(self, oldest);
     return true;
 }
 
@@ -639,19 +658,19 @@ void kept_samples_sweep(struct samples *samples)
 /* Stands in for arrays that are not kept. Never written to. */
 static const uint64_t zeros[SAMPLE_MAX_ITEMS];
 
-/* Returns what is known of a sample that holds nothing; a lease ends with the broker. */
+/* Returns what is known of a sample that holds nothing; a loan ends with the broker. */
 static struct picks bare_picks(const struct kept_sample *sample)
 {
     uint64_t *wide = (uint64_t *)(uintptr_t)zeros;
     uint32_t *narrow = (uint32_t *)(uintptr_t)zeros;
-    bool leased = sample->info.holds;
+    bool loaned = sample->info.holds;
     const struct picks *picks = &sample->picks;
-    uint32_t n = leased ? picks->n : sample->n;
+    uint32_t n = loaned ? picks->n : sample->n;
     return (struct picks){.n = n < SAMPLE_MAX_ITEMS ? n : SAMPLE_MAX_ITEMS,
-                          .key = leased ? picks->key : (uint64_t *)(void *)sample->block,
-                          .priority = leased ? picks->priority : kept_priority(sample),
-                          .probability = leased ? picks->probability : kept_probability(sample),
-                          .times_sampled = leased ? picks->times_sampled : kept_times_sampled(sample),
+                          .key = loaned ? picks->key : (uint64_t *)(void *)sample->block,
+                          .priority = loaned ? picks->priority : kept_priority(sample),
+                          .probability = loaned ? picks->probability : kept_probability(sample),
+                          .times_sampled = loaned ? picks->times_sampled : kept_times_sampled(sample),
                           .age_ns = wide,
                           .policy = wide,
                           .step = wide,
@@ -660,7 +679,7 @@ static struct picks bare_picks(const struct kept_sample *sample)
                           .offset = narrow,
                           .length = narrow,
                           .chunks = narrow,
-                          .table_size = leased ? picks->table_size : sample->table_size};
+                          .table_size = loaned ? picks->table_size : sample->table_size};
 }
 
 void kept_samples_each(const struct samples *samples, kept_image_fn *fn, void *ctx)
@@ -668,7 +687,7 @@ void kept_samples_each(const struct samples *samples, kept_image_fn *fn, void *c
     for (const struct kept *kept = samples->kept.list.oldest; kept; kept = kept->newer) {
         const struct kept_sample *at = (const struct kept_sample *)kept;
         struct kept_image image = {at->info, at->picks};
-        image.info.holds = at->info.holds && !is_lease(&at->info);
+        image.info.holds = at->info.holds && !is_loan(&at->info);
         if (!image.info.holds)
             image.picks = bare_picks(at);
         fn(ctx, &image);

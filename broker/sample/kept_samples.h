@@ -7,8 +7,8 @@
  * of a client ends or the broker stops while a sample is being filled, the unanswered sample is kept, and a retry
  * continues from its picks. Client 0 is anonymous and cannot retry: its samples are not kept.
  *
- * A client that reads shared memory has a lease: its picks hold their chunks, too, and the memory that is lent for small ones, until
- * it says that it has read them, or asks again. A lease takes no room from other samples; it ends when they need the room, or after a second if memory is short. Then the
+ * A client that reads shared memory has a loan: its picks hold their chunks, too, and the memory that is lent for small ones, until
+ * it says that it has read them, or asks again. A loan takes no room from other samples; it ends when they need the room, or after a second if memory is short. Then the
  * keys stay. */
 #ifndef BROKER_KEPT_SAMPLES_H
 #define BROKER_KEPT_SAMPLES_H
@@ -37,10 +37,10 @@ struct kept_info {
 /* A client is known even when none of its samples is kept: its settled id still counts. */
 struct kept_samples {
     struct kept_list list;
-    struct kept_sample *oldest_lease, *newest_lease; /* samples of the list */
-    uint64_t lease_bytes;                            /* of list.bytes, that go when all leases end */
-    struct chore chore;                              /* releases what is in `dropped` */
-    bool releasing;                                  /* the chore is running */
+    struct kept_sample *oldest_loan, *newest_loan; /* samples of the list */
+    uint64_t loan_bytes;                           /* of list.bytes, that go when all loans end */
+    struct chore chore;                            /* releases what is in `dropped` */
+    bool releasing;                                /* the chore is running */
     struct samples *samples;
     uint64_t budget;                     /* most of list.bytes */
     struct kept_sample *dropped, *spare; /* linked by next */
@@ -63,7 +63,7 @@ void kept_samples_unreserve(struct waiter *waiter);
 /* Keeps the waiter's picks, which are about to be sent (answered) or are left unanswered. Returns the picks to send: the
  * waiter's, or the kept ones, which are valid until the next call of this file. */
 struct picks *kept_samples_keep(struct waiter *waiter, bool answered);
-/* Returns shared memory for a reply that lies in no frame; it is the sample's, which has a lease with it. NULL: no room. */
+/* Returns shared memory for a reply that lies in no frame; it is the sample's, which has a loan with it. NULL: no room. */
 void *kept_samples_lend(struct kept_samples *self, struct kept_sample *sample, size_t bytes);
 /* Counts the waiter's picks as lost: nobody will ask for them again. */
 void kept_samples_lose(struct waiter *waiter);
@@ -79,7 +79,7 @@ enum kept_found {
 /* Loads the picks of the kept sample that the waiter asks for again. The waiter waits, and has its want and flags set. */
 enum kept_found kept_samples_load(struct waiter *waiter);
 
-/* Memory is short: ends the oldest lease, if its client has had time to read. False: there is none. */
+/* Memory is short: ends the oldest loan, if its client has had time to read. False: there is none. */
 bool kept_samples_relieve(void *samples);
 /* Returns the number of clients that have read shared memory and are still known. */
 uint32_t kept_samples_readers(const struct kept_samples *self);

@@ -166,7 +166,7 @@ static uint32_t waiter_take(struct waiter *self, uint32_t n)
     self->short_of_memory = !picks_reserve(&self->picks, n);
     if (self->short_of_memory)
         return 0;
-    self->picks.table_size = table->in.size;
+    self->picks.table_size = table_visible(table);
     const rp_selector_ops *ops = table->sampler_ops;
     uint32_t got = self->distinct ? ops->pick_distinct(table->in.sampler, n, skip_picked, self, slots, probabilities)
                                   : ops->pick(table->in.sampler, n, slots, probabilities);
@@ -188,7 +188,10 @@ static uint32_t waiter_take(struct waiter *self, uint32_t n)
             table->in.items[slots[i]].stamp = self->stamp;
         self->picks.times_sampled[self->picks.n - 1]++;
         EFFECT(table->loop, pick, self, slots[i], probabilities[i]);
-        table_sampled(table, slots[i]);
+        if (self->lease)
+            lease_take(self->lease, slots[i]);
+        else
+            table_sampled(table, slots[i]);
         if (self->picks.n_refs >= CHUNKS_PER_REPLY) {
             self->full = true;
             return i + 1;
@@ -273,6 +276,11 @@ void waiter_explain(const struct waiter *self, char *text, size_t size)
     uint32_t least = self->whole ? left : 1;
     if (table_sampleable(table, least) < least)
         limiter_explain_sample(&table->limiter, left, rest, room);
+    if (!rest[0] && table->in.leased) {
+        char who[200];
+        leases_explain(&self->samples->leases, table, who, sizeof who);
+        snprintf(rest, room, "needs items: %s", who);
+    }
     if (!rest[0] && self->distinct)
         snprintf(rest, room,
                  "needs %u more items that are not in the batch yet: it is without replacement and the table has %u",
@@ -293,6 +301,8 @@ static void unpark(struct waiter *self)
 static void waiter_end(struct waiter *self)
 {
     unpark(self);
+    if (self->lease)
+        lease_leave(self->lease);
     waiter_remove(self);
     free(self->text);
     wait_end(&self->wait);
@@ -347,6 +357,8 @@ void sample_answer(struct waiter *waiter, const char *text)
         free(waiter->text);
         waiter->text = need_text(text);
     }
+    if (waiter->lease)
+        lease_start(waiter->lease);
     if (must_wait(waiter))
         return;
     char why[200];
@@ -366,6 +378,8 @@ void sample_answer(struct waiter *waiter, const char *text)
     };
     bool sent =
         trace_on(&waiter->samples->loop->trace) ? reply_traced(waiter, &reply) : reply_picks(waiter->samples, &reply);
+    if (waiter->lease)
+        lease_answered(waiter->lease);
     if (!sent && !waiter->fetch && !waiter->wait.client) /* nobody can ask for them again */
         waiter->table->stats.orphaned_picks += picks->n;
     waiter_end(waiter);
@@ -443,12 +457,14 @@ struct waiter *sample_of(struct wait *wait)
 void sample_give_up(struct waiter *waiter)
 {
     /* Items that have left their table for this sample are sent all the same: they are nowhere else. */
-    if (waiter->picks.n && (waiter->table->one_by_one || waiter->again)) {
+    if (waiter->picks.n && (waiter_takes(waiter) || waiter->again)) {
         sample_answer(waiter, "cancelled by the client");
         return;
     }
     unpark(waiter);
-    if (waiter->picks.n) {
+    if (waiter->picks.n && waiter->lease) {
+        kept_samples_lose(waiter);
+    } else if (waiter->picks.n) {
         log_line(LEVEL_WARN, "B0304", "sampler gave up with items picked", "table=%s picks=%u", waiter->table->name,
                  waiter->picks.n);
         kept_samples_lose(waiter);
@@ -501,8 +517,8 @@ void samples_each(const struct samples *samples, kept_image_fn *fn, void *ctx)
     kept_samples_each(samples, fn, ctx);
     for (struct wait *wait = samples->peers->waits.first; wait; wait = wait->next) {
         const struct waiter *waiter = sample_of(wait);
-        if (!waiter || !wait->client || !waiter->picks.n)
-            continue;
+        if (!waiter || !wait->client || !waiter->picks.n || (waiter->lease && !waiter->again))
+            continue; /* without a reply, a lease ends with the broker */
         if (waiter->again && !waiter->table->one_by_one)
             continue; /* it is kept, and was given above */
         struct kept_image image = {kept_samples_info(waiter), waiter->picks};
@@ -541,7 +557,7 @@ void permit_state(const struct table *table, Replay__PermitReply *out)
     out->deal = shard_mode(table);
     out->room = table_sampleable(table, UINT32_MAX);
     out->mass = table_mass(table);
-    out->size = table->in.size;
+    out->size = table_visible(table);
     out->min_size = table->limiter.kind == LIMITER_NONE ? 0 : (uint64_t)table->limiter.min_size_part;
     out->buffer = limiter_span(&table->limiter);
     out->removes = table->one_by_one;
@@ -703,6 +719,7 @@ void watcher_explain(const struct watcher *self, char *text, size_t size)
 void samples_init(struct samples *self)
 {
     kept_samples_init(&self->kept, self);
+    leases_init(&self->leases, self);
     self->held.end = &self->held.first;
     self->held_timer = (struct timer){.fire = look_at_held, .ctx = self};
 }
@@ -710,6 +727,7 @@ void samples_init(struct samples *self)
 void samples_fini(struct samples *self)
 {
     kept_samples_fini(&self->kept);
+    leases_fini(&self->leases);
     while (self->spare_waiters) {
         struct waiter *waiter = self->spare_waiters;
         self->spare_waiters = waiter->next;

@@ -1,14 +1,16 @@
 /* Samples: from picked items to replies.
  *
  * The room owns the samples that wait for items, their picks (picks.h), the samples that were answered and may be asked for again
- * (kept_samples.h), and what it knows of samplers that wait for all shards. It offers answering (and reply.h). It uses the loop,
+ * (kept_samples.h), those whose items are under lease (leases.h), and what it knows of samplers that wait for all shards. It offers answering (and reply.h). It uses the loop,
  * parameters, the configuration, tables, peers, and the flags of a pick from the disk format. */
 #ifndef BROKER_SAMPLES_H
 #define BROKER_SAMPLES_H
 
 #include "broker/config/config.h"
+#include "broker/disk/record.h"
 #include "broker/peer/request.h"
 #include "broker/sample/kept_samples.h"
+#include "broker/sample/leases.h"
 #include "proto/wire/wire.h"
 
 struct layouts;
@@ -62,7 +64,8 @@ struct samples {
     uint32_t n_spare_waiters;
     struct reply_build *build; /* working memory of replies */
     struct kept_samples kept;  /* samples that may be asked for again */
-    struct waiter_list held;   /* samples of clients that have left too many replies unread */
+    struct leases leases;
+    struct waiter_list held; /* samples of clients that have left too many replies unread */
     struct timer held_timer;
     struct watchers watchers;
     uint64_t shared_samples; /* items whose data clients read themselves */
@@ -113,6 +116,8 @@ struct waiter {
     bool short_of_memory;         /* it could not take what the table had for it */
     struct kept_sample *reserved; /* memory to keep its picks in */
     struct kept_sample *kept;     /* that lends memory for the reply; NULL: none does */
+    uint32_t lease_ms;
+    struct lease *lease; /* that its items are under; NULL: none */
     struct park park;
     struct picks picks;
 };
@@ -135,6 +140,11 @@ static inline bool waiter_is_counted(const struct waiter *self)
     return !self->paid || !limiter_takes_permits(&self->table->limiter);
 }
 bool waiter_is_done(const struct waiter *self);
+/* True if its picks leave the table. */
+static inline bool waiter_takes(const struct waiter *self)
+{
+    return self->table->one_by_one && !(self->flags & PICK_LEASED);
+}
 /* Writes what it waits for. */
 void waiter_explain(const struct waiter *self, char *text, size_t size);
 /* Takes a waiter whose client has left too many replies unread out of the queue: `serve` is called when the client has read some. The

@@ -58,6 +58,7 @@ struct list {
     struct link *links;
     uint32_t oldest; /* slot + 1, or 0 */
     uint32_t newest;
+    uint32_t returned; /* the last one put back; those older than it were put back, too */
     uint32_t capacity;
     bool newest_first; /* lifo */
 };
@@ -105,11 +106,28 @@ static void list_insert(void *state, uint32_t slot, double priority)
     self->newest = slot + 1;
 }
 
+/* fifo: behind those put back before it. */
+static void list_put_back(void *state, uint32_t slot, double priority)
+{
+    struct list *self = state;
+    if (self->newest_first || self->returned == self->newest) {
+        list_insert(state, slot, priority);
+    } else {
+        uint32_t older = self->returned, newer = older ? self->links[older - 1].newer : self->oldest;
+        self->links[slot] = (struct link){.older = older, .newer = newer};
+        self->links[newer - 1].older = slot + 1;
+        *(older ? &self->links[older - 1].newer : &self->oldest) = slot + 1;
+    }
+    self->returned = slot + 1;
+}
+
 static void list_remove(void *state, uint32_t slot)
 {
     struct list *self = state;
     assert(slot < self->capacity);
     struct link at = self->links[slot];
+    if (self->returned == slot + 1)
+        self->returned = at.older;
     if (at.older)
         self->links[at.older - 1].newer = at.newer;
     else
@@ -153,7 +171,7 @@ static uint32_t list_pick_distinct(void *state, uint32_t n, bool (*skip)(void *c
 #define LIST_OPS(name_, create_)                                                                                       \
     {                                                                                                                  \
         .name = (name_), .create = (create_), .destroy = list_destroy, .insert = list_insert, .remove = list_remove,   \
-        .pick = list_pick, .pick_distinct = list_pick_distinct                                                         \
+        .pick = list_pick, .pick_distinct = list_pick_distinct, .put_back = list_put_back                              \
     }
 const rp_selector_ops selector_fifo = LIST_OPS("fifo", fifo_create);
 const rp_selector_ops selector_lifo = LIST_OPS("lifo", lifo_create);
@@ -332,8 +350,8 @@ const rp_selector_ops selector_uniform = {
 #define FANOUT 4u
 
 struct selector_entry {
-    double rank;       /* the priority, or its negative in a max_heap: the smallest rank is on top */
-    uint64_t sequence; /* of the last insert or update: breaks ties */
+    double rank;      /* the priority, or its negative in a max_heap: the smallest rank is on top */
+    int64_t sequence; /* of the last insert or update: breaks ties. Negative: it was put back */
     uint32_t slot;
 };
 
@@ -343,6 +361,7 @@ struct heap {
     uint32_t count;
     uint32_t capacity;
     uint64_t sequence;
+    int64_t returned; /* sequence of the next one that is put back */
     double sign;
 };
 
@@ -361,6 +380,7 @@ static void *heap_create(const char *name, double sign, const rp_option *options
         return NULL;
     struct heap *self = need_alloc(sizeof *self);
     *self = (struct heap){.capacity = capacity,
+                          .returned = INT64_MIN,
                           .sign = sign,
                           .entries = reserve_map(capacity * sizeof *self->entries),
                           .place = reserve_map(capacity * sizeof *self->place)};
@@ -435,7 +455,7 @@ static void replace(struct heap *self, uint32_t at, struct selector_entry entry)
 
 static struct selector_entry new_entry(struct heap *self, uint32_t slot, double priority)
 {
-    return (struct selector_entry){.rank = self->sign * priority, .sequence = self->sequence++, .slot = slot};
+    return (struct selector_entry){.rank = self->sign * priority, .sequence = (int64_t)self->sequence++, .slot = slot};
 }
 
 static void heap_insert(void *state, uint32_t slot, double priority)
@@ -444,6 +464,14 @@ static void heap_insert(void *state, uint32_t slot, double priority)
     assert(slot < self->capacity && self->count < self->capacity);
     self->count++;
     sift_up(self, self->count - 1, new_entry(self, slot, priority));
+}
+
+static void heap_put_back(void *state, uint32_t slot, double priority)
+{
+    struct heap *self = state;
+    struct selector_entry entry = {self->sign * priority, self->returned++, slot};
+    self->count++;
+    sift_up(self, self->count - 1, entry);
 }
 
 static void heap_update(void *state, uint32_t n, const uint32_t *slots, const double *priorities)
@@ -507,7 +535,7 @@ static uint32_t heap_pick_distinct(void *state, uint32_t n, bool (*skip)(void *c
 static uint64_t heap_order(void *state, uint32_t slot)
 {
     const struct heap *self = state;
-    return self->entries[self->place[slot]].sequence;
+    return (uint64_t)self->entries[self->place[slot]].sequence ^ UINT64_C(1) << 63; /* in the same order, unsigned */
 }
 
 static uint32_t heap_save(void *state, void *out, uint32_t size)
@@ -536,7 +564,7 @@ static bool heap_load(void *state, const void *data, uint32_t size)
     {                                                                                                                  \
         .name = (name_), .create = (create_), .destroy = heap_destroy, .insert = heap_insert, .update = heap_update,   \
         .remove = heap_remove, .pick = heap_pick, .pick_distinct = heap_pick_distinct, .order = heap_order,            \
-        .save = heap_save, .load = heap_load                                                                           \
+        .save = heap_save, .load = heap_load, .put_back = heap_put_back                                                \
     }
 const rp_selector_ops selector_min_heap = HEAP_OPS("min_heap", min_heap_create);
 const rp_selector_ops selector_max_heap = HEAP_OPS("max_heap", max_heap_create);

@@ -309,6 +309,7 @@ static Replay__TableInfo *info_table(struct arena *arena, const struct table *ta
     if (table->restored.total_inserts)
         info->restored = arena_copy(arena, &table->restored, sizeof table->restored);
     info->size = table->in.size;
+    info->leased = table->in.leased;
     info->max_size = (uint64_t)table->config->max_size;
     info->bytes = table->bytes;
     info->max_bytes = (uint64_t)table->config->max_bytes;

@@ -23,7 +23,7 @@ static rp_status named_table(struct service *service, const char *name, struct t
 
 /* ---- samples and fetches ---- */
 
-static rp_status sample_check(const struct wire_sample *ask, const struct table *table, rp_error *err)
+static rp_status sample_check(const struct wire_sample *ask, const struct table *table, uint64_t client, rp_error *err)
 {
     if (ask->count == 0 || ask->count > SAMPLE_MAX_ITEMS)
         return err_set(err, RP_INVALID_ARGUMENT, "count is %u, a sample takes 1 to %u items", ask->count,
@@ -34,6 +34,8 @@ static rp_status sample_check(const struct wire_sample *ask, const struct table 
         return err_set(err, RP_INVALID_ARGUMENT, "a paid sample does not wait: it cannot be whole (all or nothing)");
     if (ask->paid)
         RP_TRY(permit_check(table, "paid samples", err));
+    if (ask->lease_ms)
+        RP_TRY(lease_check(ask, table, client, err));
     if (!ask->distinct)
         return RP_OK;
     if (!table->sampler_ops->pick_distinct)
@@ -48,7 +50,8 @@ static rp_status sample_check(const struct wire_sample *ask, const struct table 
 
 static uint32_t flags_of(const struct wire_sample *ask)
 {
-    return pick_flags(ask->distinct, ask->flexible, ask->whole) | (ask->paid ? PICK_PAID : 0u);
+    return pick_flags(ask->distinct, ask->flexible, ask->whole) | (ask->paid ? PICK_PAID : 0u) |
+           (ask->lease_ms ? PICK_LEASED : 0u);
 }
 
 /* Makes a waiter that waits on behalf of the request. */
@@ -57,6 +60,8 @@ static rp_status waiter_begin(struct service *service, const struct request *req
 {
     struct waiter *waiter = *out = waiter_new(service->samples, table);
     waiter->want = ask->count;
+    waiter->flags = flags_of(ask);
+    waiter->lease_ms = ask->lease_ms;
     RP_TRY(sample_begin(waiter, request, ask->has_timeout ? ask->timeout_ms : WAIT_FOREVER, err));
     waiter->flexible = ask->flexible;
     waiter->whole = ask->whole;
@@ -65,8 +70,7 @@ static rp_status waiter_begin(struct service *service, const struct request *req
     waiter->paid = ask->paid;
     waiter->shared = ask->shared && request->head.client && service->samples->store->shm;
     waiter->reads_packed = waiter->shared && ask->shared >= WIRE_SHARED_PACKED;
-    waiter->flags = flags_of(ask);
-    if (ask->distinct && ++table->stamp == 0)
+    if (ask->distinct && ++table->stamp == ITEM_HIDDEN)
         table->stamp = 1;
     waiter->stamp = table->stamp;
     return RP_OK;
@@ -83,7 +87,7 @@ static bool waiter_start(struct waiter *waiter, enum kept_found found)
     if (found == KEPT_ANSWERED || table->waiters.first || waiter_is_done(waiter))
         return true;
     /* If the batch fills at once, nothing can leave the table before the reply is made. */
-    waiter->picks.borrowed = !table->one_by_one && found == KEPT_NOTHING;
+    waiter->picks.borrowed = !waiter_takes(waiter) && found == KEPT_NOTHING;
     waiter_fill(waiter);
     if (waiter->picks.n)
         table_mark(table);
@@ -99,7 +103,7 @@ static void answer_paid(struct waiter *waiter, enum kept_found found)
 {
     struct table *table = waiter->table;
     if (found == KEPT_NOTHING || found == KEPT_UNANSWERED) {
-        waiter->picks.borrowed = !table->one_by_one && found == KEPT_NOTHING;
+        waiter->picks.borrowed = !waiter_takes(waiter) && found == KEPT_NOTHING;
         waiter_fill(waiter);
         table_mark(table); /* items that have left it make room */
     }
@@ -115,6 +119,8 @@ static bool begin_sample(struct waiter *waiter, bool *progress)
     (void)progress; /* nobody waits for it yet */
     waiter->serve = sample_serve;
     enum kept_found found = kept_samples_load(waiter);
+    if (waiter->lease_ms && !waiter->lease)
+        lease_new(&waiter->samples->leases, waiter, waiter->lease_ms);
     if (waiter->paid) {
         answer_paid(waiter, found);
         return true;
@@ -135,7 +141,7 @@ rp_status req_sample(struct service *service, struct request *request, rp_error 
     struct table *table;
     RP_TRY(wire_read_sample(request->head.data, request->head.size, &ask, err));
     RP_TRY(find_table(service, &ask.table, &table, err));
-    RP_TRY(sample_check(&ask, table, err));
+    RP_TRY(sample_check(&ask, table, request->head.client, err));
     if (service->loop->draining)
         return err_set(err, RP_CANCELLED, "the broker is shutting down");
     struct kept_info asked = {
@@ -266,12 +272,12 @@ rp_status req_permit(struct service *service, struct request *request, rp_error 
 #define ITEMS_AHEAD 12u
 
 /* Looks up the keys of the request from number `first` on, at most AT_ONCE. Returns how many. */
-static uint32_t look_up(const struct table *table, const struct wire_keys *ask, uint32_t first, uint64_t *keys,
+static uint32_t look_up(const struct table *table, const struct pb_array *ask, uint32_t first, uint64_t *keys,
                         uint32_t *slots)
 {
-    uint32_t n = ask->key.n - first < AT_ONCE ? ask->key.n - first : AT_ONCE;
+    uint32_t n = ask->n - first < AT_ONCE ? ask->n - first : AT_ONCE;
     for (uint32_t i = 0; i < n; i++)
-        keys[i] = pb_u64(&ask->key, first + i);
+        keys[i] = pb_u64(ask, first + i);
     keymap_get_many(table->in.keys, n, keys, slots);
     return n;
 }
@@ -295,15 +301,20 @@ static inline __attribute__((always_inline)) void prefetch_chunk(const struct ta
         __builtin_prefetch(span_chunks(&table->in.items[slots[i]].span)[0], 1);
 }
 
+static rp_status check_keys(uint32_t n, rp_error *err)
+{
+    return n <= REQUEST_MAX_KEYS
+               ? RP_OK
+               : err_set(err, RP_INVALID_ARGUMENT, "%u keys in one request, at most %u are taken: split them", n,
+                         REQUEST_MAX_KEYS);
+}
+
 static rp_status read_keys(struct service *service, const struct request *request, bool priorities,
                            struct wire_keys *ask, struct table **table, rp_error *err)
 {
     RP_TRY(wire_read_keys(request->head.data, request->head.size, priorities, ask, err));
     RP_TRY(find_table(service, &ask->table, table, err));
-    if (ask->key.n > REQUEST_MAX_KEYS)
-        return err_set(err, RP_INVALID_ARGUMENT, "%u keys in one request, at most %u are taken: split them", ask->key.n,
-                       REQUEST_MAX_KEYS);
-    return RP_OK;
+    return check_keys(ask->key.n, err);
 }
 
 static void reply_change(struct service *service, struct request *request, const Replay__ChangeReply *reply,
@@ -327,7 +338,7 @@ rp_status req_update(struct service *service, struct request *request, rp_error 
     /* A key may occur several times in a batch: values are applied in order, so the last one wins. */
     for (uint32_t first = 0, n; first < ask.key.n; first += n) {
         uint32_t found = 0;
-        n = look_up(table, &ask, first, keys, slots);
+        n = look_up(table, &ask.key, first, keys, slots);
         for (uint32_t i = 0; i < n; i++) {
             double priority = pb_f64(&ask.priority, first + i);
             rp_error why; /* filled if it is needed: clearing it for each key would cost more than the update */
@@ -359,7 +370,7 @@ rp_status req_delete(struct service *service, struct request *request, rp_error 
     uint64_t keys[AT_ONCE];
     uint32_t slots[AT_ONCE], n;
     for (uint32_t first = 0; first < ask.key.n; first += n) {
-        n = look_up(table, &ask, first, keys, slots);
+        n = look_up(table, &ask.key, first, keys, slots);
         for (uint32_t i = 0; i < 2 * ITEMS_AHEAD; i++)
             prefetch_item(table, slots, i, n);
         for (uint32_t i = 0; i < n; i++) {
@@ -381,6 +392,42 @@ rp_status req_delete(struct service *service, struct request *request, rp_error 
                  (unsigned long long)reply.applied, identity_quoted(request->identity, who), held);
     table_mark(table);
     reply_change(service, request, &reply, "");
+    return RP_OK;
+}
+
+/* Most bytes in the journal of what becomes of a key. */
+#define LEASE_ENTRY_BYTES 32u
+
+rp_status req_lease(struct service *service, struct request *request, rp_error *err)
+{
+    struct wire_lease ask;
+    struct table *table;
+    RP_TRY(wire_read_lease(request->head.data, request->head.size, &ask, err));
+    RP_TRY(find_table(service, &ask.table, &table, err));
+    RP_TRY(check_keys(ask.key.n, err));
+    if (ask.op > WIRE_LEASE_TOUCH)
+        return err_set(err, RP_UNSUPPORTED, "Lease.op %u is unknown: it is 0, 1 or 2", ask.op);
+    if (ask.op == WIRE_LEASE_TOUCH && (ask.ms == 0 || ask.ms > WIRE_LEASE_MOST_MS))
+        return err_set(err, RP_INVALID_ARGUMENT, "a lease of %u ms is not allowed: write 1 to %u, a day", ask.ms,
+                       WIRE_LEASE_MOST_MS);
+    Replay__ChangeReply reply = REPLAY__CHANGE_REPLY__INIT;
+    uint64_t keys[AT_ONCE];
+    uint32_t slots[AT_ONCE], n;
+    EFFECT(service->loop, together, 2 * KEPT_REPLY_BYTES + ask.key.n * LEASE_ENTRY_BYTES);
+    for (uint32_t first = 0; first < ask.key.n; first += n) {
+        n = look_up(table, &ask.key, first, keys, slots);
+        reply.applied += leases_change(&service->samples->leases, request->head.client, table, &ask, slots, n);
+    }
+    reply.missing = ask.key.n - reply.applied;
+    table_mark(table);
+    char text[200] = "";
+    if (reply.missing)
+        snprintf(
+            text, sizeof text,
+            "%llu of %u items are not under lease of this client: their lease has ended, or they were acknowledged "
+            "before",
+            (unsigned long long)reply.missing, ask.key.n);
+    reply_change(service, request, &reply, text);
     return RP_OK;
 }
 

@@ -24,9 +24,9 @@ enum {
     {                                                                                                                  \
         REPLAY__REQUEST__BODY_##body, #type, &replay__##type##__descriptor, req_##type, flags, roles                   \
     }
-#define RAW_ROW(body, type, roles)                                                                                     \
+#define RAW_ROW(body, type, flags, roles)                                                                              \
     {                                                                                                                  \
-        REPLAY__REQUEST__BODY_##body, #type, NULL, req_##type, 0, roles                                                \
+        REPLAY__REQUEST__BODY_##body, #type, NULL, req_##type, flags, roles                                            \
     }
 #define ACTOR KEY_ACTOR
 #define LEARNER KEY_LEARNER
@@ -39,12 +39,13 @@ static const struct command commands[] = {
     ROW(HELLO, hello, REMEMBER, KEY_ANY),
     ROW(HEARTBEAT, heartbeat, 0, ACTOR),
     ROW(BYE, bye, REMEMBER, ACTOR),
-    RAW_ROW(SAMPLE, sample, LEARNER),
+    RAW_ROW(SAMPLE, sample, 0, LEARNER),
     ROW(PERMIT, permit, REMEMBER, LEARNER),
-    RAW_ROW(UPDATE, update, LEARNER),
-    RAW_ROW(DELETE, delete, LEARNER),
+    RAW_ROW(LEASE, lease, REMEMBER, LEARNER),
+    RAW_ROW(UPDATE, update, 0, LEARNER),
+    RAW_ROW(DELETE, delete, 0, LEARNER),
     ROW(CANCEL, cancel, 0, KEY_ANY),
-    RAW_ROW(FETCH, fetch, LEARNER | OBSERVER),
+    RAW_ROW(FETCH, fetch, 0, LEARNER | OBSERVER),
     ROW(LIST, list, AHEAD, LEARNER | OBSERVER),
     ROW(RESET, reset, REMEMBER, ADMIN),
     ROW(SET_LIMITER, set_limiter, 0, ADMIN),
@@ -134,6 +135,8 @@ static rp_status request_dispatch(struct service *service, struct request *reque
     if (request->head.client)
         request->head.client = identity_client(request->identity, request->head.client);
     kept_samples_settle(service->samples, request->head.client, request->head.settled);
+    if (service->samples->leases.holders)
+        leases_heard(&service->samples->leases, request);
     if (request->head.body == 0)
         return err_set(err, RP_UNSUPPORTED, "the request has no body: it asks for nothing");
     const struct command *command = command_find(request->head.body);

@@ -87,7 +87,7 @@ bool service_receive(struct service *service);
 typedef rp_status request_fn(struct service *service, struct request *request, rp_error *err);
 request_fn req_hello, req_heartbeat, req_bye;
 request_fn req_sample, req_permit, req_cancel, req_fetch;
-request_fn req_update, req_delete, req_reset;
+request_fn req_lease, req_update, req_delete, req_reset;
 request_fn req_list, req_set_limiter, req_info, req_why;
 request_fn req_checkpoint;
 request_fn req_trace, req_trace_spans;

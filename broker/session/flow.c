@@ -323,6 +323,10 @@ void pump_explain_insert(const struct table *table, char *text, size_t size)
     const struct flow *flow = table->blocked;
     if (!text[0] && flow)
         room_explain(table, &flow->queue[flow->head].arrival.span, text, size);
+    size_t used = strlen(text);
+    if (used && limiter_counts(&table->limiter) && table->in.leased)
+        snprintf(text + used, size - used, "; %u items are under lease, and count when they are acknowledged",
+                 table->in.leased);
 }
 
 static void add_rejections(struct arena *arena, const struct session *session, Replay__Credit *out)

@@ -159,8 +159,23 @@ struct item {
     uint64_t policy;
     struct span span; /* n == 0: the slot is free */
     uint32_t times_sampled;
-    uint32_t stamp; /* of the distinct batch that last picked it; in a free slot: the next free slot */
+    uint32_t
+        stamp; /* of the distinct batch that last picked it, below ITEM_HIDDEN; hidden: ITEM_HIDDEN and the number of its lease;
+                     * in a free slot: the next free slot */
 };
+
+/* An item that is hidden (table_hide) is in the table, and in neither sampler nor remover. */
+#define ITEM_HIDDEN (UINT32_C(1) << 31)
+
+static inline bool item_is_hidden(const struct item *self)
+{
+    return self->stamp & ITEM_HIDDEN;
+}
+/* Number of the lease that hides a hidden item; 0: none. */
+static inline uint32_t item_lease(const struct item *self)
+{
+    return self->stamp & ~ITEM_HIDDEN;
+}
 
 _Static_assert(sizeof(struct item) == CONFIG_RECORD_BYTES, "what --check expects");
 _Static_assert(sizeof(struct window_link) == CONFIG_WINDOW_BYTES, "what --check expects");
@@ -178,6 +193,8 @@ struct contents {
     uint32_t high; /* slots below this one have been used */
     uint32_t free; /* head of the list of free slots, or NO_SLOT */
     uint32_t size;
+    uint32_t hidden; /* items, and those of them that a lease hides */
+    uint32_t leased;
     struct keymap *keys;
     void *sampler, *remover;
     struct reserve_group arrays; /* of items, selectors and marks; at first also of extensions */

@@ -86,14 +86,66 @@ static void slot_give_back(struct contents *in, uint32_t slot)
     in->free = slot;
 }
 
+static void unhide(struct contents *in, struct item *item)
+{
+    in->hidden--;
+    in->leased -= item_lease(item) != 0;
+    item->stamp = 0;
+}
+
+void table_hide(struct table *self, uint32_t slot, uint32_t lease)
+{
+    touch(self, slot);
+    self->sampler_ops->remove(self->in.sampler, slot);
+    self->remover_ops->remove(self->in.remover, slot);
+    self->in.items[slot].stamp = ITEM_HIDDEN | lease;
+    self->in.hidden++;
+    self->in.leased += lease != 0;
+    if (!lease)
+        EFFECT(self->loop, hide, self, slot);
+}
+
+static void selector_show(const rp_selector_ops *ops, void *selector, uint32_t slot, double priority, bool first)
+{
+    (first && ops->put_back ? ops->put_back : ops->insert)(selector, slot, priority);
+}
+
+void table_show(struct table *self, uint32_t slot, enum table_show how)
+{
+    struct item *item = &self->in.items[slot];
+    touch(self, slot);
+    unhide(&self->in, item);
+    if (how == SHOW_UNDELIVERED)
+        self->in.unseen += --item->times_sampled == 0;
+    selector_show(self->sampler_ops, self->in.sampler, slot, item->priority, how != SHOW_LAST);
+    selector_show(self->remover_ops, self->in.remover, slot, item->priority, how != SHOW_LAST);
+    EFFECT(self->loop, show, self, slot, how);
+    table_mark(self);
+}
+
+void table_lease(struct table *self, uint32_t slot, uint32_t lease)
+{
+    struct item *item = &self->in.items[slot];
+    touch(self, slot);
+    self->in.unseen -= item->times_sampled == 0;
+    table_count_sample(self, item);
+    if (self->hook_sample)
+        RUN_HOOKS(self, on_sample, slot, );
+    table_hide(self, slot, lease);
+}
+
 void table_remove(struct table *self, uint32_t slot)
 {
     struct item *item = &self->in.items[slot];
     touch(self, slot);
     if (self->hook_delete)
         RUN_HOOKS(self, on_delete, slot, );
-    self->sampler_ops->remove(self->in.sampler, slot);
-    self->remover_ops->remove(self->in.remover, slot);
+    if (item_is_hidden(item)) {
+        unhide(&self->in, item);
+    } else {
+        self->sampler_ops->remove(self->in.sampler, slot);
+        self->remover_ops->remove(self->in.remover, slot);
+    }
     if (self->in.window.slots)
         window_leave(&self->in.window, slot);
     self->in.unseen -= item->times_sampled == 0;
@@ -142,6 +194,8 @@ static void evict(struct table *self, uint32_t slot)
 /* Bytes in the journal of the removal of an item, and of a limiter; each is less. */
 #define REMOVAL_BYTES 32u
 #define LIMITER_BYTES 256u
+/* The same of an item that moves to another table, without the places of its chunks. */
+#define MOVE_BYTES 1024u
 
 /* Evicts at most n of the items that are too old. Returns how many. */
 static uint32_t drop_stale(struct table *self, uint32_t n)
@@ -151,7 +205,8 @@ static uint32_t drop_stale(struct table *self, uint32_t n)
         return 0;
     EFFECT(self->loop, together, (size_t)n * REMOVAL_BYTES + LIMITER_BYTES);
     for (; slot != NO_SLOT && dropped < n; slot = window_stale(&self->in.window), dropped++) {
-        uint32_t times_sampled = self->in.items[slot].times_sampled;
+        /* What is taken once, and is still here, was never counted: it came back from its leases. */
+        uint32_t times_sampled = self->config->max_times_sampled == 1 ? 0 : self->in.items[slot].times_sampled;
         table_remove(self, slot);
         limiter_forgot(&self->limiter, times_sampled, self->in.unseen);
     }
@@ -313,6 +368,15 @@ uint32_t table_find(const struct table *self, uint64_t key)
     return keymap_get(self->in.keys, key);
 }
 
+static inline void selectors_update(const struct table *self, uint32_t n, const uint32_t *slots,
+                                    const double *priorities)
+{
+    if (self->sampler_ops->update)
+        self->sampler_ops->update(self->in.sampler, n, slots, priorities);
+    if (self->remover_ops->update)
+        self->remover_ops->update(self->in.remover, n, slots, priorities);
+}
+
 /* Runs no hooks, and does not count as an update. */
 static void set_priorities(struct table *self, uint32_t n, const uint32_t *slots, const double *priorities)
 {
@@ -320,10 +384,13 @@ static void set_priorities(struct table *self, uint32_t n, const uint32_t *slots
         touch(self, slots[i]);
         __builtin_prefetch(&self->in.items[slots[i]], 1); /* it comes while the selectors work */
     }
-    if (self->sampler_ops->update)
-        self->sampler_ops->update(self->in.sampler, n, slots, priorities);
-    if (self->remover_ops->update)
-        self->remover_ops->update(self->in.remover, n, slots, priorities);
+    if (self->in.hidden) {
+        for (uint32_t i = 0; i < n; i++)
+            if (!item_is_hidden(&self->in.items[slots[i]]))
+                selectors_update(self, 1, &slots[i], &priorities[i]);
+    } else {
+        selectors_update(self, n, slots, priorities);
+    }
     for (uint32_t i = 0; i < n; i++) {
         self->in.items[slots[i]].priority = priorities[i];
         EFFECT(self->loop, priority, self, slots[i], priorities[i]);
@@ -349,14 +416,18 @@ void table_update(struct table *self, uint32_t n, const uint32_t *slots, const d
 
 uint64_t table_sampleable(const struct table *self, uint64_t want)
 {
-    return table_is_ready(self) ? limiter_sampleable(&self->limiter, want) : 0;
+    if (!table_is_ready(self))
+        return 0;
+    uint64_t leased = self->in.leased, n = limiter_sampleable(&self->limiter, want + leased);
+    return n > leased ? n - leased : 0;
 }
 
 double table_mass(const struct table *self)
 {
     if (!table_is_ready(self))
         return 0;
-    return self->sampler_ops->mass ? self->sampler_ops->mass(self->in.sampler, self->in.size) : (double)self->in.size;
+    uint32_t n = table_visible(self);
+    return self->sampler_ops->mass ? self->sampler_ops->mass(self->in.sampler, n) : (double)n;
 }
 
 void table_count_reset(struct table *self)
@@ -581,8 +652,16 @@ static bool exceeds_memory(const struct table *self)
     return self->waiters.first ? exceeds(self, (uint64_t)self->tables->config->memory_limit) : wants_room(self);
 }
 
+/* True if the table is full of hidden items: one more item would be evicted at once. */
+static bool is_full_of_hidden(const struct table *self)
+{
+    return self->in.hidden >= (uint64_t)self->config->max_size;
+}
+
 static bool has_to_wait(const struct table *self, const struct span *span)
 {
+    if (is_full_of_hidden(self))
+        return true;
     if (!limiter_counts(&self->limiter))
         return false;
     if (self->in.size == 0) /* only a sampler that holds picked items can make room */
@@ -674,8 +753,16 @@ rp_status room_make(struct table *self, rp_error *err)
 
 void room_explain(const struct table *self, const struct span *span, char *text, size_t size)
 {
-    if (!self->config->max_times_sampled || !has_to_wait(self, span))
+    if (!(self->config->max_times_sampled || self->in.hidden) || !has_to_wait(self, span))
         return;
+    if (is_full_of_hidden(self)) {
+        snprintf(text, size,
+                 "needs room: all %u items of the table are hidden and not evicted, %u of them under lease; inserts "
+                 "continue "
+                 "when some are acknowledged, or shown again",
+                 self->in.hidden, self->in.leased);
+        return;
+    }
     double used = (double)store_memory(self->store) / MIB;
     double limit = (double)self->tables->config->memory_limit / MIB;
     const struct table *holder = room_holder(self->tables);
@@ -740,6 +827,25 @@ static bool host_copy_to(void *ctx, uint32_t slot, const char *other_table, doub
     }
     table_mark(other);
     return true;
+}
+
+void table_return(struct table *self, uint32_t slot, bool delivered)
+{
+    const struct item *item = &self->in.items[slot];
+    int64_t most = self->config->max_deliveries;
+    if (delivered && most && item->times_sampled >= most) {
+        EFFECT(self->loop, together, MOVE_BYTES + item->span.n * sizeof(uint64_t));
+        if (host_copy_to(self, slot, self->config->dead_table, item->priority)) {
+            table_remove(self, slot);
+            limiter_forgot(&self->limiter, 0, self->in.unseen);
+            EFFECT(self->loop, limiter, self);
+            self->stats.dead++;
+            table_mark(self);
+            return;
+        }
+    }
+    self->stats.returned += delivered;
+    table_show(self, slot, delivered ? SHOW_FIRST : SHOW_UNDELIVERED);
 }
 
 /* ---- life */

@@ -148,16 +148,32 @@ void table_set_metadata(struct table *self, const char *text);
 /* Returns the slot of a key. UINT32_MAX: no such key. */
 uint32_t table_find(const struct table *self, uint64_t key);
 void table_remove(struct table *self, uint32_t slot);
+/* Hides an item: it keeps its slot, its key, its memory and its place in the window of versions, and is neither sampled nor evicted until
+ * it is shown. A request may remove it. lease: the number of the lease that hides it (sample/leases.h), which records that; 0: none. */
+void table_hide(struct table *self, uint32_t slot, uint32_t lease);
+/* Shows a hidden item: as if it were inserted now; or as the first in line, behind those shown so before it, and, if it was never
+ * delivered, without the sample for which it was hidden. */
+enum table_show { SHOW_LAST = 0, SHOW_FIRST = 1, SHOW_UNDELIVERED = 3 };
+void table_show(struct table *self, uint32_t slot, enum table_show how);
+/* Counts a sample of the item, but not with the limiter, and hides it for the lease. */
+void table_lease(struct table *self, uint32_t slot, uint32_t lease);
+/* The item returns from its lease. If it was delivered max_deliveries times, it moves to dead_table, unless that has no room. */
+void table_return(struct table *self, uint32_t slot, bool delivered);
+/* Returns the number of items that are not hidden. */
+static inline uint32_t table_visible(const struct table *self)
+{
+    return self->in.size - self->in.hidden;
+}
 /* Sets priorities that have been checked, one after another: a slot may stand there twice. */
 void table_update(struct table *self, uint32_t n, const uint32_t *slots, const double *priorities);
 /* Makes the table empty, with a fresh limiter, at once; the old items are freed in slices. Waiters stay. */
 rp_status table_reset(struct table *self, rp_error *err);
-/* False: it is empty, or has items that are too old. These have to leave first. */
+/* False: it has no visible items, or has items that are too old. These have to leave first. */
 static inline bool table_is_ready(const struct table *self)
 {
-    return self->in.size && window_stale(&self->in.window) == UINT32_MAX;
+    return table_visible(self) && window_stale(&self->in.window) == UINT32_MAX;
 }
-/* Returns how many of `want` items a sample may take now, in total. */
+/* Returns how many of `want` items a sample may take now, in total. Items under lease are as good as sampled. */
 uint64_t table_sampleable(const struct table *self, uint64_t want);
 /* Returns the sum of what the sampler's probabilities are proportional to; without such a sum, the number of items. 0: the table is
  * not ready. */
@@ -271,11 +287,12 @@ static inline void table_mark(struct table *table)
 bool room_is_kept(const struct table *self);
 
 /* True if an item over these chunks has to wait for room. An empty table takes an item in any case; a table whose sampler
- * waits for more items takes items up to memory_limit, since nothing else could ever make room. */
+ * waits for more items takes items up to memory_limit, since nothing else could ever make room. A table that is full of hidden items
+ * takes none. */
 bool room_waits_(struct table *self, const struct span *span);
 static inline bool room_waits(struct table *self, const struct span *span)
 {
-    return self->config->max_times_sampled && room_waits_(self, span);
+    return (self->config->max_times_sampled || self->in.hidden) && room_waits_(self, span);
 }
 
 /* True if memory may be nearly full: then room_make looks closer. */

@@ -19,7 +19,7 @@ extern "C" {
 #endif
 
 /* The interface that a plug-in was built for: the broker refuses any other. */
-#define RP_PLUGIN_ABI 4u
+#define RP_PLUGIN_ABI 5u
 #define RP_PICK_NO_MEMORY UINT32_MAX
 
 /* One option from the configuration, as written there: {name: "exponent", value: "0.6"}. */
@@ -70,6 +70,10 @@ typedef struct rp_selector_ops {
     void (*seed)(void *self, uint64_t seed);
     /* Optional, beside `check`: which takes all priorities from *low to *high, so that it need not be asked for them. */
     void (*bounds)(void *self, double *low, double *high);
+    /* Optional. Inserts a slot that was removed for a while, such as an item whose lease has ended: ahead of those that were not, and
+     * behind those put back before it, as far as the selector knows an order. Its `order` is below 2^63, and that of all others is
+     * not. Without it, `insert` does that. */
+    void (*put_back)(void *self, uint32_t slot, double priority);
 } rp_selector_ops;
 
 /* An item as an extension sees it. */

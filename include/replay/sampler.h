@@ -125,7 +125,10 @@ typedef struct rp_sampler_options {
     uint64_t max_bytes;   /* largest memory of one batch; 0: 4 GiB */
     /* Threads that fill a batch of 1 MiB or more, at most 64; 0: 4 if there are 8 processors, else 1. Over shards they are divided. */
     uint32_t gather_threads;
-    uint32_t reserved;
+    /* Not 0: the items of a batch stay in their table, hidden from all samplers, until rp_items_lease acknowledges them, or for this many
+     * milliseconds from the reply on. Then, or when this process ends, they return first in line. For tables with max_times_sampled: 1.
+     * Nothing is requested ahead, as with on_demand: the time of a batch that nobody has taken would pass. */
+    uint32_t lease_ms;
     rp_memory memory; /* of the batches; all zeros: the library's */
     /* Not 0: the picks of each request follow from this seed, the number of the request, and what the table holds then. With on_demand
      * and nobody else who samples the table, the same calls give the same batches. */
@@ -205,7 +208,7 @@ RP_API rp_status rp_sampler_get_stats(rp_sampler *sampler, rp_sampler_stats *out
 /* Running sums over all parts of a call, or over the life of an updater. */
 typedef struct rp_change {
     uint64_t applied;
-    uint64_t missing; /* keys that are not in the table; they are ignored, as are an updater's for a lost shard */
+    uint64_t missing; /* keys that are not in the table, or not under lease; they are ignored, as are an updater's for a lost shard */
     uint64_t refused; /* priorities that are not allowed, also of missing keys; the error names the first */
 } rp_change;
 
@@ -216,6 +219,18 @@ RP_API rp_status rp_priorities_update(rp_client *client, const char *table, cons
                                       rp_error *err);
 RP_API rp_status rp_items_delete(rp_client *client, const char *table, const uint64_t *keys, uint64_t n,
                                  int64_t timeout_ms, rp_change *change, rp_error *err);
+
+/* What becomes of items that this client has under lease. */
+typedef enum rp_lease_op {
+    RP_LEASE_ACK = 0,     /* they are done with, and leave the table for good */
+    RP_LEASE_RELEASE = 1, /* they return, first in line */
+    RP_LEASE_TOUCH = 2,   /* their leases, with all items of the same replies, go on for lease_ms from now */
+} rp_lease_op;
+
+/* Says so of n items and waits for the answer. change->applied counts those that were under lease of this client; missing are items whose
+ * lease had ended, which others may have by now. A request that is repeated after a lost connection is carried out once. */
+RP_API rp_status rp_items_lease(rp_client *client, const char *table, rp_lease_op op, const uint64_t *keys, uint64_t n,
+                                uint32_t lease_ms, int64_t timeout_ms, rp_change *change, rp_error *err);
 
 /* Collects updates of one table and sends them in batches without waiting for the answers; while more than half of the batches
  * that may be without an answer are, several go in one request. With shards: a batch for each shard,

@@ -253,10 +253,12 @@ static rp_status wire_scan(const struct wire_spec *spec, const void *frame, size
     X(6, BOOL, whole, whole)                                                                                           \
     X(7, BOOL, paid, paid)                                                                                             \
     X(8, U32, shared, shared)                                                                                          \
-    X(9, F64, seed, seed)
+    X(9, F64, seed, seed)                                                                                              \
+    X(10, U32, lease_ms, lease_ms)
 
 #define KEYS_FIELDS(X) X(1, TEXT, table, table) X(2, A64, key, key)
 #define UPDATE_FIELDS(X) KEYS_FIELDS(X) X(3, A64, priority, priority)
+#define LEASE_FIELDS(X) KEYS_FIELDS(X) X(3, U32, op, op) X(4, U32, ms, ms)
 
 #define INGEST_FIELDS(X)                                                                                               \
     X(1, U32, version, version)                                                                                        \
@@ -330,6 +332,10 @@ static const struct wire_spec sample_spec = {"Sample", sample_names, false, {SAM
 static const char *const update_names[] = {UPDATE_FIELDS(WIRE_FIELD)};
 static const struct wire_spec update_spec = {"Update", update_names, false, {UPDATE_FIELDS(WIRE_ROW)}};
 static const struct wire_spec keys_spec = {"Delete or Fetch", update_names, false, {KEYS_FIELDS(WIRE_ROW)}};
+#undef WIRE_VIEW
+#define WIRE_VIEW wire_lease
+static const char *const lease_names[] = {LEASE_FIELDS(WIRE_FIELD)};
+static const struct wire_spec lease_spec = {"Lease", lease_names, false, {LEASE_FIELDS(WIRE_ROW)}};
 #undef WIRE_VIEW
 #define WIRE_VIEW wire_ingest
 static const char *const ingest_names[] = {INGEST_FIELDS(WIRE_FIELD)};
@@ -414,6 +420,13 @@ rp_status wire_read_keys(const void *body, size_t size, bool with_priority, stru
     if (with_priority)
         WIRE_OR_ONE(&update_spec, 3, out->priority, out->key.n);
     return RP_OK;
+}
+
+rp_status wire_read_lease(const void *body, size_t size, struct wire_lease *out, rp_error *err)
+{
+    struct wire_found found;
+    memset(out, 0, sizeof *out);
+    return wire_scan(&lease_spec, body, size, out, &found, err);
 }
 
 /* block_size or block_codec: 1 or a multiple of n_chunks; none without chunks. */

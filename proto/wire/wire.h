@@ -64,6 +64,7 @@ struct wire_sample {
     bool distinct, flexible, whole, paid;
     uint32_t shared;
     uint64_t seed;
+    uint32_t lease_ms;
 };
 rp_status wire_read_sample(const void *body, size_t size, struct wire_sample *out, rp_error *err);
 
@@ -74,6 +75,17 @@ struct wire_keys {
     struct pb_array priority;
 };
 rp_status wire_read_keys(const void *body, size_t size, bool with_priority, struct wire_keys *out, rp_error *err);
+
+/* wire_lease.op */
+enum { WIRE_LEASE_ACK, WIRE_LEASE_RELEASE, WIRE_LEASE_TOUCH };
+/* Longest lease: a day. */
+#define WIRE_LEASE_MOST_MS 86400000u
+struct wire_lease {
+    struct wire_string table;
+    struct pb_array key;
+    uint32_t op, ms;
+};
+rp_status wire_read_lease(const void *body, size_t size, struct wire_lease *out, rp_error *err);
 
 struct wire_ingest {
     uint32_t version;

@@ -301,7 +301,7 @@ static void overwrite_all(struct stream *stream, rp_sampler *other)
     }
 }
 
-TEST(a_stopped_sampler_loses_its_lease_and_reads_nothing_torn)
+TEST(a_stopped_sampler_loses_its_loan_and_reads_nothing_torn)
 {
     struct broker_process broker;
     /* 1 MiB of samples is kept: fewer than one reader asks for. */

@@ -148,6 +148,7 @@ static void check_released(struct embed *self)
         assert_int_equal(table_reset(&broker->tables.list[i], NULL), RP_OK);
     embed_settle(self);
     kept_samples_fini(&broker->samples.kept); /* after its chore */
+    leases_fini(&broker->samples.leases);
     assert_int_equal(broker->store.chunks, 0);
     assert_int_equal(broker->store.bytes, 0);
     assert_int_equal(store_chunk_memory(&broker->store), 0);

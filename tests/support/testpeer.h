@@ -78,6 +78,7 @@ struct testpeer {
      * the same id. */
     void (*refused)(struct testpeer *self, const struct testpeer_answer *answer);
     uint64_t client, next_id;
+    uint32_t lease_ms; /* of its samples; 0: none */
     struct testpeer_answer *answers;
     uint64_t notices;
     /* session */
@@ -153,6 +154,9 @@ uint64_t testpeer_permit(struct testpeer *self, uint64_t id, const char *table, 
                          int flags);
 struct testpeer_answer *testpeer_update(struct testpeer *self, const char *table, uint32_t n, const uint64_t *keys,
                                         const double *priorities);
+/* op: of enum in proto/wire/wire.h. */
+struct testpeer_answer *testpeer_lease(struct testpeer *self, const char *table, uint32_t op, uint32_t ms, uint32_t n,
+                                       const uint64_t *keys);
 struct testpeer_answer *testpeer_delete(struct testpeer *self, const char *table, uint32_t n, const uint64_t *keys);
 struct testpeer_answer *testpeer_fetch(struct testpeer *self, const char *table, uint32_t n, const uint64_t *keys);
 struct testpeer_answer *testpeer_reset(struct testpeer *self, const char *table);

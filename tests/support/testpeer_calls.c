@@ -12,6 +12,7 @@ uint64_t testpeer_sample(struct testpeer *self, const char *table, uint32_t coun
     sample.whole = (flags & WHOLE) != 0;
     sample.paid = (flags & PAID) != 0;
     sample.shared = flags & PACKED ? 2 : (flags & SHARED) != 0;
+    sample.lease_ms = self->lease_ms;
     if (timeout_ms >= 0) {
         sample.has_timeout_ms_case = REPLAY__SAMPLE__HAS_TIMEOUT_MS_TIMEOUT_MS;
         sample.timeout_ms = (uint64_t)timeout_ms;
@@ -52,6 +53,19 @@ struct testpeer_answer *testpeer_update(struct testpeer *self, const char *table
     update.key = (uint64_t *)(uintptr_t)keys;
     update.priority = (double *)(uintptr_t)priorities;
     TESTPEER_REQUEST(request, UPDATE, update, &update);
+    return testpeer_call(self, &request);
+}
+
+struct testpeer_answer *testpeer_lease(struct testpeer *self, const char *table, uint32_t op, uint32_t ms, uint32_t n,
+                                       const uint64_t *keys)
+{
+    Replay__Lease lease = REPLAY__LEASE__INIT;
+    lease.table = testpeer_text(table);
+    lease.op = op;
+    lease.ms = ms;
+    lease.n_key = n;
+    lease.key = (uint64_t *)(uintptr_t)keys;
+    TESTPEER_REQUEST(request, LEASE, lease, &lease);
     return testpeer_call(self, &request);
 }
 

@@ -19,10 +19,12 @@ const char world_tables[] =
     "  - {name: lag, max_size: 40, sampler: {kind: fifo}, max_times_sampled: 1, max_lag: 1,\n"
     "     limiter: {kind: lag, batch: 6}}\n"
     "  - {name: fresh, max_size: 30, sampler: {kind: uniform}, max_times_sampled: 3, max_lag: 2,\n"
-    "     limiter: {kind: sample_to_insert_ratio, samples_per_insert: 2, min_size: 3, error_buffer: 8}}\n";
+    "     limiter: {kind: sample_to_insert_ratio, samples_per_insert: 2, min_size: 3, error_buffer: 8}}\n"
+    "  - {name: jobs, max_size: 30, sampler: {kind: fifo}, max_times_sampled: 1, limiter: {kind: queue},\n"
+    "     max_deliveries: 3, dead_table: copies}\n";
 
-static const char *const tables[] = {"fifo", "queue", "stack", "prio", "heap", "any", "lag", "fresh"};
-#define N_TABLES 8u
+static const char *const tables[] = {"fifo", "queue", "stack", "prio", "heap", "any", "lag", "fresh", "jobs"};
+#define N_TABLES 9u
 
 static uint32_t below(struct world *self, uint32_t n)
 {
@@ -135,6 +137,40 @@ static void do_delete(struct world *self)
     testpeer_delete(some_peer(self), table, 1, &key);
 }
 
+/* Takes items with a lease, or says what becomes of some. */
+static void do_lease(struct world *self)
+{
+    static const char *const names[] = {"jobs", "lag"};
+    struct testpeer *peer = some_peer(self);
+    const char *table = names[below(self, 2)];
+    if (below(self, 2)) {
+        peer->lease_ms = 1 + below(self, 300);
+        testpeer_sample(peer, table, 1 + below(self, 6), 0, below(self, 2) ? FLEXIBLE : 0);
+        peer->lease_ms = 0;
+        embed_settle(&self->embed);
+        return;
+    }
+    uint64_t keys[4];
+    for (uint32_t i = 0; i < 4; i++)
+        keys[i] = some_key(self, table);
+    testpeer_lease(peer, table, below(self, 3), 1 + below(self, 300), 4, keys);
+}
+
+/* Hides an item, or shows one that is hidden. Of the lists, only those are asked whose order nobody compares: files know only the
+ * order of insertion. */
+static void do_hide(struct world *self)
+{
+    static const char *const names[] = {"heap", "prio", "fresh"};
+    struct table *table = embed_table(&self->embed, names[below(self, 3)]);
+    uint32_t slot = table_find(table, some_key(self, table->name));
+    if (slot == UINT32_MAX)
+        return;
+    if (item_is_hidden(&table->in.items[slot]))
+        table_show(table, slot, below(self, 2));
+    else
+        table_hide(table, slot, 0);
+}
+
 static void do_limiter(struct world *self)
 {
     Replay__SetLimiter ask = REPLAY__SET_LIMITER__INIT;
@@ -208,12 +244,16 @@ static void step(struct world *self)
     uint32_t dice = below(self, 100);
     if (dice < 40)
         do_insert(self);
+    else if (dice < 49)
+        do_lease(self);
     else if (dice < 57)
         do_sample(self);
     else if (dice < 62)
         do_permit(self);
-    else if (dice < 74)
+    else if (dice < 72)
         do_update(self);
+    else if (dice < 74)
+        do_hide(self);
     else if (dice < 79)
         do_delete(self);
     else if (dice < 80)

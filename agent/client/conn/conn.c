@@ -76,8 +76,8 @@ struct conn {
     atomic_bool woken;
     atomic_bool stopping;
     atomic_uint_fast64_t waited_ns; /* by callers, for answers that the broker gives at once */
-    atomic_uint_fast64_t next_id;   /* taken with the mutex held for samples, so that leases are in the order of ids */
-    atomic_uint_fast64_t unread;    /* id of the first lease; 0: there is none. The mutex guards changes */
+    atomic_uint_fast64_t next_id;   /* taken with the mutex held for samples, so that loans are in the order of ids */
+    atomic_uint_fast64_t unread;    /* id of the first loan; 0: there is none. The mutex guards changes */
     atomic_bool has_arena;          /* of the newest HELLO */
 
     pthread_mutex_t mutex; /* guards what follows, up to the I/O thread's part */
@@ -85,7 +85,7 @@ struct conn {
     struct request_list submitted;
     uint64_t cancels[CANCELS_MOST]; /* ids that the I/O thread is to cancel */
     uint32_t n_cancels;
-    struct lease *first_lease, *last_lease;
+    struct loan *first_loan, *last_loan;
     struct conn_command *commands;
     struct conn_hello *hello;
     enum link_state link; /* the I/O thread changes it, and reads it without the mutex */
@@ -1205,12 +1205,12 @@ void conn_look(struct conn *self)
 
 /* ---- calls from other threads */
 
-static void lease_add(struct conn *self, struct lease *lease, uint64_t id)
+static void loan_add(struct conn *self, struct loan *loan, uint64_t id)
 {
-    *lease = (struct lease){.id = id, .prev = self->last_lease};
-    *(self->last_lease ? &self->last_lease->next : &self->first_lease) = lease;
-    self->last_lease = lease;
-    atomic_store(&self->unread, self->first_lease->id);
+    *loan = (struct loan){.id = id, .prev = self->last_loan};
+    *(self->last_loan ? &self->last_loan->next : &self->first_loan) = loan;
+    self->last_loan = loan;
+    atomic_store(&self->unread, self->first_loan->id);
 }
 
 uint64_t conn_try_send(struct conn *self, const struct conn_message *message, conn_reply_fn *fn, void *ctx)
@@ -1224,8 +1224,8 @@ uint64_t conn_try_send(struct conn *self, const struct conn_message *message, co
     uint64_t id = message->again ? message->again : atomic_fetch_add(&self->next_id, 1);
     request_name(request, id);
     request_list_add(&self->submitted, request);
-    if (message->lease)
-        lease_add(self, message->lease, id);
+    if (message->loan)
+        loan_add(self, message->loan, id);
     pthread_mutex_unlock(&self->mutex);
     conn_wake(self);
     return id;
@@ -1244,16 +1244,16 @@ uint64_t conn_send(struct conn *self, const struct conn_message *message, conn_r
     return atomic_fetch_add(&self->next_id, 1);
 }
 
-void conn_lease_end(struct conn *self, struct lease *lease)
+void conn_loan_end(struct conn *self, struct loan *loan)
 {
-    if (!lease->id)
+    if (!loan->id)
         return;
     pthread_mutex_lock(&self->mutex);
-    *(lease->prev ? &lease->prev->next : &self->first_lease) = lease->next;
-    *(lease->next ? &lease->next->prev : &self->last_lease) = lease->prev;
-    atomic_store(&self->unread, self->first_lease ? self->first_lease->id : 0);
+    *(loan->prev ? &loan->prev->next : &self->first_loan) = loan->next;
+    *(loan->next ? &loan->next->prev : &self->last_loan) = loan->prev;
+    atomic_store(&self->unread, self->first_loan ? self->first_loan->id : 0);
     pthread_mutex_unlock(&self->mutex);
-    lease->id = 0;
+    loan->id = 0;
 }
 
 void conn_cancel(struct conn *self, uint64_t id)

@@ -39,8 +39,8 @@ uint64_t conn_send(struct conn *self, const struct conn_message *message, conn_r
 /* The same, but returns 0 if there is no memory: then fn is not called, and the payload stays as it was. */
 uint64_t conn_try_send(struct conn *self, const struct conn_message *message, conn_reply_fn *fn, void *ctx);
 
-/* The items of a sample were read, or nobody wants them: the broker need not keep them. Ends a lease once. */
-void conn_lease_end(struct conn *self, struct lease *lease);
+/* The items of a sample were read, or nobody wants them: the broker need not keep them. Ends a loan once. */
+void conn_loan_end(struct conn *self, struct loan *loan);
 
 /* Cancels a waiting request, here and at the broker. Its reply function is still called once: with the reply if it was
  * already in flight, else with RP_CANCELLED. Ignores unknown ids. */

@@ -57,15 +57,15 @@ struct conn_message {
     int64_t timeout_ms; /* for the reply; negative: none. A request that waits inside the broker needs some grace beyond
                          * its own time-out. */
     uint64_t again;     /* id of an earlier send of the same request, which the broker does once; 0: none */
-    struct lease
-        *lease; /* of a sample, until its items were read; NULL: there is one from an earlier send, or none is needed */
+    struct loan
+        *loan; /* of a sample, until its items were read; NULL: there is one from an earlier send, or none is needed */
 };
 
 /* Says that the reply to a sample is still to come or to be read, so that the broker keeps it. In the memory of who asks; all zeros:
  * there is none. */
-struct lease {
+struct loan {
     uint64_t id;
-    struct lease *next, *prev; /* in the order of ids */
+    struct loan *next, *prev; /* in the order of ids */
 };
 
 struct conn_request {

@@ -47,7 +47,8 @@ struct rp_updater {
     uint32_t batch;    /* keys that make a request worth while */
     uint32_t most;     /* keys of a request */
     uint64_t window;   /* keys without an answer */
-    bool deletes;      /* instead of updates */
+    uint32_t field;    /* of the request: UPDATE, DELETE or LEASE */
+    uint32_t op, ms;   /* LEASE */
     bool patient;      /* waits for shards that are away, and does not ignore their changes */
     int64_t expire_ns; /* when requests time out; INT64_MAX: never */
 
@@ -103,6 +104,7 @@ static rp_updater *updater_make(rp_client *client, const char *table, uint32_t b
         if (self->window / 2 > batch)
             self->most = self->window / 2 < max ? (uint32_t)(self->window / 2) : max;
         self->expire_ns = INT64_MAX;
+        self->field = REPLAY__REQUEST__BODY_UPDATE;
         pthread_mutex_init(&self->lock, NULL);
         conn_cond_init(&self->done);
         self->n_shards = n;
@@ -151,13 +153,16 @@ static rp_status transmit(struct change_shard *shard, rp_error *err)
     uint8_t *at = pb_put_packed(&body, 2, shard->n, 8);
     if (at)
         memcpy(at, shard->keys, shard->n * sizeof *shard->keys);
-    if (!self->deletes)
+    if (self->field == REPLAY__REQUEST__BODY_UPDATE)
         pb_put_bytes(&body, 3, shard->priorities,
                      pb_all_equal(shard->priorities, shard->n, 8) ? 8 : (size_t)shard->n * 8);
+    if (self->field == REPLAY__REQUEST__BODY_LEASE) {
+        pb_put_varint(&body, 3, self->op);
+        pb_put_varint(&body, 4, self->ms);
+    }
     if (!body.failed && request) {
         *request = (struct change_request){shard, shard->n};
-        struct conn_message message = {.field =
-                                           self->deletes ? REPLAY__REQUEST__BODY_DELETE : REPLAY__REQUEST__BODY_UPDATE,
+        struct conn_message message = {.field = self->field,
                                        .bytes = body.data,
                                        .size = body.size,
                                        .timeout_ms = conn_left_ms(self->expire_ns)};
@@ -316,7 +321,13 @@ static void on_change(void *ctx, struct conn_reply *reply)
 
 /* ---- calls that wait ---- */
 
-static rp_status change_keys(rp_client *client, const char *table, const uint64_t *keys, const double *priorities,
+/* What is done to keys: the field of the request, and what it says beside them. */
+struct change {
+    uint32_t field, op, ms;
+    const double *priorities;
+};
+
+static rp_status change_keys(rp_client *client, const char *table, const struct change *what, const uint64_t *keys,
                              uint64_t n, int64_t timeout_ms, rp_change *change, rp_error *err)
 {
     int64_t deadline = conn_deadline(timeout_ms);
@@ -324,15 +335,19 @@ static rp_status change_keys(rp_client *client, const char *table, const uint64_
     uint64_t taken;
     if (change)
         *change = (rp_change){0};
+    if (n && !keys)
+        return err_set(err, RP_INVALID_ARGUMENT, "keys are missing");
     RP_TRY(check(client, table, &max, err));
     uint32_t batch = n == 0 ? 1 : n < max ? (uint32_t)n : max;
     rp_updater *self = updater_make(client, table, batch, DEFAULT_IN_FLIGHT, batch, err);
     if (!self)
         return RP_NO_MEMORY;
-    self->deletes = !priorities;
+    self->field = what->field;
+    self->op = what->op;
+    self->ms = what->ms;
     self->patient = true;
     self->expire_ns = deadline;
-    rp_status status = collect(self, keys, priorities, n, deadline, &taken, err);
+    rp_status status = collect(self, keys, what->priorities, n, deadline, &taken, err);
     status = status == RP_OK ? send_all(self, deadline, err) : status;
     /* The connection ends each request at its deadline with a better explanation: leave it a moment. */
     bool stopped = status != RP_OK && conn_is_stopped();
@@ -356,18 +371,24 @@ static rp_status change_keys(rp_client *client, const char *table, const uint64_
 rp_status rp_priorities_update(rp_client *client, const char *table, const uint64_t *keys, const double *priorities,
                                uint64_t n, int64_t timeout_ms, rp_change *change, rp_error *err)
 {
-    static const double none;
-    if (n && (!keys || !priorities))
-        return err_set(err, RP_INVALID_ARGUMENT, "keys or priorities are missing");
-    return change_keys(client, table, keys, n ? priorities : &none, n, timeout_ms, change, err);
+    struct change what = {.field = REPLAY__REQUEST__BODY_UPDATE, .priorities = priorities};
+    if (n && !priorities)
+        return err_set(err, RP_INVALID_ARGUMENT, "priorities are missing");
+    return change_keys(client, table, &what, keys, n, timeout_ms, change, err);
 }
 
 rp_status rp_items_delete(rp_client *client, const char *table, const uint64_t *keys, uint64_t n, int64_t timeout_ms,
                           rp_change *change, rp_error *err)
 {
-    if (n && !keys)
-        return err_set(err, RP_INVALID_ARGUMENT, "keys are missing");
-    return change_keys(client, table, keys, NULL, n, timeout_ms, change, err);
+    struct change what = {.field = REPLAY__REQUEST__BODY_DELETE};
+    return change_keys(client, table, &what, keys, n, timeout_ms, change, err);
+}
+
+rp_status rp_items_lease(rp_client *client, const char *table, rp_lease_op op, const uint64_t *keys, uint64_t n,
+                         uint32_t lease_ms, int64_t timeout_ms, rp_change *change, rp_error *err)
+{
+    struct change what = {.field = REPLAY__REQUEST__BODY_LEASE, .op = (uint32_t)op, .ms = lease_ms};
+    return change_keys(client, table, &what, keys, n, timeout_ms, change, err);
 }
 
 /* ---- the updater ---- */

@@ -125,7 +125,7 @@ static void list_remove(struct pick_list *list, struct pick *pick)
 static void pick_free(struct pick *self)
 {
     batch_list_release(&self->batches);
-    conn_lease_end(self->part->conn, &self->lease);
+    conn_loan_end(self->part->conn, &self->loan);
     conn_reply_destroy(&self->reply);
     free(self);
 }
@@ -376,6 +376,7 @@ static void send_pick(struct pick *pick, uint64_t again)
     body.paid = self->paid;
     body.shared = !again && conn_has_arena(self->conn) ? WIRE_SHARED_PACKED : 0;
     body.seed = seed;
+    body.lease_ms = sampler->options.lease_ms;
     if (pick->timeout_ms >= 0) {
         body.has_timeout_ms_case = REPLAY__SAMPLE__HAS_TIMEOUT_MS_TIMEOUT_MS;
         body.timeout_ms = (uint64_t)pick->timeout_ms;
@@ -384,7 +385,7 @@ static void send_pick(struct pick *pick, uint64_t again)
                                    .body = &body.base,
                                    .timeout_ms = -1,
                                    .again = again,
-                                   .lease = again ? NULL : &pick->lease};
+                                   .loan = again ? NULL : &pick->loan};
     uint64_t id = conn_send(self->conn, &message, on_pick, pick);
     pthread_mutex_lock(&sampler->lock);
     for (struct pick *at = self->asked.first; at; at = at->next)
@@ -474,7 +475,7 @@ void part_cancel(struct part *self)
     pthread_mutex_unlock(&self->sampler->lock);
     /* Nobody decodes those that have arrived; the last reference to the sampler may outlive this connection. */
     for (struct pick *pick = self->asked.first; pick; pick = pick->next)
-        conn_lease_end(self->conn, &pick->lease);
+        conn_loan_end(self->conn, &pick->loan);
     if (permit)
         conn_cancel(self->conn, permit);
     pthread_mutex_lock(&self->sampler->lock);
@@ -593,7 +594,7 @@ static bool ask_again(struct pick *pick)
 {
     struct part *self = pick->part;
     struct conn_reply *over = pick->reply;
-    uint64_t id = pick->lease.id;
+    uint64_t id = pick->loan.id;
     self->sampler->stats.overtaken++;
     if (pick_move(pick, EVENT_OVERTAKEN) != PICK_ASKED)
         return false;
@@ -618,7 +619,7 @@ static bool decode_pick(struct part *self, struct pick *pick, bool *whole)
     struct batch_shared shared = {0};
     rp_status status = decode(self, pick, &batches, &shared, &error);
     if (!shared.overtaken && status != RP_NO_MEMORY) /* otherwise it is needed again */
-        conn_lease_end(self->conn, &pick->lease);
+        conn_loan_end(self->conn, &pick->loan);
     trace_add_since(conn_trace(self->conn), "decode", NULL, traced, pick->count);
     pthread_mutex_lock(&sampler->lock);
     sampler->decoded_ns = conn_now();

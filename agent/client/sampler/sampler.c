@@ -84,8 +84,11 @@ static rp_status check_options(const rp_sampler_options *options, uint32_t max_b
                        "or flexible");
     if (options->on_demand && options->end_after_ms)
         return err_set(err, RP_INVALID_ARGUMENT,
-                       "end_after_ms is %lld with on_demand: give the time to rp_sampler_next instead",
+                       "end_after_ms is %lld with on_demand or leases: give the time to rp_sampler_next instead",
                        (long long)options->end_after_ms);
+    if (options->lease_ms > WIRE_LEASE_MOST_MS)
+        return err_set(err, RP_INVALID_ARGUMENT, "lease_ms is %u; it may be 1 to %u, a day", options->lease_ms,
+                       WIRE_LEASE_MOST_MS);
     return RP_OK;
 }
 
@@ -103,6 +106,7 @@ static rp_status read_options(struct conn *conn, const char *table, const rp_sam
         out->max_bytes = DEFAULT_MAX_BYTES;
     if (out->gather_threads == 0)
         out->gather_threads = sysconf(_SC_NPROCESSORS_ONLN) >= MANY_PROCESSORS ? 4 : 1;
+    out->on_demand |= out->lease_ms != 0;
     if (out->max_bytes > MOST_BYTES)
         out->max_bytes = MOST_BYTES;
     rp_status status = conn_hello_table(hello, table, NULL, err);

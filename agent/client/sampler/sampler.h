@@ -39,7 +39,7 @@
  *   DECODED                                                    FREED      its rows wait for batches; freed with the last of them
  *
  * A reply is overtaken if it names memory of a broker on this host that holds other data by now. The same items are then asked for again,
- * by the socket. A lease tells the broker to keep them until they are decoded.
+ * by the socket. A loan tells the broker to keep them until they are decoded.
  *
  * All fields are guarded by the sampler's lock, which is never held while a function of a connection is called that takes a lock. The
  * sampler is counted by its owner, its threads and every request in flight. Functions are called with the lock held, unless they say
@@ -70,7 +70,7 @@ struct pick {
     struct pick *next; /* in part->asked, then in part->done */
     enum pick_state state;
     uint64_t id; /* of the request; 0: not sent yet */
-    struct lease lease;
+    struct loan loan;
     uint32_t count;
     int64_t asked_ns, timeout_ms;
     bool sure;                /* the broker had items: it answers at once */

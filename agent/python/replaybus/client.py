@@ -202,7 +202,7 @@ class Client(Closing):
     def sampler(self, table: str, batch_size: Optional[int] = None, *, in_flight: int = 4, beta: float = 0.0, distinct: bool = False,
                 timeout: Optional[float] = None, max_samples: int = 0, flexible: bool = False, whole: bool = False,
                 memory: Optional[Sequence[Any]] = None, squeeze: bool = False, seed: Optional[int] = None,
-                tokens_per_batch: Optional[int] = None) -> Sampler:
+                tokens_per_batch: Optional[int] = None, ack: bool = False, lease: float = 30.0) -> Sampler:
         """An iterator over batches of ``batch_size`` (256) items, or of ``tokens_per_batch`` steps (see ``Sampler``), of which up to ``in_flight`` are requested and decoded ahead; with 0,
         each is picked when it is asked for. ``async for`` works, too; with 0, it takes a smaller batch where a limiter holds the rest back.
 
@@ -217,10 +217,23 @@ class Client(Closing):
         ``memory``: buffers that batches are put into, such as arrays in pinned or shared memory, each aligned to 64 bytes. Every batch
         takes one that is free, until it is garbage; ``batch.block()`` shows it. A batch that finds none of 1.2 times its size gets
         memory of its own, so give ``in_flight`` and as many as the program holds.
+
+        ``ack``: the items of a batch stay in their queue, hidden, until ``batch.ack()``; ``lease`` seconds later, or when this process
+        dies, they return first in line.
+
+        >>> import replaybus
+        >>> with replaybus.Server([replaybus.Table.queue("prompts", 100)]) as server, server.client() as client:
+        ...     client.insert({"prompt": 7}, {"prompts": 1.0})
+        ...     with client.sampler("prompts", 1, ack=True) as sampler:
+        ...         sampler.next(10).release()
+        ...         with sampler.next(10) as batch:
+        ...             int(batch["prompt"][0, 0]), int(batch.times_sampled[0])
+        Change(applied=1, missing=0, refused=0)
+        (7, 2)
         """
         return Sampler([(self, table)], batch_size, in_flight=in_flight, beta=beta, distinct=distinct, timeout=timeout,
                        max_samples=max_samples, flexible=flexible, whole=whole, memory=memory, squeeze=squeeze, seed=seed,
-                       tokens_per_batch=tokens_per_batch)
+                       tokens_per_batch=tokens_per_batch, ack=ack, lease=lease)
 
     def updater(self, table: str, batch: int = 256, in_flight: int = 16, timeout: Timeout = DEFAULT) -> Updater:
         """Sends new priorities in the background. ``timeout`` is the deadline of connecting."""

@@ -8,7 +8,7 @@ import numpy as np
 
 from . import _core, nest
 from .closing import Closing, Flushing, html
-from .errors import DeadlineExceeded, EndOfStream, InvalidArgument
+from .errors import DeadlineExceeded, EndOfStream, FailedPrecondition, InvalidArgument
 from .params import DEFAULT, Timeout
 
 if TYPE_CHECKING:
@@ -34,7 +34,43 @@ class Lazy:
         return value
 
 
-class Batch(_core.Batch):
+class Leased:
+    """What becomes of the items of a batch whose sampler was made with ``ack=True``. ``with batch:`` acknowledges them at its end, and
+    releases them after an exception; what is neither acknowledged nor released returns when the lease ends."""
+
+    key: Any
+    source: Any
+    _leased: Sequence[tuple["Client", str]] = ()  # the sources
+
+    def _lease(self, op: int, seconds: float, timeout: Timeout) -> "Change":
+        if not self._leased:
+            raise FailedPrecondition("this batch is not under lease: its sampler was made without ack=True")
+        keys, source, every = self.key, self.source, []
+        for i, (client, table) in enumerate(self._leased):
+            own = keys if source is None else keys[source == i]
+            every.append(client._request("lease", timeout, table, op, milliseconds(seconds), None, as_keys(own)))
+        return Change(*map(sum, zip(*every)))
+
+    def ack(self, timeout: Timeout = DEFAULT) -> "Change":
+        """The items are done with: they leave their table. Items whose lease had ended count as missing; others may have them by now."""
+        return self._lease(0, 0.0, timeout)
+
+    def release(self, timeout: Timeout = DEFAULT) -> "Change":
+        """The items return to their table, first in line."""
+        return self._lease(1, 0.0, timeout)
+
+    def touch(self, seconds: float, timeout: Timeout = DEFAULT) -> "Change":
+        """The lease ends this many seconds from now."""
+        return self._lease(2, seconds, timeout)
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, kind: Any, *_: Any) -> None:
+        (self.ack if kind is None else self.release)()
+
+
+class Batch(_core.Batch, Leased):
     """Items that were sampled together. Arrays are made when they are first asked for, share the batch's memory, and keep it.
 
     ``data`` has the structure that the items were written with; each array's first dimension counts items, and the second
@@ -114,6 +150,13 @@ class Batch(_core.Batch):
         return html([(f"{len(self)} items", "type", "shape"), *self._rows()])
 
 
+def milliseconds(seconds: float) -> int:
+    """The time of a lease."""
+    if not 0 <= seconds <= 86400:
+        raise InvalidArgument(f"a lease of {seconds} seconds: it must be above 0, and at most 86400, a day")
+    return max(1, round(seconds * 1000))
+
+
 def without_padding(field: np.ndarray, lengths: Optional[np.ndarray]) -> np.ndarray:
     """The real steps of a field of shape (items, steps, ...)."""
     items, steps, *shape = field.shape
@@ -178,6 +221,9 @@ class Sampler(_core.Sampler, Closing):
     least one item, and one that does not fit begins the next batch. The batch before the end is smaller. ``batch_size`` is then the
     number of items that a request asks for, by default ``tokens_per_batch // 256``, between 1 and 256.
 
+    With ``ack``, items are under lease for ``lease`` seconds: see ``Batch.ack``. The table has ``max_times_sampled=1``. Nothing is
+    requested ahead (``in_flight`` is not used), because the time of a batch that nobody has taken would pass.
+
     >>> import replaybus
     >>> tables = [replaybus.Table("replay"), replaybus.Table("demonstrations")]
     >>> with replaybus.Server(tables) as server, server.client() as client:
@@ -194,21 +240,22 @@ class Sampler(_core.Sampler, Closing):
     def __new__(cls, sources: Sequence[Source], batch_size: Optional[int] = None, *, in_flight: int = 4, beta: float = 0.0,
                 distinct: bool = False, timeout: Optional[float] = None, max_samples: int = 0, flexible: bool = False,
                 whole: bool = False, memory: Union[Sequence[Any], _core.Pool, None] = None, squeeze: bool = False,
-                seed: Optional[int] = None, tokens_per_batch: Optional[int] = None) -> "Sampler":
+                seed: Optional[int] = None, tokens_per_batch: Optional[int] = None, ack: bool = False, lease: float = 30.0) -> "Sampler":
         connect = DEFAULT if timeout is None else max(timeout, 1.0)  # what is short for a sample is too short for a connection
         pool = memory if memory is None or isinstance(memory, _core.Pool) else _core.Pool(tuple(memory))
         if tokens_per_batch is not None and (tokens_per_batch < 1 or squeeze):
             raise InvalidArgument("squeeze is for items of one step: leave it out with tokens_per_batch" if squeeze
                                   else f"tokens_per_batch is {tokens_per_batch}; it must be 1 or more")
         return super().__new__(cls, tuple(_source(connect, *source) for source in sources), request_size(batch_size, tokens_per_batch),
-                               in_flight, beta, distinct, timeout, max_samples, flexible, whole, pool,
-                               0 if seed is None else int(seed) % 2**63 + 1, tokens_per_batch or 0)
+                               0 if ack else in_flight, beta, distinct, timeout, max_samples, flexible, whole, pool,
+                               0 if seed is None else int(seed) % 2**63 + 1, tokens_per_batch or 0, milliseconds(lease) if ack else 0)
 
     def __init__(self, sources: Sequence[Source], *_: Any, in_flight: int = 4, squeeze: bool = False,
-                 tokens_per_batch: Optional[int] = None, **__: Any) -> None:
+                 tokens_per_batch: Optional[int] = None, ack: bool = False, **__: Any) -> None:
         self.tables = [source[1] for source in sources]
         self._nodes: dict = {}
-        self._on_demand, self._squeeze, self._packed = in_flight == 0, squeeze, tokens_per_batch is not None
+        self._on_demand, self._squeeze, self._packed = ack or in_flight == 0, squeeze, tokens_per_batch is not None
+        self._leased = [source[:2] for source in sources] if ack else []
 
     def _batch(self, timeout: Optional[float]) -> Batch:
         batch = Batch(self.take(timeout), self._nodes)
@@ -216,6 +263,8 @@ class Sampler(_core.Sampler, Closing):
             batch._squeeze = True
         if self._packed:
             batch._packed = True
+        if self._leased:
+            batch._leased = self._leased
         return batch
 
     @property
@@ -264,7 +313,7 @@ def _source(timeout: Timeout, client: "Client", table: str, share: Optional[floa
 
 
 class Change(NamedTuple):
-    """What became of updates or deletes: keys that are not in the table count as missing."""
+    """What became of updates, deletes or leases: keys that are not in the table, or not under lease, count as missing."""
 
     applied: int
     missing: int

@@ -334,6 +334,12 @@ static rp_status call_delete(struct request *self)
                            &self->err);
 }
 
+static rp_status call_lease(struct request *self)
+{
+    return rp_items_lease(self->client, self->text, (rp_lease_op)self->number, self->keys.buf, self->n_keys, self->count,
+                          self->timeout_ms, &self->change, &self->err);
+}
+
 static PyObject *answer_json(struct request *self)
 {
     char *json = NULL;
@@ -381,7 +387,7 @@ static const struct kind {
     {"fetch", call_fetch, answer_batch},    {"put", call_put, answer_version},
     {"get", call_get, answer_param},        {"add", call_add, answer_value},
     {"read", call_read, answer_value},      {"update", call_update, answer_change},
-    {"delete", call_delete, answer_change},
+    {"delete", call_delete, answer_change}, {"lease", call_lease, answer_change},
 };
 
 static const struct kind *find_kind(const char *name)

@@ -23,19 +23,20 @@ typedef struct sampler_object {
 static bool read_options(PyObject *args, PyObject *kwargs, PyObject **sources, PyObject **pool,
                          rp_sampler_options *options)
 {
-    static char *names[] = {"sources",  "batch_size", "in_flight", "beta", "distinct",         "timeout", "max_samples",
-                            "flexible", "whole",      "pool",      "seed", "tokens_per_batch", NULL};
+    static char *names[] = {"sources",  "batch_size", "in_flight", "beta", "distinct",         "timeout",  "max_samples",
+                            "flexible", "whole",      "pool",      "seed", "tokens_per_batch", "lease_ms", NULL};
     PyObject *seconds = Py_None;
     int distinct = 0, flexible = 0, whole = 0;
-    long long batch_size = 256, in_flight = 4, max_samples = 0, tokens = 0;
+    long long batch_size = 256, in_flight = 4, max_samples = 0, tokens = 0, lease_ms = 0;
     int64_t timeout_ms;
     unsigned long long seed = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!|LLdpOLppOKL", names, &PyTuple_Type, sources, &batch_size,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!|LLdpOLppOKLL", names, &PyTuple_Type, sources, &batch_size,
                                      &in_flight, &options->beta, &distinct, &seconds, &max_samples, &flexible, &whole,
-                                     pool, &seed, &tokens) ||
+                                     pool, &seed, &tokens, &lease_ms) ||
         !pool_memory(*pool, &options->memory) || !core_count(batch_size, "batch_size", UINT32_MAX) ||
         !core_count(in_flight, "in_flight", UINT32_MAX) || !core_count(max_samples, "max_samples", INT64_MAX) ||
-        !core_count(tokens, "tokens_per_batch", INT32_MAX) || !core_timeout(seconds, &timeout_ms))
+        !core_count(tokens, "tokens_per_batch", INT32_MAX) || !core_count(lease_ms, "lease", UINT32_MAX) ||
+        !core_timeout(seconds, &timeout_ms))
         return false;
     if (batch_size == 0 || (flexible && whole)) { /* zero is a default in C */
         core_raise(RP_INVALID_ARGUMENT, flexible && whole
@@ -49,6 +50,7 @@ static bool read_options(PyObject *args, PyObject *kwargs, PyObject **sources, P
     options->distinct = (uint32_t)distinct;
     options->seed = seed;
     options->tokens = (uint64_t)tokens;
+    options->lease_ms = (uint32_t)lease_ms;
     options->fill = whole ? RP_FILL_WHOLE : flexible ? RP_FILL_AT_ONCE : RP_FILL_WAIT;
     options->max_samples = (uint64_t)max_samples;
     options->end_after_ms = timeout_ms < 0 || in_flight == 0 ? 0 : timeout_ms > 0 ? timeout_ms : -1;

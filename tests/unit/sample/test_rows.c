@@ -191,43 +191,43 @@ static void replace_all(uint32_t *key)
 }
 
 /* What a reply says about shared memory, after the reply is gone. */
-struct lease {
+struct loan {
     uint64_t key[10], place[10], stamp[10];
     size_t n;
 };
 
-static uint32_t valid_stamps(const uint8_t *memory, const struct lease *lease)
+static uint32_t valid_stamps(const uint8_t *memory, const struct loan *loan)
 {
     uint32_t n = 0;
-    for (size_t i = 0; i < lease->n; i++)
-        n += memcmp(memory + lease->place[i] - 64, &lease->stamp[i], 8) == 0;
+    for (size_t i = 0; i < loan->n; i++)
+        n += memcmp(memory + loan->place[i] - 64, &loan->stamp[i], 8) == 0;
     return n;
 }
 
-static struct lease take_lease(const struct testpeer_answer *answer)
+static struct loan take_loan(const struct testpeer_answer *answer)
 {
     const Replay__SampleReply *reply = answer->reply->sample;
-    struct lease lease = {.n = reply->n_place};
+    struct loan loan = {.n = reply->n_place};
     assert_int_equal(rows_sent(answer), 0);
     assert_int_equal(reply->n_key, 10);
-    assert_in_range(lease.n, 1, 10);
-    memcpy(lease.key, reply->key, sizeof lease.key);
-    memcpy(lease.place, reply->place, lease.n * 8);
-    memcpy(lease.stamp, reply->stamp, lease.n * 8);
+    assert_in_range(loan.n, 1, 10);
+    memcpy(loan.key, reply->key, sizeof loan.key);
+    memcpy(loan.place, reply->place, loan.n * 8);
+    memcpy(loan.stamp, reply->stamp, loan.n * 8);
     testpeer_forget(peer);
-    return lease;
+    return loan;
 }
 
 /* What a client reads stays until the client says that it has read it, though the items are gone; a retry gets the same as bytes. */
-TEST(a_lease, begin, end)
+TEST(a_loan, begin, end)
 {
     const uint8_t *memory = testpeer_map(peer);
     uint32_t key = 0;
     replace_all(&key);
     uint64_t id = testpeer_sample(peer, "t", 10, 0, SHARED);
-    struct lease lease = take_lease(testpeer_await(peer, id));
+    struct loan loan = take_loan(testpeer_await(peer, id));
     replace_all(&key);
-    assert_int_equal(valid_stamps(memory, &lease), lease.n);
+    assert_int_equal(valid_stamps(memory, &loan), loan.n);
     Replay__Sample again = REPLAY__SAMPLE__INIT;
     again.table = testpeer_text("t");
     again.count = 10;
@@ -237,7 +237,7 @@ TEST(a_lease, begin, end)
     const struct testpeer_answer *bytes = testpeer_await(peer, id);
     assert_int_equal(bytes->reply->sample->n_place, 0);
     assert_int_equal(bytes->reply->sample->n_key, 10);
-    assert_memory_equal(bytes->reply->sample->key, lease.key, sizeof lease.key);
+    assert_memory_equal(bytes->reply->sample->key, loan.key, sizeof loan.key);
     testpeer_settled(peer, 0);
-    assert_int_equal(valid_stamps(memory, &lease), 0);
+    assert_int_equal(valid_stamps(memory, &loan), 0);
 }

@@ -18,7 +18,10 @@ static const char *const kinds[] = {"fifo", "lifo", "min_heap", "max_heap", "uni
 #define FIXED_KINDS 4u
 
 struct entry {
-    uint64_t key, inserted, touched;
+    uint64_t key;
+    int64_t queued, stacked,
+        touched; /* places in fifo, lifo and among equals of a heap; shown first: below 0, but for lifo */
+    bool hidden;
     double priority;
     uint32_t times;
     uint64_t episode; /* session and its episode: writer's number << 32 | episode */
@@ -48,7 +51,8 @@ struct model {
     struct naive_limiter limiter;
     struct entry items[ITEMS];
     uint32_t size;
-    uint64_t sequence, next_key;
+    int64_t sequence, returned;
+    uint64_t next_key;
     uint64_t next_writer;
     uint64_t episodes, unique; /* counts since the last reset */
     int64_t max_lag;           /* < 0: none */
@@ -74,9 +78,9 @@ static bool comes_first(uint32_t kind, const struct entry *a, const struct entry
 {
     switch (kind) {
     case 0:
-        return a->inserted < b->inserted;
+        return a->queued < b->queued;
     case 1:
-        return a->inserted > b->inserted;
+        return a->stacked > b->stacked;
     case 2:
         return a->priority < b->priority || (a->priority == b->priority && a->touched < b->touched);
     default:
@@ -84,13 +88,27 @@ static bool comes_first(uint32_t kind, const struct entry *a, const struct entry
     }
 }
 
+static uint32_t visible(const struct model *self)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < self->size; i++)
+        n += !self->items[i].hidden;
+    return n;
+}
+
+/* Of the items that are not hidden. */
 static uint32_t first(const struct model *self, uint32_t kind)
 {
-    uint32_t best = 0;
-    for (uint32_t i = 1; i < self->size; i++)
-        if (comes_first(kind, &self->items[i], &self->items[best]))
+    uint32_t best = UINT32_MAX;
+    for (uint32_t i = 0; i < self->size; i++)
+        if (!self->items[i].hidden && (best == UINT32_MAX || comes_first(kind, &self->items[i], &self->items[best])))
             best = i;
     return best;
+}
+
+static bool may_insert(const struct model *self)
+{
+    return naive_may_insert(&self->limiter) && self->size - visible(self) < self->max_size;
 }
 
 static void take_out(struct model *self, uint32_t i)
@@ -148,8 +166,13 @@ static void insert(struct model *self, struct writer *writer, const struct waiti
         writer->rejected++;
         return;
     }
-    self->items[self->size++] =
-        (struct entry){item->key, self->sequence, self->sequence, item->priority, 0, item->episode, item->policy};
+    self->items[self->size++] = (struct entry){.key = item->key,
+                                               .queued = self->sequence,
+                                               .stacked = self->sequence,
+                                               .touched = self->sequence,
+                                               .priority = item->priority,
+                                               .episode = item->episode,
+                                               .policy = item->policy};
     if (self->max_lag >= 0 && item->policy > self->version + 1)
         self->items[self->size - 1].policy = self->version; /* a version that does not exist */
     self->episodes += item->episode != writer->counted;
@@ -187,7 +210,7 @@ static void leave_ring(struct model *self, uint32_t w)
 /* Lets items in that wait, session by session. */
 static void pump(struct model *self)
 {
-    while (self->n_ring && naive_may_insert(&self->limiter)) {
+    while (self->n_ring && may_insert(self)) {
         uint32_t w = self->ring[0];
         struct writer *writer = &self->writers[w];
         leave_ring(self, w);
@@ -204,7 +227,7 @@ static void arrive(struct model *self, uint32_t w, const struct waiting *item)
 {
     struct writer *writer = &self->writers[w];
     bool good = item->priority >= 0;
-    if (writer->count || (good && !naive_may_insert(&self->limiter))) {
+    if (writer->count || (good && !may_insert(self))) {
         assert_true(writer->count < WAITING);
         if (!writer->count)
             self->ring[self->n_ring++] = w;
@@ -279,15 +302,15 @@ static void do_sample(struct model *self)
     uint32_t want = 1 + (uint32_t)rng_below(&self->rng, 6), got = 0;
     struct testpeer_answer *answer = testpeer_await(self->admin, testpeer_sample(self->admin, "t", want, 0, 0));
     const Replay__SampleReply *reply = answer->status == RP_OK ? answer->reply->sample : NULL;
-    while (got < want && self->size && naive_may_sample(&self->limiter)) {
+    while (got < want && visible(self) && naive_may_sample(&self->limiter)) {
         assert_non_null(reply);
         assert_true(got < reply->n_key);
         uint32_t i = self->sampler < FIXED_KINDS ? first(self, self->sampler) : find(self, reply->key[got]);
-        assert_true(i < self->size);
+        assert_true(i < self->size && !self->items[i].hidden);
         if (self->sampler == 5) { /* an item of weight 0 is only picked where all are 0 */
             double total = 0;
             for (uint32_t k = 0; k < self->size; k++)
-                total += self->items[k].priority;
+                total += self->items[k].hidden ? 0 : self->items[k].priority;
             assert_true(total == 0 || self->items[i].priority > 0);
         }
         sampled_check(answer, got);
@@ -341,6 +364,27 @@ static void do_delete(struct model *self)
         }
     }
     assert_int_equal(testpeer_delete(self->admin, "t", n, keys)->reply->change->applied, applied);
+    pump(self);
+}
+
+static void do_hide(struct model *self)
+{
+    take_evicted(self);
+    if (!self->size)
+        return;
+    struct entry *item = &self->items[rng_below(&self->rng, self->size)];
+    struct table *table = embed_table(&self->embed, "t");
+    uint32_t slot = table_find(table, item->key);
+    item->hidden = !item->hidden;
+    if (item->hidden) {
+        table_hide(table, slot, 0);
+        return;
+    }
+    bool ahead = rng_below(&self->rng, 2);
+    table_show(table, slot, ahead);
+    embed_settle(&self->embed);
+    item->queued = item->touched = ahead ? INT64_MIN + self->returned++ : self->sequence;
+    item->stacked = self->sequence++;
     pump(self);
 }
 
@@ -435,6 +479,7 @@ static void compare(struct model *self)
     const struct table *table = embed_table(&self->embed, "t");
     take_evicted(self);
     assert_int_equal(table->in.size, self->size);
+    assert_int_equal(table_visible(table), visible(self));
     assert_int_equal(table->limiter.inserts, self->limiter.inserts);
     assert_int_equal(table->limiter.samples, self->limiter.samples);
     assert_int_equal(table->limiter.deletes, self->limiter.deletes);
@@ -449,6 +494,7 @@ static void compare(struct model *self)
         uint32_t slot = table_find(table, self->items[i].key);
         assert_true(slot != UINT32_MAX);
         assert_true(table->in.items[slot].priority == self->items[i].priority);
+        assert_int_equal(item_is_hidden(&table->in.items[slot]), self->items[i].hidden);
         assert_int_equal(table->in.items[slot].times_sampled, self->items[i].times);
         assert_int_equal(table->in.items[slot].policy, self->items[i].policy);
     }
@@ -545,8 +591,10 @@ TEST(random_operations_match_the_model)
                 do_sample(&model);
             else if (what < 83)
                 do_update(&model);
-            else if (what < 90)
+            else if (what < 88)
                 do_delete(&model);
+            else if (what < 93)
+                do_hide(&model);
             else if (what < 96)
                 do_version(&model);
             else if (what < 97)

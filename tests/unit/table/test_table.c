@@ -604,3 +604,85 @@ TEST(staleness_is_counted_in_versions)
     assert_true(fabs(testpeer_table_info(peer, "t")->mean_staleness - 3) < 1e-9);
     end();
 }
+
+/* ---- hidden items ---- */
+
+static void hide(uint64_t key)
+{
+    table_hide(table(), table_find(table(), key), 0);
+}
+
+static void show(uint64_t key, bool first)
+{
+    table_show(table(), table_find(table(), key), first);
+}
+
+TEST(a_hidden_item_is_neither_sampled_nor_evicted)
+{
+    begin("max_size: 4, max_times_sampled: 1, sampler: {kind: fifo}, remover: {kind: fifo}, limiter: {kind: none}");
+    for (uint64_t key = 1; key <= 4; key++)
+        insert(key, 1);
+    hide(1);
+    hide(3);
+    insert(5, 1);
+    assert_false(has(2));
+    assert_int_equal(table()->in.size, 4);
+    assert_int_equal(table_visible(table()), 2);
+    assert_int_equal(sample_one(), 4);
+    show(3, true);
+    show(1, true);
+    static const uint64_t keys[] = {3, 1, 5};
+    for (uint32_t i = 0; i < 3; i++)
+        assert_int_equal(sample_one(), keys[i]);
+    assert_blocked();
+    assert_int_equal(table()->in.hidden, 0);
+    end();
+}
+
+TEST(an_item_that_is_shown_as_new_comes_last)
+{
+    begin("max_size: 4, max_times_sampled: 1, sampler: {kind: fifo}, limiter: {kind: queue}");
+    for (uint64_t key = 1; key <= 3; key++)
+        insert(key, 1);
+    hide(1);
+    show(1, false);
+    static const uint64_t keys[] = {2, 3, 1};
+    for (uint32_t i = 0; i < 3; i++)
+        assert_int_equal(sample_one(), keys[i]);
+    end();
+}
+
+TEST(hidden_items_change_and_leave_by_key)
+{
+    begin("max_size: 8, sampler: {kind: max_heap}, remover: {kind: min_heap}, limiter: {kind: none}");
+    for (uint64_t key = 1; key <= 3; key++)
+        insert(key, 1);
+    hide(2);
+    hide(3);
+    assert_int_equal(testpeer_update(peer, "t", 2, (uint64_t[]){2, 1}, (double[]){7, 3})->reply->change->applied, 2);
+    assert_int_equal(sample_one(), 1);
+    assert_int_equal(testpeer_delete(peer, "t", 1, (uint64_t[]){3})->reply->change->applied, 1);
+    assert_int_equal(table()->in.hidden, 1);
+    show(2, true);
+    assert_int_equal(sample_one(), 2);
+    hide(1);
+    testpeer_reset(peer, "t");
+    assert_int_equal(table()->in.hidden, 0);
+    end();
+}
+
+TEST(a_table_full_of_hidden_items_lets_inserts_wait)
+{
+    begin("max_size: 2, sampler: {kind: fifo}, limiter: {kind: none}");
+    insert(1, 1);
+    insert(2, 1);
+    hide(1);
+    hide(2);
+    insert(3, 1);
+    assert_int_equal(waiting(), 1);
+    assert_false(has(3));
+    show(2, true);
+    assert_int_equal(waiting(), 0);
+    assert_true(has(1) && has(3));
+    end();
+}

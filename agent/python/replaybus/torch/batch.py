@@ -8,7 +8,7 @@ import torch
 
 from .. import _core, nest
 from ..sampler import Batch as ArrayBatch
-from ..sampler import Lazy, one_length, running_sums, squeezed
+from ..sampler import Lazy, Leased, one_length, running_sums, squeezed
 
 Device = Union[torch.device, str, int]
 _TYPES = {name: getattr(torch, name) for name in ("bool", "int8", "int16", "int32", "int64", "uint8", "float16", "float32", "float64",
@@ -64,7 +64,7 @@ class _PerItem(Lazy):
         return None if offset is None else _view(block, dtype, offset, size)
 
 
-class Batch:
+class Batch(Leased):
     """Items that were sampled together, as tensors. They are made when first asked for, share the batch's memory, and keep it.
 
     ``data`` has the structure that was written, and ``packed`` the same without padding. All of a batch is one block of memory, which ``to`` and ``pin_memory`` copy at once.
@@ -75,7 +75,7 @@ class Batch:
     """The memory of all tensors, as bytes."""
 
     def __init__(self, batch: ArrayBatch) -> None:
-        self._batch = batch
+        self._batch, self._leased = batch, batch._leased
         self._node, self._n, self._fields, self._places = batch.structure(), len(batch), batch.places(), batch.array_places()
         self._packed, self._squeezes = batch._packed, batch.squeezes()
         if batch._squeeze:
@@ -154,7 +154,9 @@ class Batch:
 
     def on(self, block: torch.Tensor) -> "Batch":
         """The same items in a copy of the block. Does not keep the memory of this batch."""
-        return _restore((self._node, *self._form(), block, self._head(), self.info))
+        batch = _restore((self._node, *self._form(), block, self._head(), self.info))
+        batch._leased = self._leased
+        return batch
 
     def to(self, device: Device, non_blocking: bool = False) -> "Batch":
         """A copy on a device. non_blocking: the copy from pinned memory runs while the program continues."""

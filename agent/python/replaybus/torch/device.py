@@ -151,7 +151,7 @@ class Feed:
     """
 
     def __init__(self, take: Callable[[Optional[float]], Batch], device: Any, ahead: int = 2) -> None:
-        self._take, self._device, self._ahead = take, device, max(1, ahead)
+        self._take, self._device, self._ahead = take, device, ahead
         self._started: "collections.deque[tuple[Batch, Copy]]" = collections.deque()  # on the device
         self._held: "collections.deque[tuple[Batch, Copy]]" = collections.deque()  # on the host, until the copy is done
         self._error: Optional[Exception] = None
@@ -204,7 +204,7 @@ def prefetch(batches: Iterable[Batch], device: Device, ahead: int = 2) -> Iterat
     []
     """
     source = iter(batches)
-    feed = Feed(lambda timeout: next(source), feeding(device), ahead)
+    feed = Feed(lambda timeout: next(source), feeding(device), max(1, ahead))
     try:
         while True:
             try:

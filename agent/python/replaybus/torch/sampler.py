@@ -23,22 +23,22 @@ class Sampler(Closing):
 
     On the CPU, tensors share the library's memory. With a CUDA ``device``, batches are gathered into pinned memory and copied on a
     stream of their own, ``prefetch`` of them ahead. Other arguments are those of ``Client.sampler``. In place of a client and a table,
-    ``client`` may be the list of sources of a ``replaybus.Sampler``.
+    ``client`` may be the list of sources of a ``replaybus.Sampler``. With ``ack`` nothing is got ahead.
     """
 
     def __init__(self, client: Union[Client, Sequence[Source]], table: Optional[str] = None, batch_size: Optional[int] = None, *, device: Optional[Device] = None,
                  prefetch: int = 2, in_flight: int = 4, beta: float = 0.0, distinct: bool = False, timeout: Optional[float] = None,
                  max_samples: int = 0, flexible: bool = False, whole: bool = False, squeeze: bool = False,
-                 tokens_per_batch: Optional[int] = None) -> None:
+                 tokens_per_batch: Optional[int] = None, ack: bool = False, lease: float = 30.0) -> None:
         if isinstance(client, Client) != isinstance(table, str):
             raise TypeError("a sampler takes a client and a table, or a list of sources: [(client, table, share), ...]")
         sources = [(client, table)] if isinstance(client, Client) else client
         on = None if device is None or torch.device(device).type == "cpu" else feeding(device)
         arrays = ArraySampler(sources, batch_size, in_flight=in_flight, beta=beta, distinct=distinct, timeout=timeout,
                               max_samples=max_samples, flexible=flexible, whole=whole, memory=on and on.memory, squeeze=squeeze,
-                              tokens_per_batch=tokens_per_batch)
+                              tokens_per_batch=tokens_per_batch, ack=ack, lease=lease)
         self._arrays = arrays
-        self._feed = on and Feed(lambda wait: Batch(arrays.next(wait)), on, prefetch)
+        self._feed = on and Feed(lambda wait: Batch(arrays.next(wait)), on, 0 if ack else max(1, prefetch))
 
     def next(self, timeout: Optional[float] = None) -> Batch:
         """The next batch within a deadline. DeadlineExceeded says what the table waits for; call again."""

@@ -1,4 +1,4 @@
-/* Leases: what they hold, what they may not push out, and what a client gets that has lost its own. */
+/* Loans: what they hold, what they may not push out, and what a client gets that has lost its own. */
 
 #include "broker/sample/kept_samples.h"
 #include "tests/support/test.h"
@@ -113,10 +113,10 @@ static struct sampled sample_again(struct testpeer *self, const char *table, uin
     return read_answer(self, id);
 }
 
-static bool is_valid(const struct sampled *lease)
+static bool is_valid(const struct sampled *loan)
 {
-    for (size_t i = 0; i < lease->n_places; i++)
-        if (memcmp(memory + lease->place[i] - 64, &lease->stamp[i], 8) != 0)
+    for (size_t i = 0; i < loan->n_places; i++)
+        if (memcmp(memory + loan->place[i] - 64, &loan->stamp[i], 8) != 0)
             return false;
     return true;
 }
@@ -134,7 +134,7 @@ static void check_again(const struct sampled *before, const struct sampled *agai
 
 /* ---- memory ---- */
 
-TEST(lease_memory_limit, begin, end)
+TEST(loan_memory_limit, begin, end)
 {
     fill("t", 1, 10, LARGE);
     assert_true(sample(peer, "t", 10, SHARED).n_places > 0);
@@ -150,7 +150,7 @@ TEST(lease_memory_limit, begin, end)
 }
 
 /* Data comes to shared memory only as far as there is memory for it. */
-TEST(lease_of_full_memory, begin, end)
+TEST(loan_of_full_memory, begin, end)
 {
     fill("t", 1, 8000, 9000);
     uint32_t before = items();
@@ -167,7 +167,7 @@ TEST(lease_of_full_memory, begin, end)
     assert_in_range(items(), before / 10 * 8, before);
 }
 
-TEST(lease_of_nobody, begin, end)
+TEST(loan_of_nobody, begin, end)
 {
     fill("t", 1, 10, LARGE);
     sample(peer, "t", 10, SHARED);
@@ -189,68 +189,68 @@ TEST(lease_of_nobody, begin, end)
     assert_int_equal(store_shared(store()).used, shared.used);
 }
 
-/* ---- leases that end ---- */
+/* ---- loans that end ---- */
 
 /* A client has a second; after that its data is the first to go, and no item. */
-TEST(lease_ends, begin, end)
+TEST(loan_ends, begin, end)
 {
     fill("t", 1, 260, LARGE);
-    sample(other, "t", 1, 0); /* an older sample, which is no lease */
-    struct sampled leases[3];
+    sample(other, "t", 1, 0); /* an older sample, which is no loan */
+    struct sampled loans[3];
     for (uint32_t i = 0; i < 3; i++)
-        leases[i] = sample(peer, "t", 10, SHARED);
-    assert_true(leases[0].n_places > 0);
+        loans[i] = sample(peer, "t", 10, SHARED);
+    assert_true(loans[0].n_places > 0);
     fill("t", 1000, 300, LARGE); /* none of before is left */
     for (uint32_t i = 0; i < 3; i++)
-        assert_true(is_valid(&leases[i]));
+        assert_true(is_valid(&loans[i]));
     uint32_t before = items();
     embed_advance(&embed, 2000);
     fill("t", 2000, 60, LARGE);
-    assert_null(kept()->oldest_lease);
+    assert_null(kept()->oldest_loan);
     assert_int_equal(kept()->list.count, 4); /* what a retry needs stays */
     for (uint32_t i = 0; i < 3; i++)
-        assert_false(is_valid(&leases[i]));
+        assert_false(is_valid(&loans[i]));
     assert_in_range(items(), before + 10, before + 30);
 }
 
-/* The retry of a sample whose lease has ended gets the same selection, and no places that nothing holds. */
-TEST(lease_lost, begin, end)
+/* The retry of a sample whose loan has ended gets the same selection, and no places that nothing holds. */
+TEST(loan_lost, begin, end)
 {
     for (int shared = 0; shared < 2; shared++) {
         fill("t", 1 + (uint64_t)shared * 10000, 400, LARGE);
-        struct sampled lease = sample(peer, "t", 10, SHARED);
-        assert_true(lease.n_places > 0 && kept()->oldest_lease);
+        struct sampled loan = sample(peer, "t", 10, SHARED);
+        assert_true(loan.n_places > 0 && kept()->oldest_loan);
         embed_advance(&embed, 2000);
-        while (kept()->oldest_lease)
+        while (kept()->oldest_loan)
             assert_true(kept_samples_relieve(&embed.broker->samples));
         fill("t", 1000 + (uint64_t)shared * 10000, 20, LARGE);
         uint64_t counted = embed_table(&embed, "t")->limiter.samples;
         for (int i = 0; i < 2; i++) {
-            struct sampled again = sample_again(peer, "t", 10, lease.id, shared);
+            struct sampled again = sample_again(peer, "t", 10, loan.id, shared);
             assert_true(again.n > 0);
-            check_again(&lease, &again);
+            check_again(&loan, &again);
         }
         assert_int_equal(embed_table(&embed, "t")->limiter.samples, counted);
         testpeer_settled(peer, 0);
     }
 }
 
-/* One that was not lost: the retry ends the lease, and is the last to need its data. */
-TEST(lease_asked_again, begin, end)
+/* One that was not lost: the retry ends the loan, and is the last to need its data. */
+TEST(loan_asked_again, begin, end)
 {
     fill("t", 1, 20, LARGE);
-    struct sampled lease = sample(peer, "t", 10, SHARED);
-    assert_true(lease.n_places > 0 && kept()->oldest_lease);
-    struct sampled again = sample_again(peer, "t", 10, lease.id, true);
-    check_again(&lease, &again);
-    assert_null(kept()->oldest_lease);
-    again = sample_again(peer, "t", 10, lease.id, false);
-    check_again(&lease, &again);
+    struct sampled loan = sample(peer, "t", 10, SHARED);
+    assert_true(loan.n_places > 0 && kept()->oldest_loan);
+    struct sampled again = sample_again(peer, "t", 10, loan.id, true);
+    check_again(&loan, &again);
+    assert_null(kept()->oldest_loan);
+    again = sample_again(peer, "t", 10, loan.id, false);
+    check_again(&loan, &again);
     assert_int_equal(kept()->list.count, 1);
 }
 
-/* While the chunks of a lease are released, little by little, no other ends. */
-TEST(lease_released_in_slices, begin, end)
+/* While the chunks of a loan are released, little by little, no other ends. */
+TEST(loan_released_in_slices, begin, end)
 {
     fill("t", 1, 100, 5000);
     for (uint32_t i = 0; i < 3; i++) {
@@ -265,7 +265,7 @@ TEST(lease_released_in_slices, begin, end)
         assert_false(kept_samples_relieve(&embed.broker->samples));
     }
     embed_settle(&embed);
-    assert_null(kept()->oldest_lease);
+    assert_null(kept()->oldest_loan);
 }
 
 /* ---- the room of kept samples ---- */
@@ -280,30 +280,30 @@ static void check_taken(const struct sampled *taken)
     testpeer_settled(other, 0);
 }
 
-/* Leases push out each other, and nothing that would be lost. */
-TEST(lease_beside_a_queue, begin, end)
+/* Loans push out each other, and nothing that would be lost. */
+TEST(loan_beside_a_queue, begin, end)
 {
     fill("q", 1, 23, LARGE);
     fill("t", 100, 150, LARGE);
     struct sampled taken = sample(other, "q", 5, 0);
     for (uint32_t i = 0; i < 8; i++)
         assert_true(sample(peer, "t", 10, SHARED).n_places > 0);
-    assert_non_null(kept()->oldest_lease);
+    assert_non_null(kept()->oldest_loan);
     check_taken(&taken);
     taken = sample(other, "q", 18, 0); /* nearly all the room */
     assert_int_equal(sample(peer, "t", 10, SHARED).n_places, 0);
     check_taken(&taken);
 }
 
-/* A lease that would not get the room of all others ends none of them. */
-TEST(lease_without_room, begin, end)
+/* A loan that would not get the room of all others ends none of them. */
+TEST(loan_without_room, begin, end)
 {
     fill("q", 1, 16, LARGE);
     fill("t", 100, 60, LARGE);
     struct sampled taken = sample(other, "q", 16, 0), first = sample(peer, "t", 2, SHARED);
     assert_true(first.n_places > 0);
     assert_int_equal(sample(peer, "t", 40, SHARED).n_places, 0);
-    assert_true(kept()->oldest_lease && is_valid(&first));
+    assert_true(kept()->oldest_loan && is_valid(&first));
     check_taken(&taken);
 }
 
@@ -321,7 +321,7 @@ TEST(lent_memory, begin, end)
     for (int how = 0; how < 3; how++) {
         struct sampled lent = sample(peer, "t", MOST, PACKED), again;
         assert_int_equal(lent.n_places, 1);
-        assert_true(is_valid(&lent) && kept()->oldest_lease);
+        assert_true(is_valid(&lent) && kept()->oldest_loan);
         assert_true(store_shared(store()).used > 8192);
         embed_advance(&embed, 2000);
         assert_true(how != 1 || kept_samples_relieve(&embed.broker->samples));
@@ -332,7 +332,7 @@ TEST(lent_memory, begin, end)
             testpeer_settled(peer, 0);
         }
         assert_false(is_valid(&lent));
-        assert_null(kept()->oldest_lease);
+        assert_null(kept()->oldest_loan);
         assert_int_equal(store_shared(store()).used, 0);
     }
     assert_int_equal(kept_samples_readers(kept()), 1);
@@ -340,7 +340,7 @@ TEST(lent_memory, begin, end)
     assert_int_equal(taken.n_places, 1);
     check_taken(&taken);
     assert_int_equal(store_shared(store()).used, 0);
-    assert_int_equal(kept()->lease_bytes, 0);
+    assert_int_equal(kept()->loan_bytes, 0);
 }
 
 /* Replies take the room of older ones that nobody reads, and of nothing that would be lost. */
@@ -361,12 +361,12 @@ TEST(lent_memory_is_bounded, begin, end)
     check_again(&lent[0], &again);
     check_taken(&taken);
     testpeer_settled(peer, 0);
-    assert_int_equal(kept()->lease_bytes, 0);
+    assert_int_equal(kept()->loan_bytes, 0);
     assert_int_equal(store_shared(store()).used, 0);
 }
 
-/* A sample that is too large for a lease travels, and can be asked for again. */
-TEST(lease_too_large, begin, end)
+/* A sample that is too large for a loan travels, and can be asked for again. */
+TEST(loan_too_large, begin, end)
 {
     fill("t", 1, 200, LARGE);
     struct sampled first = sample(peer, "t", MOST, SHARED);
@@ -377,13 +377,13 @@ TEST(lease_too_large, begin, end)
     assert_int_equal(embed_table(&embed, "t")->limiter.samples, MOST);
 }
 
-/* A queue waits for memory instead of evicting: leases that nobody reads do not hold it up. */
-TEST(leases_give_way_to_a_queue, begin, end)
+/* A queue waits for memory instead of evicting: loans that nobody reads do not hold it up. */
+TEST(loans_give_way_to_a_queue, begin, end)
 {
     fill("t", 1, 60, LARGE);
     for (uint32_t i = 0; i < 5; i++)
         sample(peer, "t", 12, SHARED);
-    assert_non_null(kept()->oldest_lease);
+    assert_non_null(kept()->oldest_loan);
     testpeer_reset(peer, "t");
     embed_settle(&embed);
     uint64_t id = testpeer_sample(other, "w", 280, -1, 0);
@@ -394,5 +394,5 @@ TEST(leases_give_way_to_a_queue, begin, end)
         embed_advance(&embed, 1000);
     embed_settle(&embed);
     assert_int_equal(testpeer_await(other, id)->reply->sample->n_key, 280);
-    assert_null(kept()->oldest_lease);
+    assert_null(kept()->oldest_loan);
 }
