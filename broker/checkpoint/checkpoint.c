@@ -295,6 +295,8 @@ static void item_copy(void *ctx, const struct table *table, const struct content
         }
         return;
     }
+    if (in->groups.slots)
+        journal_put_group(&self->file.out, table, in, slot);
     struct entry_item *entry =
         recorder_entry(&self->file.out, ENTRY_ITEM, table->id, sizeof *entry + n * sizeof(uint64_t));
     const struct lease *lease = lease_numbered(&self->state->samples->leases, item_lease(item));
@@ -426,12 +428,15 @@ static void selection_slice(struct checkpoint *self)
     struct copied_selection *from = &self->selections[self->selection_at++];
     const struct entry_selection *head = &from->head;
     size_t items = head->n * sizeof(struct entry_selected), places = head->n_chunks * sizeof(uint64_t);
+    size_t groups = from->groups ? head->n * sizeof *from->groups : 0;
     struct entry_selection *entry =
-        recorder_entry(&self->file.out, ENTRY_SELECTION, from->table, sizeof *entry + items + places);
+        recorder_entry(&self->file.out, ENTRY_SELECTION, from->table, sizeof *entry + items + places + groups);
     *entry = *head;
     memcpy(entry + 1, from->items, items);
     uint64_t *place = (uint64_t *)(void *)((uint8_t *)(entry + 1) + items);
     uint32_t n = head->n_chunks;
+    if (groups)
+        memcpy(place + n, from->groups, groups);
     for (uint32_t i = 0; i < n; i++) {
         place[i] = checkpoint_file_place(&self->file, from->refs[i]);
         store_release(self->state->store, from->refs[i]);
@@ -704,6 +709,11 @@ static void hold_selection(void *ctx, const struct kept_image *image)
                                                  .offset = picks->offset[i],
                                                  .length = picks->length[i],
                                                  .chunks = image->info.holds ? picks->chunks[i] : 0};
+    if (image->info.holds && image->info.table->in.groups.slots) {
+        size_t bytes = picks->n * sizeof *copy->groups;
+        copy->groups = memcpy(need_alloc(bytes), picks->group, bytes);
+        copy->head.flags |= PICK_GROUPED;
+    }
     for (uint32_t i = 0; i < n_refs; i++) {
         copy->refs[i] = picks->refs[i];
         chunk_hold(copy->refs[i]);
@@ -783,6 +793,7 @@ static void checkpoint_free(struct checkpoint *self)
             store_release(self->state->store, copy->refs[c]);
         free(copy->items);
         free(copy->refs);
+        free(copy->groups);
     }
     recorder_fini(&self->file.out);
     free(self->file.segments);

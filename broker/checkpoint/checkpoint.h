@@ -94,6 +94,7 @@ struct copied_selection {
     struct entry_selection head;
     struct entry_selected *items;
     struct chunk **refs;
+    uint64_t *groups; /* NULL: its table has none */
 };
 
 struct checkpoint {

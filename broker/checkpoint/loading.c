@@ -562,12 +562,25 @@ static rp_status apply_insert(struct loading *self, const void *body)
         return err_set(self->err, RP_BAD_MESSAGE, "slot %u of table '%s' is taken already", insert->slot, table->name);
     RP_TRY(slot_put(self, to, insert, (const uint8_t *)body + sizeof *insert, 0, self->err));
     rank_set(to, insert->slot, to->highest + 1, to->highest + 1);
+    if (to->configured && table->in.groups.slots)
+        table->in.items[insert->slot].stamp = ITEM_HIDDEN;
     struct flow *flow = flow_of(session_of(self, insert->session), to);
     if (flow)
         flow_resolved(flow, insert->number);
     to->limiter.inserts++;
     table->stats.total_inserts++;
     self->changed = true;
+    return RP_OK;
+}
+
+/* A table that has no groups any more, or is not configured, has no use for it. */
+static rp_status apply_group(struct loading *self, const void *body)
+{
+    struct loaded_table *to = self->to;
+    const struct entry_group *from = body;
+    RP_TRY(slot_reserve(to, from->slot, self->err));
+    if (to->configured && to->table->in.groups.slots)
+        to->table->in.groups.slots[from->slot] = (struct group_member){.group = from->group, .leader = from->leader};
     return RP_OK;
 }
 
@@ -760,6 +773,7 @@ static bool loading_selection_add(const struct loading *self, struct loaded_sele
     picks->length[i] = span->length;
     picks->chunks[i] = span->n;
     picks->step[i] = picks->session[i] = 0; /* as its first chunk says */
+    picks->group[i] = 0;
     if (span->n) {
         memcpy(picks->refs + picks->n_refs, places, span->n * sizeof(uint64_t));
         layouts_at(self->state->layouts, span->layout)->refs++;
@@ -808,6 +822,8 @@ static rp_status apply_pick(struct loading *self, const void *body)
         table_count_sample(to->table, item);
         if (selection && !loading_selection_add(self, selection, item, span_chunks(&item->span), picked[i].probability))
             return err_set(self->err, RP_NO_MEMORY, "no memory for a sample that may be asked for again");
+        if (selection && to->table->in.groups.slots)
+            selection->kept.picks.group[selection->kept.picks.n - 1] = to->table->in.groups.slots[picked[i].slot].group;
     }
     bool counted = (from->flags & (PICK_PAID | PICK_COUNTED)) != PICK_PAID && !(from->flags & PICK_LEASED);
     to->limiter.samples += counted ? from->n : 0;
@@ -840,6 +856,8 @@ static rp_status apply_selection(struct loading *self, const void *body)
     const struct entry_selection *head = body;
     const struct entry_selected *from = (const void *)(head + 1);
     const uint8_t *places = (const uint8_t *)(from + head->n);
+    const uint64_t *groups =
+        head->flags & PICK_GROUPED ? (const uint64_t *)(const void *)places + head->n_chunks : NULL;
     struct loaded_selection *selection = selection_new(self, to, head->client, head->id);
     bool ok = true;
     for (uint32_t i = 0; i < head->n && ok; places += (size_t)from[i++].chunks * 8) {
@@ -858,13 +876,15 @@ static rp_status apply_selection(struct loading *self, const void *body)
         };
         item.span.layout = layout ? layout->id : 0;
         ok = loading_selection_add(self, selection, &item, places, from[i].probability);
+        if (ok && groups)
+            selection->kept.picks.group[i] = groups[i];
     }
     if (!ok) {
         selection_drop(self, selection);
         return err_set(self->err, RP_NO_MEMORY, "no memory for a sample that may be asked for again");
     }
     selection->kept.info.want = head->want;
-    selection->kept.info.flags = head->flags;
+    selection->kept.info.flags = head->flags & ~(uint32_t)PICK_GROUPED;
     selection->kept.picks.table_size = head->table_size;
     if (head->answered)
         selection_answered(self, selection);
@@ -985,6 +1005,7 @@ static const struct {
     [ENTRY_END] = {apply_end, APPLY_BASE},
     [ENTRY_EPISODES] = {apply_episodes, APPLY_TABLE},
     [ENTRY_CHARGE] = {apply_charge, APPLY_TABLE},
+    [ENTRY_GROUP] = {apply_group, APPLY_TABLE | APPLY_BASE},
     [ENTRY_HIDE] = {apply_hidden, APPLY_TABLE},
     [ENTRY_SHOW] = {apply_hidden, APPLY_TABLE},
 };

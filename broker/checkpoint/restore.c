@@ -163,6 +163,21 @@ static void metadata_match(struct table *table, const struct loaded_table *from)
     }
 }
 
+/* Groups are made when items come: those of another size, or items without groups, cannot become groups. */
+static rp_status groups_match(const struct loading *self, rp_error *err)
+{
+    for (uint32_t i = 0; i < self->n_tables; i++) {
+        const struct loaded_table *from = &self->tables[i];
+        uint32_t size = (uint32_t)(from->configured ? from->table->config->group_size : 0);
+        if (size && from->table->in.size && from->info->group_size != size)
+            return err_set(err, RP_FAILED_PRECONDITION,
+                           "table '%.64s' has %u items in groups of %u (0: in none), and its configuration says %u: "
+                           "restore group.size, or give the table another name, or start with checkpoint.load: none",
+                           from->table->name, from->table->in.size, from->info->group_size, size);
+    }
+    return RP_OK;
+}
+
 /* Checks that the layouts of items fit their tables. What only forms of sessions have was checked before. */
 static rp_status layouts_match(const struct loading *self, rp_error *err)
 {
@@ -265,6 +280,8 @@ static rp_status items_enter(struct loaded_table *self, rp_error *err)
                                                          (unsigned long long)item->key, table->name)
                                                : status;
         table->store->outside += item->span.n > 1 ? span_list_bytes(item->span.n) : 0;
+        if (!in->groups.slots && self->info->group_size)
+            item->stamp = 0; /* a member of a group, and the table has none any more */
         in->hidden += item_is_hidden(item);
         (void)episodes_enter(&in->episodes, span_episode(&item->span));
     }
@@ -277,13 +294,82 @@ static rp_status items_enter(struct loaded_table *self, rp_error *err)
     return RP_OK;
 }
 
+/* ---- groups ---- */
+
+/* Enters an item, the next in the order of insertion, into its group, as it was entered before. */
+static rp_status group_enter(struct table *table, uint32_t slot, rp_error *err)
+{
+    struct groups *groups = &table->in.groups;
+    uint64_t group = groups->slots[slot].group;
+    uint32_t leader = groups->slots[slot].leader, open = groups_find(groups, group);
+    if (leader == slot && open != NO_SLOT)
+        groups_close(groups, open); /* it was delivered before this one began */
+    else if (leader != slot && open != leader)
+        return err_set(err, RP_DATA_LOSS, "item %llu of table '%s' has no place in its group, %llu",
+                       (unsigned long long)table->in.items[slot].key, table->name, (unsigned long long)group);
+    groups_enter(groups, slot, group);
+    if (groups->slots[leader].n == groups->size)
+        groups_close(groups, leader);
+    return RP_OK;
+}
+
+/* Gives the leader the rank of the member that came or changed last. */
+static void group_rank(const struct loaded_table *self, uint32_t leader)
+{
+    const struct group_member *slots = self->table->in.groups.slots;
+    for (uint32_t slot = slots[leader].next; self->rank && slot != leader; slot = slots[slot].next)
+        for (uint32_t which = 0; which < 2; which++)
+            if (self->rank[slot][which] > self->rank[leader][which])
+                self->rank[leader][which] = self->rank[slot][which];
+}
+
+/* Makes the groups, whose entries name keys and leaders. Returns the leaders that are in the selectors, by the time at which they came
+ * there, and their number. NULL with err set: no memory, or the groups do not fit. */
+static struct pair *groups_restore(const struct loaded_table *self, const struct pair *aged, uint32_t *n, rp_error *err)
+{
+    struct table *table = self->table;
+    struct groups *groups = &table->in.groups;
+    const struct item *items = table->in.items;
+    struct pair *out = malloc((table->in.size + 1) * sizeof *out);
+    rp_status status = out ? RP_OK : err_set(err, RP_NO_MEMORY, "no memory for the groups of table '%s'", table->name);
+    for (uint32_t i = 0; i < table->in.size && status == RP_OK; i++)
+        status = group_enter(table, (uint32_t)aged[i].value, err);
+    *n = 0;
+    for (uint32_t i = 0; i < table->in.size && status == RP_OK; i++) {
+        uint32_t slot = (uint32_t)aged[i].value;
+        const struct group_member *member = &groups->slots[slot];
+        struct item *item = &table->in.items[slot];
+        bool shown = !item_is_hidden(item);
+        if (member->leader != slot)
+            continue;
+        if (!member->closed && (shown || item->times_sampled)) /* it was delivered without all members */
+            groups_close(groups, slot);
+        if (!member->closed)
+            continue;
+        if (!shown && !item_lease(item)) { /* the journal may end between the last member and this */
+            item->stamp = 0;
+            table->in.hidden--;
+        }
+        int64_t at = member->n == groups->size ? items[member->last].insert_ns
+                                               : items[slot].insert_ns + table->config->group_deadline_ns;
+        group_rank(self, slot);
+        out[(*n)++] = (struct pair){(uint64_t)at ^ UINT64_C(1) << 63, slot};
+    }
+    if (status == RP_OK && !pairs_sort(out, *n))
+        status = err_set(err, RP_NO_MEMORY, "no memory for the groups of table '%s'", table->name);
+    if (status == RP_OK)
+        return out;
+    free(out);
+    return NULL;
+}
+
 /* Fills a selector in its own order. `aged` is sorted by age, which decides between items of equal rank. */
-static bool selector_fill(const struct loaded_table *self, uint32_t which, const struct pair *aged, struct pair *work)
+static bool selector_fill(const struct loaded_table *self, uint32_t which, const struct pair *aged, uint32_t n,
+                          struct pair *work)
 {
     const struct table *table = self->table;
     const rp_selector_ops *ops = which ? table->remover_ops : table->sampler_ops;
     void *selector = which ? table->in.remover : table->in.sampler;
-    uint32_t n = table->in.size;
     const struct pair *order = aged;
     if (ops->order && self->rank) {
         for (uint32_t i = 0; i < n; i++)
@@ -295,9 +381,9 @@ static bool selector_fill(const struct loaded_table *self, uint32_t which, const
     for (uint32_t i = 0; i < n; i++) {
         if (i + AHEAD < n && ops->prefetch)
             ops->prefetch(selector, (uint32_t)order[i + AHEAD].value);
-        const struct item *item = &table->in.items[order[i].value];
-        if (!item_is_hidden(item))
-            ops->insert(selector, (uint32_t)order[i].value, item->priority);
+        uint32_t slot = (uint32_t)order[i].value;
+        if (!item_is_hidden(&table->in.items[slot]))
+            ops->insert(selector, slot, table_priority(table, slot));
     }
     return true;
 }
@@ -368,8 +454,14 @@ static rp_status items_restore(struct loading *self, struct loaded_table *from, 
 {
     struct table *table = from->table;
     RP_TRY(items_enter(from, err));
-    struct pair *aged = loading_by_age(table), *work = malloc((table->in.size + 1) * sizeof *work);
-    bool ok = aged && work && selector_fill(from, 0, aged, work) && selector_fill(from, 1, aged, work);
+    struct pair *aged = loading_by_age(table), *work = malloc((table->in.size + 1) * sizeof *work), *shown = aged;
+    uint32_t n = table->in.size;
+    if (aged && table->in.groups.slots && !(shown = groups_restore(from, aged, &n, err))) {
+        free(aged);
+        free(work);
+        return err && err->status ? (rp_status)err->status : RP_NO_MEMORY;
+    }
+    bool ok = aged && work && selector_fill(from, 0, shown, n, work) && selector_fill(from, 1, shown, n, work);
     bool once = from->info->max_times_sampled == 1; /* otherwise its items had no leases */
     for (uint32_t slot = 0; slot < table->in.high && !once; slot++)
         if (table->in.items[slot].span.n && !item_is_hidden(&table->in.items[slot]))
@@ -387,6 +479,8 @@ static rp_status items_restore(struct loading *self, struct loaded_table *from, 
             table->in.marks->all_changed = true;
         self->items += table->in.size;
     }
+    if (shown != aged)
+        free(shown);
     free(aged);
     free(work);
     return ok ? RP_OK : err_set(err, RP_NO_MEMORY, "no memory to order the items of table '%s'", table->name);
@@ -472,6 +566,7 @@ static rp_status loading_finish(struct loading *self, bool newest, rp_error *err
             layouts_release(self->state->layouts, self->layouts[i]);
     self->n_layouts = 0;
     match_tables(self);
+    RP_TRY(groups_match(self, err));
     RP_TRY(layouts_match(self, err));
     RP_TRY(take_chunks(self, err));
     for (uint32_t i = 0; i < self->n_tables; i++)

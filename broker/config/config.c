@@ -23,6 +23,7 @@
 static const char *const log_levels[] = {"debug", "info", "warn", "error", "off", NULL};
 static const char *const journal_words[] = {"off", "never", NULL}; /* JOURNAL_OFF, JOURNAL_NEVER */
 static const char *const automatic[] = {"auto", NULL};
+static const char *const group_ends[] = {"drop", "deliver", NULL}; /* enum group_incomplete */
 static const char *const security_modes[] = {"auto", "none", "curve", NULL};
 
 static const double MAX_ITEMS = 2147483647.0;
@@ -120,6 +121,13 @@ static const struct schema_row rows[] = {
      "returns for ever"},
     {"tables[].dead_table", SCHEMA_STRING, TABLE(dead_table), "", 0, 0, NULL, 0,
      "the table for such items, which keep their keys"},
+    {"tables[].group.size", SCHEMA_INT, TABLE(group_size), "0", 0, CONFIG_MAX_BATCH, NULL, 0,
+     "items with the same group key are sampled together and leave together, as soon as there are this many; 0: no "
+     "groups. Sizes, batches and limiter count items"},
+    {"tables[].group.deadline", SCHEMA_TIME, TABLE(group_deadline_ns), "60s", 1e6, 8.64e13, NULL, 0,
+     "how long a group waits for its members, from the first on"},
+    {"tables[].group.incomplete", SCHEMA_ENUM, TABLE(group_incomplete), "drop", 0, 0, group_ends, 0,
+     "what happens then to a group that lacks members: drop, or deliver it as it is"},
     {"tables[].sampler", SCHEMA_KIND, TABLE(sampler), "uniform", 0, 0, NULL, 0,
      "fifo, lifo, uniform, min_heap, max_heap, prioritized (its option: exponent), or a selector of a plug-in"},
     {"tables[].remover", SCHEMA_KIND, TABLE(remover), "fifo", 0, 0, NULL, 0,
@@ -315,7 +323,8 @@ static double most_items(const struct table_config *table, double item_bytes)
 double config_item_overhead(const struct table_config *table)
 {
     return (double)(CONFIG_RECORD_BYTES + CONFIG_KEY_BYTES + selector_slot_bytes(table->sampler.kind) +
-                    selector_slot_bytes(table->remover.kind) + (table->max_lag >= 0 ? CONFIG_WINDOW_BYTES : 0u));
+                    selector_slot_bytes(table->remover.kind) + (table->max_lag >= 0 ? CONFIG_WINDOW_BYTES : 0u) +
+                    (table->group_size > 0 ? CONFIG_GROUP_BYTES : 0u));
 }
 
 double config_table_bytes(const struct table_config *table, double item_bytes)
@@ -407,6 +416,34 @@ static void check_limiter(const struct table_config *table, const char *path, st
                        (long long)table->max_size, limiter.batch);
 }
 
+/* A group that could never be inserted or sampled as a whole would wait for ever. */
+static void check_group(const struct table_config *table, uint32_t shards, const char *path,
+                        struct schema_report *report)
+{
+    struct limiter_config config = config_limiter(table);
+    struct limiter limiter;
+    char at[64];
+    double size = (double)table->group_size, parts = shards, part = floor((double)table->max_size / parts);
+    snprintf(at, sizeof at, "%s.group.size", path);
+    if (size == 0 || limiter_init(&limiter, &config, NULL) != RP_OK)
+        return;
+    double span = limiter_span(&limiter) / parts, needed = size * (1 + limiter.samples_per_insert);
+    bool queue = limiter.kind == LIMITER_QUEUE || limiter.kind == LIMITER_STACK;
+    if (part < size)
+        schema_problem(report, at, "max_size %s%.0f is less than a group of %.0f, which could never be complete",
+                       shards > 1 ? "of a shard, " : "", part, size);
+    else if (limiter.kind == LIMITER_LAG && fmod(limiter.batch, size) != 0)
+        schema_problem(report, at, "batch %.0f of the limiter is not a multiple of %.0f: a batch has whole groups",
+                       limiter.batch, size);
+    else if (!queue && span > 0 && span < needed)
+        schema_problem(report, at,
+                       "the limiter's bounds are %g items apart%s, and groups of %.0f need %g, or inserts and samples "
+                       "of whole groups could block each other",
+                       span, shards > 1 ? " at each shard" : "", size, needed);
+    else if (shards > 1 && table->group_incomplete == GROUP_DELIVER)
+        schema_problem(report, at, "over shards, incomplete groups are dropped: write incomplete: drop");
+}
+
 static void check_signature(const struct table_config *table, const char *path, struct schema_report *report)
 {
     const rp_option *fields = table->signature.data;
@@ -479,11 +516,12 @@ static bool no_copy(void *table, uint32_t slot, const char *other, double priori
     return false;
 }
 
+/* True if the name is that of another table, which takes single items. */
 static bool is_another(const struct broker_config *config, const struct table_config *table, const char *name)
 {
     const struct table_config *tables = config->tables.data;
     for (uint32_t i = 0; i < config->tables.count; i++)
-        if (tables[i].name && strcmp(tables[i].name, name) == 0 && &tables[i] != table)
+        if (tables[i].name && strcmp(tables[i].name, name) == 0 && &tables[i] != table && tables[i].group_size == 0)
             return true;
     return false;
 }
@@ -494,7 +532,8 @@ static void check_copy_target(const struct broker_config *config, const struct t
     const rp_option *options = extension->options.data;
     const char *target = extension->options.count == 1 ? options[0].value : NULL;
     if (target && strcmp(extension->kind, "insert_on_sample") == 0 && !is_another(config, table, target))
-        schema_problem(report, path, "insert_on_sample needs another table to insert into; '%s' is not one", target);
+        schema_problem(report, path,
+                       "insert_on_sample needs another table without groups to insert into; '%s' is not one", target);
 }
 
 static void check_dead(const struct broker_config *config, const struct table_config *table, const char *path,
@@ -504,12 +543,14 @@ static void check_dead(const struct broker_config *config, const struct table_co
     bool named = table->dead_table && table->dead_table[0];
     snprintf(at, sizeof at, "%s.%s", path, named ? "dead_table" : "max_deliveries");
     if (named && !is_another(config, table, table->dead_table))
-        schema_problem(report, at, "must name another table for items that nobody acknowledges; '%s' is not one",
+        schema_problem(report, at,
+                       "must name another table without groups, for items that nobody acknowledges; '%s' is not one",
                        table->dead_table);
     if (named != (table->max_deliveries > 0))
         schema_problem(report, at, "max_deliveries and dead_table belong together; write both, or neither");
-    else if (named && table->max_times_sampled != 1)
-        schema_problem(report, at, "only items that are sampled once have leases; write max_times_sampled: 1");
+    else if (named && (table->max_times_sampled != 1 || table->group_size))
+        schema_problem(report, at,
+                       "only items that are sampled once, and have no groups, have leases; write max_times_sampled: 1");
 }
 
 static void check_extension(const struct broker_config *config, const struct table_config *table, uint32_t i,
@@ -552,6 +593,7 @@ static void check_table(const struct broker_config *config, uint32_t i, struct s
         schema_problem(report, at, "must be UTF-8; encode other bytes, for example in base64");
     }
     check_limiter(table, path, report);
+    check_group(table, config_shards(config), path, report);
     check_signature(table, path, report);
     check_dead(config, table, path, report);
     snprintf(at, sizeof at, "%s.sampler", path);

@@ -15,6 +15,9 @@
 /* Words of the key journal in place of a time. */
 enum { JOURNAL_OFF = -1, JOURNAL_NEVER = -2 };
 
+/* What happens to a group that lacks members at its deadline. */
+enum group_incomplete { GROUP_DROP, GROUP_DELIVER };
+
 enum security_mode { SECURITY_AUTO, SECURITY_NONE, SECURITY_CURVE };
 
 /* A field of a table's signature. */
@@ -34,6 +37,9 @@ struct table_config {
     int64_t max_deliveries; /* 0: no bound */
     char *dead_table;       /* empty: none */
     char *policy_slot;
+    int64_t group_size;        /* items of a group; 0: the table has no groups */
+    int64_t group_deadline_ns; /* from the first member on */
+    int32_t group_incomplete;  /* enum group_incomplete: what happens then */
     struct schema_kind sampler, remover;
     struct schema_kind limiter_options;
     struct limiter_config limiter; /* not a key: what limiter_options say. config_limiter adds the size */
@@ -150,6 +156,7 @@ double config_item_bytes(const struct table_config *table);
 #define CONFIG_RECORD_BYTES 64u
 #define CONFIG_KEY_BYTES 6u
 #define CONFIG_WINDOW_BYTES 8u /* with max_lag */
+#define CONFIG_GROUP_BYTES 32u /* with groups */
 /* Returns the bytes that an item takes besides its data: record, key, and its slots in built-in selectors. */
 double config_item_overhead(const struct table_config *table);
 /* Returns the bytes of the full table if its items have item_bytes of data each; 0: at least, since that is not known. */

@@ -303,7 +303,8 @@ static rp_status check_selection(const uint8_t *body, size_t size, rp_error *err
 {
     const struct entry_selection *selection = (const void *)body;
     uint64_t items = (uint64_t)selection->n * sizeof(struct entry_selected);
-    RP_TRY(check_total(size, sizeof *selection + items + (uint64_t)selection->n_chunks * 8, err));
+    uint64_t groups = selection->flags & PICK_GROUPED ? selection->n : 0;
+    RP_TRY(check_total(size, sizeof *selection + items + (selection->n_chunks + groups) * 8, err));
     uint64_t chunks = 0;
     for (uint32_t i = 0; i < selection->n; i++) {
         struct entry_selected selected;
@@ -350,6 +351,7 @@ static const struct rule rules[ENTRY_TYPES] = {
     [ENTRY_END] = {"END", sizeof(struct entry_end), true, NULL},
     [ENTRY_EPISODES] = {"EPISODES", sizeof(struct entry_named), true, NULL},
     [ENTRY_CHARGE] = {"CHARGE", sizeof(struct entry_named), true, NULL},
+    [ENTRY_GROUP] = {"GROUP", sizeof(struct entry_group), true, NULL},
     [ENTRY_HIDE] = {"HIDE", sizeof(struct entry_slot), true, NULL},
     [ENTRY_SHOW] = {"SHOW", sizeof(struct entry_slot), true, NULL},
     [ENTRY_PARTS] = {"PARTS", sizeof(struct entry_named), false, check_parts},

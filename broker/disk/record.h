@@ -88,15 +88,17 @@ enum entry_type {
                         * one that is a change of its base */
     ENTRY_ITEM,       /* in a checkpoint: struct entry_item, places of its chunks: the slot holds this */
     ENTRY_FREE,       /* in a checkpoint: struct entry_slot: the slot holds nothing any more */
-    ENTRY_SELECTION,  /* in a checkpoint: struct entry_selection, n times struct entry_selected, places of all chunks */
-    ENTRY_ORDINAL,    /* struct entry_named: running number of the next session (ordinals.h) */
-    ENTRY_END,        /* last in a checkpoint: struct entry_end. Without it, the file is not a checkpoint */
+    ENTRY_SELECTION, /* in a checkpoint: struct entry_selection, n times struct entry_selected, places of all chunks; with
+                       * PICK_GROUPED n keys of groups */
+    ENTRY_ORDINAL,   /* struct entry_named: running number of the next session (ordinals.h) */
+    ENTRY_END,       /* last in a checkpoint: struct entry_end. Without it, the file is not a checkpoint */
     ENTRY_PARTS, /* right before END, in the same record: struct entry_named (the checkpoint's number), then uint64_t numbers of
                   * the segments that it needs */
     ENTRY_EPISODES, /* struct entry_named: number of episodes of which the table has got items */
     ENTRY_CHARGE, /* struct entry_named: number of samples that the limiter has counted, and that are picked elsewhere */
-    ENTRY_HIDE,   /* struct entry_slot: its item is in neither sampler nor remover */
-    ENTRY_SHOW,   /* struct entry_slot: it is again */
+    ENTRY_GROUP, /* struct entry_group: the item that the next INSERT or ITEM puts into the slot is a member of this group */
+    ENTRY_HIDE, /* struct entry_slot: its item is in neither sampler nor remover */
+    ENTRY_SHOW, /* struct entry_slot: it is again */
     ENTRY_TYPES
 };
 
@@ -171,6 +173,10 @@ struct entry_item {
 
 /* Of an item; the milliseconds of its lease follow above these bits. */
 enum { HIDDEN = 1, HIDDEN_LEASED = 2, HIDDEN_ANSWERED = 4, HIDDEN_BITS = 3 };
+struct entry_group {
+    uint32_t slot, leader; /* leader: slot of the group's first member */
+    uint64_t group;        /* key */
+};
 
 struct entry_slot {
     uint32_t slot, how; /* how: of SHOW, see enum table_show of table/table.h */
@@ -187,9 +193,18 @@ struct entry_pick {
     uint64_t table_size;
     uint32_t flags, lease_ms; /* PICK_DISTINCT ... */
 };
-/* PICK_LEASED: the items are hidden, and the limiter has not counted the picks. PICK_PAID: the limiter was charged before, and has not counted the picks, unless there is PICK_COUNTED, too: its table has no
- * permits. PICK_COUNTED is about the picks of one entry; the others are what the client asked for. */
-enum { PICK_DISTINCT = 1, PICK_FLEXIBLE = 2, PICK_WHOLE = 4, PICK_PAID = 8, PICK_COUNTED = 16, PICK_LEASED = 32 };
+/* PICK_LEASED: the items are hidden, and the limiter has not counted the picks. PICK_PAID: the limiter was charged before, and has not
+ * counted the picks, unless there is PICK_COUNTED, too: its table has no permits. PICK_COUNTED is about the picks of one entry; PICK_GROUPED
+ * says that the groups of a selection's items follow; the others are what the client asked for. */
+enum {
+    PICK_DISTINCT = 1,
+    PICK_FLEXIBLE = 2,
+    PICK_WHOLE = 4,
+    PICK_PAID = 8,
+    PICK_COUNTED = 16,
+    PICK_LEASED = 32,
+    PICK_GROUPED = 64
+};
 static inline uint32_t pick_flags(bool distinct, bool flexible, bool whole)
 {
     return (distinct ? PICK_DISTINCT : 0u) | (flexible ? PICK_FLEXIBLE : 0u) | (whole ? PICK_WHOLE : 0u);

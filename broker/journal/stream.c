@@ -49,6 +49,7 @@ void journal_put_table(struct recorder *to, const struct table *table)
     info.max_size = (uint64_t)table->config->max_size;
     info.max_bytes = (uint64_t)table->config->max_bytes;
     info.max_times_sampled = (uint32_t)table->config->max_times_sampled;
+    info.group_size = (uint32_t)table->config->group_size;
     info.metadata = table->metadata;
     Replay__TableRestored counters = REPLAY__TABLE_RESTORED__INIT;
     table_copy_counters(&table->stats.base, &counters.base);
@@ -280,6 +281,18 @@ static void effect_insert(struct effects *self, struct table *table, uint32_t sl
         places[i] = chunks[i]->at;
 }
 
+void journal_put_group(struct recorder *to, const struct table *table, const struct contents *in, uint32_t slot)
+{
+    const struct group_member *member = &in->groups.slots[slot];
+    struct entry_group *entry = recorder_entry(to, ENTRY_GROUP, table->id, sizeof *entry);
+    *entry = (struct entry_group){.slot = slot, .leader = member->leader, .group = member->group};
+}
+
+static void effect_group(struct effects *self, struct table *table, uint32_t slot)
+{
+    journal_put_group(&stream_of(self)->out, table, &table->in, slot);
+}
+
 static inline void slot_entry(struct effects *self, uint16_t type, const struct table *table, struct entry_slot body)
 {
     struct entry_slot *entry = recorder_entry(&stream_of(self)->out, type, table->id, sizeof *entry);
@@ -503,6 +516,7 @@ static bool effect_prepare(struct effects *self, struct chunk *const *chunks, ui
 static const struct effects effects = {
     .prepare = effect_prepare,
     .insert = effect_insert,
+    .group = effect_group,
     .remove = effect_remove,
     .episode = effect_episode,
     .priority = effect_priority,

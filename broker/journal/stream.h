@@ -183,6 +183,8 @@ void journal_put_reply(struct recorder *to, uint64_t client, uint64_t id, const 
 /* Returns the body of an ENTRY_INSERT for the item in a slot, with session and number 0. The caller adds the places of
  * its chunks. */
 struct entry_insert journal_insert_body(const struct item *item, uint32_t slot);
+/* Puts the ENTRY_GROUP of an item of a table with groups, before its ENTRY_INSERT or ENTRY_ITEM. */
+void journal_put_group(struct recorder *to, const struct table *table, const struct contents *in, uint32_t slot);
 struct entry_limiter journal_limiter_body(const struct limiter *limiter);
 
 #endif

@@ -26,6 +26,8 @@ struct effects {
     bool (*prepare)(struct effects *self, struct chunk *const *chunks, uint32_t n);
     /* Tables. flow: the item is the flow's next one; NULL: an extension inserted it. */
     void (*insert)(struct effects *self, struct table *table, uint32_t slot, const struct flow *flow);
+    /* Before an insert into this slot: the item is a member of a group. */
+    void (*group)(struct effects *self, struct table *table, uint32_t slot);
     void (*remove)(struct effects *self, struct table *table, uint32_t slot);
     /* The item just inserted is the first of an episode. */
     void (*episode)(struct effects *self, struct table *table);

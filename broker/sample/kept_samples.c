@@ -356,8 +356,9 @@ static bool make_room(struct kept_samples *self, struct kept_client *client, uin
 static struct kept_sample *keep(struct kept_samples *self, struct kept_client *client, const struct kept_info *info,
                                 struct picks *picks, struct kept_sample **reserved)
 {
-    uint64_t own = info->holds ? bare_bytes(0) + (uint64_t)picks->capacity * 72 + (uint64_t)picks->refs_capacity * 8
-                               : bare_bytes(picks->n);
+    uint64_t own =
+        info->holds ? bare_bytes(0) + (uint64_t)picks->capacity * PICKS_ITEM_BYTES + (uint64_t)picks->refs_capacity * 8
+                    : bare_bytes(picks->n);
     uint64_t bytes = own + (info->holds ? held_bytes(picks, is_loan(info)) : 0);
     if (!make_room(self, client, bytes, is_loan(info))) {
         if (!is_loan(info))
@@ -539,7 +540,7 @@ static bool look_up(struct waiter *waiter, const struct kept_sample *sample)
             if (waiter->lease != lease)
                 lease_again(lease, waiter);
         }
-        if (!picks_add(picks, waiter->table, slot, kept_probability(sample)[i]))
+        if (!picks_add_member(picks, waiter->table, slot, kept_probability(sample)[i]))
             return false;
         picks->priority[picks->n - 1] = kept_priority(sample)[i];
         picks->times_sampled[picks->n - 1] = kept_times_sampled(sample)[i];
@@ -587,6 +588,7 @@ enum kept_found kept_samples_load(struct waiter *waiter)
         sample_recycle(self, sample);
     }
     waiter->again = answered;
+    waiter_count_empty(waiter);
     if (!answered && waiter->distinct)
         stamp_picked(waiter);
     return answered ? KEPT_ANSWERED : KEPT_UNANSWERED;
@@ -674,6 +676,7 @@ static struct picks bare_picks(const struct kept_sample *sample)
                           .age_ns = wide,
                           .policy = wide,
                           .step = wide,
+                          .group = wide,
                           .session = narrow,
                           .layout = narrow,
                           .offset = narrow,

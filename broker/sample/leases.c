@@ -257,6 +257,10 @@ rp_status lease_check(const struct wire_sample *ask, const struct table *table, 
                        "table '%s' has no leases: they are for items that are sampled once, and its max_times_sampled "
                        "is %lld. Write max_times_sampled: 1, or sample without a lease",
                        table->name, (long long)table->config->max_times_sampled);
+    if (table->in.groups.size)
+        return err_set(err, RP_FAILED_PRECONDITION,
+                       "table '%s' has no leases: the items of its groups leave together. Sample without a lease",
+                       table->name);
     if (ask->lease_ms > WIRE_LEASE_MOST_MS)
         return err_set(err, RP_INVALID_ARGUMENT, "a lease of %u ms is too long: at most %u, a day", ask->lease_ms,
                        WIRE_LEASE_MOST_MS);

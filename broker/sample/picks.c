@@ -6,7 +6,7 @@
 #include "broker/sample/samples.h"
 #include "broker/table/table.h"
 
-#define WIDE_FIELDS 6u
+#define WIDE_FIELDS 7u
 #define NARROW_FIELDS 6u
 
 /* The arrays, by the width of their elements. */
@@ -17,7 +17,8 @@ struct pick_arrays {
 static struct pick_arrays picks_arrays(struct picks *self)
 {
     return (struct pick_arrays){{(void **)&self->key, (void **)&self->age_ns, (void **)&self->policy,
-                                 (void **)&self->step, (void **)&self->priority, (void **)&self->probability},
+                                 (void **)&self->step, (void **)&self->group, (void **)&self->priority,
+                                 (void **)&self->probability},
                                 {(void **)&self->times_sampled, (void **)&self->session, (void **)&self->layout,
                                  (void **)&self->offset, (void **)&self->length, (void **)&self->chunks}};
 }
@@ -30,7 +31,7 @@ bool picks_reserve(struct picks *self, uint32_t n)
     uint32_t capacity = self->capacity ? self->capacity : 64;
     while (capacity < need)
         capacity *= 2;
-    uint8_t *block = malloc((size_t)capacity * (WIDE_FIELDS * 8 + NARROW_FIELDS * 4));
+    uint8_t *block = malloc((size_t)capacity * PICKS_ITEM_BYTES);
     if (!block)
         return false;
     struct pick_arrays arrays = picks_arrays(self);

@@ -10,6 +10,7 @@ struct samples;
 struct picks {
     uint32_t n, capacity;
     uint64_t *key, *age_ns, *policy, *step; /* age_ns: the time of insertion until the reply is made */
+    uint64_t *group;                        /* only of a table with groups */
     double *priority, *probability;
     uint32_t *times_sampled, *session, *layout, *offset, *length, *chunks;
     struct chunk **refs; /* chunks of all items, one after another, each held */
@@ -56,6 +57,17 @@ static inline bool picks_add(struct picks *self, const struct table *table, uint
             chunks[c]->hot = 1;
     return true;
 }
+/* The same, with the key of its group, if the table has groups. */
+static inline bool picks_add_member(struct picks *self, const struct table *table, uint32_t slot, double probability)
+{
+    if (!picks_add(self, table, slot, probability))
+        return false;
+    if (table->in.groups.slots)
+        self->group[self->n - 1] = table->in.groups.slots[slot].group;
+    return true;
+}
+/* Bytes of an item in the arrays. */
+#define PICKS_ITEM_BYTES (7u * 8u + 6u * 4u)
 /* Holds what was borrowed: the picks will outlast this call. */
 void picks_own(struct picks *self, struct samples *samples);
 /* True if the data of all chunks is in memory. */

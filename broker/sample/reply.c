@@ -653,6 +653,7 @@ static void write_header(const struct reply_build *self, const struct sample_rep
         .stamp = self->stamp,
         .n_places = self->n_shared,
         .packed_at = self->lent[2] ? self->lent : NULL,
+        .group = reply->table->in.groups.slots ? picks->group : NULL,
         .packed = self->n_small,
         .layouts = self->layouts.data,
         .layouts_size = self->layouts.size,

@@ -200,6 +200,74 @@ static uint32_t waiter_take(struct waiter *self, uint32_t n)
     return got;
 }
 
+/* Bytes in the journal of the pick and the removal of an item, and of the entry around them; each is less. */
+#define PICK_BYTES 64u
+#define PICKS_BYTES 256u
+
+/* Picks a group, if it has at most so many members. Its members are adjacent, in the order in which they came. False: there is none. */
+static bool take_group(struct waiter *self, uint64_t most)
+{
+    struct table *table = self->table;
+    const struct group_member *slots = table->in.groups.slots;
+    const rp_selector_ops *ops = table->sampler_ops;
+    struct picks *picks = &self->picks;
+    uint32_t leader, refs = 0;
+    double probability;
+    uint32_t got = self->distinct ? ops->pick_distinct(table->in.sampler, 1, skip_picked, self, &leader, &probability)
+                                  : ops->pick(table->in.sampler, 1, &leader, &probability);
+    self->short_of_memory = got == RP_PICK_NO_MEMORY;
+    if (got != 1 || slots[leader].n > most)
+        return false;
+    uint32_t n = slots[leader].n, slot = leader;
+    for (uint32_t i = 0; i < n; i++, slot = slots[slot].next) {
+        __builtin_prefetch(span_chunks(&table->in.items[slot].span)[0], 1);
+        refs += table->in.items[slot].span.n;
+    }
+    self->short_of_memory = !picks_reserve(picks, n) || !picks_reserve_refs(picks, refs);
+    if (self->short_of_memory)
+        return false;
+    picks->table_size = (uint64_t)table_visible(table) * table->in.groups.size;
+    EFFECT(table->loop, together, (size_t)n * PICK_BYTES + PICKS_BYTES);
+    for (uint32_t i = 0; i < n; i++, slot = slots[slot].next) {
+        (void)picks_add_member(picks, table, slot, probability); /* there is room */
+        picks->times_sampled[picks->n - 1]++;
+        EFFECT(table->loop, pick, self, slot, probability);
+    }
+    if (self->distinct)
+        table->in.items[leader].stamp = self->stamp;
+    self->empty += table->in.groups.size - n;
+    self->full = picks->n_refs >= CHUNKS_PER_REPLY;
+    table_sampled_group(table, leader);
+    if (!waiter_is_counted(self))
+        limiter_refund(&table->limiter, n);
+    return true;
+}
+
+static void fill_groups(struct waiter *self)
+{
+    struct table *table = self->table;
+    if (self->whole && self->picks.n == 0 && table_sampleable(table, self->want) < self->want)
+        return;
+    while (self->picks.n + self->empty < self->want && !self->full) {
+        uint32_t size = table->in.groups.size;
+        uint64_t most = !self->paid ? table_sampleable(table, size) : table_is_ready(table) ? size : 0;
+        if (!most || !take_group(self, most))
+            return;
+    }
+}
+
+void waiter_count_empty(struct waiter *self)
+{
+    const struct groups *groups = &self->table->in.groups;
+    const struct picks *picks = &self->picks;
+    self->empty = 0;
+    for (uint32_t i = 0, n; groups->slots && i < picks->n; i += n) {
+        for (n = 1; n < groups->size && i + n < picks->n && picks->group[i + n] == picks->group[i];)
+            n++;
+        self->empty += groups->size - n;
+    }
+}
+
 static void fill_allowed(struct waiter *self)
 {
     struct table *table = self->table;
@@ -231,7 +299,9 @@ static void fill_paid(struct waiter *self)
 
 static void fill(struct waiter *self)
 {
-    if (self->paid)
+    if (self->table->in.groups.slots)
+        fill_groups(self);
+    else if (self->paid)
         fill_paid(self);
     else
         fill_allowed(self);
@@ -260,7 +330,7 @@ void waiter_fill(struct waiter *self)
 
 bool waiter_is_done(const struct waiter *self)
 {
-    return self->picks.n >= self->want || self->full || (self->flexible && self->picks.n > 0);
+    return self->picks.n + self->empty >= self->want || self->full || (self->flexible && self->picks.n > 0);
 }
 
 void waiter_explain(const struct waiter *self, char *text, size_t size)
@@ -273,13 +343,19 @@ void waiter_explain(const struct waiter *self, char *text, size_t size)
     char *rest = text + used;
     size_t room = size - (size_t)used;
     rest[0] = '\0';
-    uint32_t least = self->whole ? left : 1;
+    uint32_t least = self->whole ? left : table->in.groups.slots ? table->in.groups.size : 1;
     if (table_sampleable(table, least) < least)
-        limiter_explain_sample(&table->limiter, left, rest, room);
+        limiter_explain_sample(&table->limiter, table->in.groups.slots ? least : left, rest, room);
     if (!rest[0] && table->in.leased) {
         char who[200];
         leases_explain(&self->samples->leases, table, who, sizeof who);
         snprintf(rest, room, "needs items: %s", who);
+    }
+    if (!rest[0] && table->in.groups.slots) {
+        char open[200];
+        table_explain_groups(table, open, sizeof open);
+        snprintf(rest, room, "needs a group that %s%s%s",
+                 self->distinct ? "is complete and not in the batch yet" : "is complete", open[0] ? ": " : "", open);
     }
     if (!rest[0] && self->distinct)
         snprintf(rest, room,
@@ -370,7 +446,7 @@ void sample_answer(struct waiter *waiter, const char *text)
         .table = waiter->table,
         .picks = picks,
         .text = waiter->text ? waiter->text : explain_answer(waiter, picks->n, why, sizeof why),
-        .partial = !waiter->fetch && picks->n < waiter->want,
+        .partial = !waiter->fetch && picks->n + waiter->empty < waiter->want,
         .paid = waiter->paid,
         .shared = waiter->shared,
         .kept = waiter->kept,
@@ -557,7 +633,7 @@ void permit_state(const struct table *table, Replay__PermitReply *out)
     out->deal = shard_mode(table);
     out->room = table_sampleable(table, UINT32_MAX);
     out->mass = table_mass(table);
-    out->size = table_visible(table);
+    out->size = (uint64_t)table_visible(table) * (table->in.groups.size ? table->in.groups.size : 1);
     out->min_size = table->limiter.kind == LIMITER_NONE ? 0 : (uint64_t)table->limiter.min_size_part;
     out->buffer = limiter_span(&table->limiter);
     out->removes = table->one_by_one;

@@ -100,6 +100,7 @@ struct waiter {
      * is held. */
     bool (*serve)(struct waiter *self, bool *progress);
     uint32_t want;
+    uint32_t empty; /* places of `want` that stay empty: of groups without all members */
     uint32_t stamp; /* distinct: marks the items picked */
     uint64_t seed;  /* of its picks, before the first of them; 0: none */
     uint32_t flags; /* PICK_... of disk/record.h */
@@ -139,6 +140,8 @@ static inline bool waiter_is_counted(const struct waiter *self)
 {
     return !self->paid || !limiter_takes_permits(&self->table->limiter);
 }
+/* Sets `empty`: the picks are those of an earlier request. */
+void waiter_count_empty(struct waiter *self);
 bool waiter_is_done(const struct waiter *self);
 /* True if its picks leave the table. */
 static inline bool waiter_takes(const struct waiter *self)

@@ -319,6 +319,8 @@ static Replay__TableInfo *info_table(struct arena *arena, const struct table *ta
         info->max_lag = (uint32_t)table->max_lag;
     }
     info->max_times_sampled = (uint32_t)table->config->max_times_sampled;
+    info->group_size = (uint32_t)table->config->group_size;
+    info->open_groups = table->in.groups.n_open;
     info->insert_rate = table_rate(table, 0);
     info->sample_rate = table_rate(table, 1);
     info->update_rate = table_rate(table, 2);
@@ -545,6 +547,29 @@ static bool add_stale(struct why *self, const struct table *table)
                                              .since_ns = table->stale_ns});
 }
 
+/* How long a group may lack members before it is worth a line. */
+#define GROUP_WAITS_NS NS_PER_S
+
+/* Adds a line about groups that lack members. */
+static bool add_groups(struct why *self, const struct table *table)
+{
+    char open[200], text[400];
+    const struct groups *groups = &table->in.groups;
+    table_explain_groups(table, open, sizeof open);
+    if (!open[0] || item_age(&table->in.items[groups->oldest], self->service->loop->now_ns) < GROUP_WAITS_NS)
+        return true;
+    snprintf(text, sizeof text, "table '%s': %s; after %.3g s it is %s", table->name, open,
+             (double)table->config->group_deadline_ns / (double)NS_PER_S,
+             table->config->group_incomplete == GROUP_DROP ? "dropped" : "delivered as it is");
+    return add_wait(self, &(struct why_line){.who = "broker",
+                                             .kind = "group",
+                                             .table = table->name,
+                                             .text = text,
+                                             .count = (uint64_t)groups->n_open * groups->size,
+                                             .got = groups->hidden,
+                                             .since_ns = table->in.items[groups->oldest].insert_ns});
+}
+
 static bool add_journal(struct why *self)
 {
     const struct service *service = self->service;
@@ -571,7 +596,7 @@ static bool add_journal(struct why *self)
 }
 
 /* Fills in what waits, at most so many lines: the journal, inserts, data on its way, requests, samplers that wait for all shards; then
- * evictions that samplers may wait because of. */
+ * groups that lack members, and evictions that samplers may wait because of. */
 static void info_waits(struct arena *arena, const struct service *service, uint32_t most, Replay__WhyReply *out)
 {
     struct why why = {service, arena, out, most};
@@ -581,7 +606,8 @@ static void info_waits(struct arena *arena, const struct service *service, uint3
         more = add_flows(&why, &service->tables->list[i]);
     more = more && add_transits(&why) && add_requests(&why) && add_watchers(&why);
     for (uint32_t i = 0; more && i < service->tables->n; i++)
-        more = add_evicted(&why, &service->tables->list[i]) && add_stale(&why, &service->tables->list[i]);
+        more = add_groups(&why, &service->tables->list[i]) && add_evicted(&why, &service->tables->list[i]) &&
+               add_stale(&why, &service->tables->list[i]);
 }
 
 /* ---- requests ---- */

@@ -36,6 +36,11 @@ static rp_status sample_check(const struct wire_sample *ask, const struct table 
         RP_TRY(permit_check(table, "paid samples", err));
     if (ask->lease_ms)
         RP_TRY(lease_check(ask, table, client, err));
+    uint32_t group = table->in.groups.size;
+    if (group && (ask->count < group || (ask->count % group && !ask->flexible)))
+        return err_set(err, RP_INVALID_ARGUMENT,
+                       "a batch of table '%s' has whole groups of %u items: ask for a multiple of that, not for %u",
+                       table->name, group, ask->count);
     if (!ask->distinct)
         return RP_OK;
     if (!table->sampler_ops->pick_distinct)
@@ -142,6 +147,8 @@ rp_status req_sample(struct service *service, struct request *request, rp_error 
     RP_TRY(wire_read_sample(request->head.data, request->head.size, &ask, err));
     RP_TRY(find_table(service, &ask.table, &table, err));
     RP_TRY(sample_check(&ask, table, request->head.client, err));
+    if (table->in.groups.size)
+        ask.count -= ask.count % table->in.groups.size;
     if (service->loop->draining)
         return err_set(err, RP_CANCELLED, "the broker is shutting down");
     struct kept_info asked = {
@@ -204,7 +211,7 @@ rp_status req_fetch(struct service *service, struct request *request, rp_error *
     for (uint32_t i = 0; ok && i < ask.key.n; i++) {
         uint32_t slot = table_find(table, pb_u64(&ask.key, i));
         if (slot != KEYMAP_NONE)
-            ok = picks_add(&waiter->picks, table, slot, 0);
+            ok = picks_add_member(&waiter->picks, table, slot, 0);
     }
     if (!ok || !waiter->picks.n) {
         waiter_release(waiter);
@@ -380,8 +387,9 @@ rp_status req_delete(struct service *service, struct request *request, rp_error 
             if (slots[i] == KEYMAP_NONE || table_find(table, keys[i]) != slots[i]) {
                 reply.missing++;
             } else {
+                uint32_t before = table->in.size;
                 table_remove(table, slots[i]);
-                reply.applied++;
+                reply.applied += before - table->in.size;
             }
         }
     }
@@ -484,6 +492,7 @@ rp_status req_list(struct service *service, struct request *request, rp_error *e
         info->chunks = item->span.n;
         info->bytes = view.bytes;
         info->episode = view.episode;
+        info->group = table->in.groups.slots ? table->in.groups.slots[slot].group : 0;
         list[reply.n_items++] = info;
     }
     reply.cursor = slot < table->in.high ? slot : 0;

@@ -36,6 +36,7 @@ static Replay__TableSpec **table_specs(struct arena *arena, const struct tables 
         specs[i].id = table->id;
         specs[i].max_size = (uint64_t)table->config->max_size;
         specs[i].max_bytes = (uint64_t)table->config->max_bytes;
+        specs[i].group_size = (uint32_t)table->config->group_size;
         specs[i].n_signature = table->signature.n;
         specs[i].signature = signature_columns(arena, &table->signature);
         list[i] = &specs[i];

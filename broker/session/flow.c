@@ -316,11 +316,13 @@ void credit_confirm(struct session *self, uint64_t confirmed)
 
 void pump_explain_insert(const struct table *table, char *text, size_t size)
 {
+    const struct flow *flow = table->blocked;
     limiter_explain_insert(&table->limiter, text, size);
+    if (!text[0] && flow)
+        table_explain_begin(table, flow->queue[flow->head].arrival.group, text, size);
     const struct disk_tier *disk = &table->tables->disk;
     if (!text[0] && disk->ctx)
         disk->explain_insert(disk->ctx, text, size);
-    const struct flow *flow = table->blocked;
     if (!text[0] && flow)
         room_explain(table, &flow->queue[flow->head].arrival.span, text, size);
     size_t used = strlen(text);
@@ -602,17 +604,28 @@ static bool flow_resolve_first(struct flow *self)
 
 static bool may_insert(struct table *table, const struct flow *flow)
 {
-    return limiter_insertable(&table->limiter, 1) && !tables_disk_is_full(table->tables) &&
-           !room_waits(table, &flow->queue[flow->head].arrival.span);
+    const struct arrival *next = &flow->queue[flow->head].arrival;
+    return table_insertable(table, next->group, 1) && !tables_disk_is_full(table->tables) &&
+           !room_waits(table, &next->span);
 }
 
 /* Lets blocked flows insert in turn. True: at least one did. */
 static bool pump_inserts(struct table *table)
 {
     bool progress = false;
-    struct flow *flow = table->blocked;
-    for (uint32_t n = 0; flow && n < INSERTS_PER_TURN && may_insert(table, flow); n++) {
+    struct flow *flow = table->blocked, *first = NULL; /* first: of those that may not insert */
+    for (uint32_t n = 0; flow && n < INSERTS_PER_TURN;) {
+        if (!may_insert(table, flow)) { /* another one may, if it has a member of an open group */
+            first = first ? first : flow;
+            flow = table->in.groups.slots ? flow->next : first;
+            table->blocked = flow;
+            if (flow == first)
+                break;
+            continue;
+        }
         table->blocked = flow->next;
+        first = NULL;
+        n++;
         if (!flow_resolve_first(flow))
             return progress; /* tried again once a second */
         /* Rejections behind the item waited only for their predecessors: they are due as well. */

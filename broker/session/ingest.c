@@ -461,6 +461,7 @@ struct item_run {
     uint64_t policy;
     uint32_t first, n;
     bool strangers; /* some of its keys are of another shard */
+    bool special;   /* that, or its items or its table have groups */
 };
 
 /* Queues an item that has to wait, or whose rejection has to. */
@@ -482,12 +483,13 @@ static void item_wait(struct intake *self, struct flow *flow, const struct arriv
 
 /* True if memory and the limiter let an item in now. The limiter is asked for the rest of a run at once: what happens
  * meanwhile (removals) can only allow more. */
-static bool ingest_may_insert(struct intake *self, struct table *table, const struct span *span, uint32_t run_left)
+static bool ingest_may_insert(struct intake *self, struct table *table, const struct arrival *arrival,
+                              uint32_t run_left)
 {
-    if (tables_disk_is_full(table->tables) || room_waits(table, span))
+    if (tables_disk_is_full(table->tables) || room_waits(table, &arrival->span))
         return false;
     if (self->allowance == 0)
-        self->allowance = limiter_insertable(&table->limiter, run_left);
+        self->allowance = table_insertable(table, arrival->group, run_left);
     if (self->allowance == 0)
         return false;
     self->allowance--;
@@ -505,6 +507,22 @@ static __attribute__((noinline)) rp_status check_shard(const struct session *ses
                    (unsigned long long)key, wire_key_shard(key), wire_key_shard(own));
 }
 
+/* Sets and checks the group of an item. */
+static rp_status take_group(const struct intake *self, uint32_t i, const struct table *table, struct arrival *out,
+                            rp_error *err)
+{
+    out->group = self->in.item_group.n ? pb_u64(&self->in.item_group, i) : 0;
+    if (!out->group == !table->in.groups.slots)
+        return RP_OK;
+    return out->group ? err_set(err, RP_INVALID_ARGUMENT,
+                                "item %llu has the group %llu, and table '%s' has no groups: leave it out",
+                                (unsigned long long)out->key, (unsigned long long)out->group, table->name)
+                      : err_set(err, RP_INVALID_ARGUMENT,
+                                "item %llu has no group, and table '%s' has groups of %u: give it the key of one, "
+                                "which is not 0",
+                                (unsigned long long)out->key, table->name, table->in.groups.size);
+}
+
 /* Takes item i of a run, the next of its flow. False: no memory, and the item has not arrived. */
 static bool take_item(struct intake *self, const struct item_run *run, uint32_t i)
 {
@@ -517,8 +535,10 @@ static bool take_item(struct intake *self, const struct item_run *run, uint32_t 
     rp_error err; /* filled if it is needed: clearing it for each item would cost too much */
     rp_status status = self->refused;
     const char *text = self->why;
-    if (__builtin_expect(run->strangers, 0) && status == RP_OK) {
-        status = check_shard(self->session, arrival.key, &err);
+    if (__builtin_expect(run->special, 0) && status == RP_OK) {
+        status = run->strangers ? check_shard(self->session, arrival.key, &err) : RP_OK;
+        if (status == RP_OK)
+            status = take_group(self, at, flow->table, &arrival, &err);
         text = err.text;
     }
     if (status == RP_OK && flow->arrived + 1 > flow->allowed && !self->lone) {
@@ -533,8 +553,7 @@ static bool take_item(struct intake *self, const struct item_run *run, uint32_t 
             return false;
         text = err.text;
     }
-    bool waits =
-        flow->count > 0 || (status == RP_OK && !ingest_may_insert(self, flow->table, &arrival.span, run->n - i));
+    bool waits = flow->count > 0 || (status == RP_OK && !ingest_may_insert(self, flow->table, &arrival, run->n - i));
     flow->arrived++;
     if (waits) {
         item_wait(self, flow, &arrival, status, text);
@@ -627,6 +646,7 @@ static bool take_run(struct intake *self, uint32_t r, uint32_t first, uint32_t n
     uint64_t before = run.flow ? run.flow->resolved - run.flow->rejected : 0;
     bool ok = true;
     run.strangers = config_shards(session->sessions->config) > 1 && has_strangers(self, &run);
+    run.special = run.strangers || in->item_group.n || (run.flow && run.flow->table->in.groups.slots);
     for (uint32_t i = 0; i < n && ok; i++) {
         if (!run.flow || text[0])
             reject_item(self, &run, i, text);

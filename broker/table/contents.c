@@ -130,7 +130,8 @@ static uint64_t slots_memory(const struct contents *self)
 
 uint64_t contents_memory(const struct contents *self)
 {
-    return slots_memory(self) + keymap_bytes(self->keys) + keymap_bytes(self->episodes.items);
+    return slots_memory(self) + keymap_bytes(self->keys) + keymap_bytes(self->episodes.items) +
+           (self->groups.slots ? keymap_bytes(self->groups.leaders) : 0);
 }
 
 void contents_uncount_slots(struct contents *self, struct store *store)
@@ -149,6 +150,8 @@ bool contents_fini_step(struct contents *self, const struct table *table)
         marks_destroy(&self->marks);
     } else if (self->window.slots) {
         window_fini(&self->window);
+    } else if (self->groups.slots) {
+        groups_fini(&self->groups);
     } else if (self->sampler) {
         table->sampler_ops->destroy(self->sampler);
         self->sampler = NULL;
@@ -204,6 +207,8 @@ rp_status contents_init(struct contents *self, struct table *table, struct conte
         self->marks = marks_new(table->capacity);
     if (table->max_lag >= 0)
         window_init(&self->window, table->capacity, (uint32_t)table->max_lag, table->version);
+    if (config->group_size > 0)
+        groups_init(&self->groups, table->capacity, (uint32_t)config->group_size, account);
     reserve_group_end(table->capacity);
     if (self->remover)
         return RP_OK;

@@ -10,6 +10,7 @@
 #include "broker/store/layout.h"
 #include "broker/store/reserve.h"
 #include "broker/store/store.h"
+#include "broker/table/groups.h"
 #include "broker/table/window.h"
 
 struct chore;
@@ -179,6 +180,7 @@ static inline uint32_t item_lease(const struct item *self)
 
 _Static_assert(sizeof(struct item) == CONFIG_RECORD_BYTES, "what --check expects");
 _Static_assert(sizeof(struct window_link) == CONFIG_WINDOW_BYTES, "what --check expects");
+_Static_assert(sizeof(struct group_member) == CONFIG_GROUP_BYTES, "what --check expects");
 
 /* Insert times are strictly increasing, so the insert time of the newest item may be a little in the future. */
 static inline int64_t item_age(const struct item *self, int64_t now_ns)
@@ -200,6 +202,7 @@ struct contents {
     struct reserve_group arrays; /* of items, selectors and marks; at first also of extensions */
     struct marks *marks;         /* NULL: no checkpoints are made */
     struct window window;
+    struct groups groups;
     uint32_t unseen;  /* items that were never sampled */
     uint32_t account; /* number under which chunks count these items: old contents are freed while new ones fill */
     struct episodes episodes;
@@ -214,7 +217,8 @@ uint64_t contents_memory(const struct contents *self);
 /* True if a further item may need more of that memory. */
 static inline bool contents_are_full(const struct contents *self)
 {
-    return self->free == NO_SLOT || keymap_is_full(self->keys) || keymap_is_full(self->episodes.items);
+    return self->free == NO_SLOT || keymap_is_full(self->keys) || keymap_is_full(self->episodes.items) ||
+           (self->groups.slots && keymap_is_full(self->groups.leaders));
 }
 
 /* The slots will soon be free, and count no longer: new contents can fill at once. */

@@ -105,6 +105,28 @@ void table_hide(struct table *self, uint32_t slot, uint32_t lease)
         EFFECT(self->loop, hide, self, slot);
 }
 
+/* Returns the mean of the members' priorities. It is between the lowest and the highest, which built-in selectors allow; a selector of
+ * a plug-in may not. */
+static double group_priority(const struct table *self, uint32_t leader)
+{
+    const struct group_member *slots = self->in.groups.slots;
+    double first = self->in.items[leader].priority, low = first, high = first, mean = 0;
+    uint32_t n = slots[leader].n, slot = leader;
+    for (uint32_t i = 0; i < n; i++, slot = slots[slot].next) {
+        double priority = self->in.items[slot].priority;
+        low = fmin(low, priority);
+        high = fmax(high, priority);
+        mean += priority / n;
+    }
+    mean = fmin(fmax(mean, low), high); /* also after rounding */
+    return table_check_priority(self, mean, NULL) == RP_OK ? mean : first;
+}
+
+double table_priority(const struct table *self, uint32_t slot)
+{
+    return self->in.groups.slots ? group_priority(self, slot) : self->in.items[slot].priority;
+}
+
 static void selector_show(const rp_selector_ops *ops, void *selector, uint32_t slot, double priority, bool first)
 {
     (first && ops->put_back ? ops->put_back : ops->insert)(selector, slot, priority);
@@ -117,8 +139,9 @@ void table_show(struct table *self, uint32_t slot, enum table_show how)
     unhide(&self->in, item);
     if (how == SHOW_UNDELIVERED)
         self->in.unseen += --item->times_sampled == 0;
-    selector_show(self->sampler_ops, self->in.sampler, slot, item->priority, how != SHOW_LAST);
-    selector_show(self->remover_ops, self->in.remover, slot, item->priority, how != SHOW_LAST);
+    double priority = table_priority(self, slot);
+    selector_show(self->sampler_ops, self->in.sampler, slot, priority, how != SHOW_LAST);
+    selector_show(self->remover_ops, self->in.remover, slot, priority, how != SHOW_LAST);
     EFFECT(self->loop, show, self, slot, how);
     table_mark(self);
 }
@@ -134,7 +157,8 @@ void table_lease(struct table *self, uint32_t slot, uint32_t lease)
     table_hide(self, slot, lease);
 }
 
-void table_remove(struct table *self, uint32_t slot)
+/* Removes an item alone. */
+static inline __attribute__((always_inline)) void remove_item(struct table *self, uint32_t slot)
 {
     struct item *item = &self->in.items[slot];
     touch(self, slot);
@@ -156,6 +180,32 @@ void table_remove(struct table *self, uint32_t slot)
     self->in.size--;
     limiter_deleted(&self->limiter, 1);
     EFFECT(self->loop, remove, self, slot);
+}
+
+/* Bytes in the journal of the removal of an item, and of a limiter; each is less. */
+#define REMOVAL_BYTES 32u
+#define LIMITER_BYTES 256u
+/* The same of an item that moves to another table, without the places of its chunks. */
+#define MOVE_BYTES 1024u
+
+static __attribute__((noinline)) void remove_group(struct table *self, uint32_t leader)
+{
+    struct groups *groups = &self->in.groups;
+    uint32_t n = groups->slots[leader].n;
+    groups_leave(groups, leader);
+    EFFECT(self->loop, together, (size_t)n * REMOVAL_BYTES);
+    for (uint32_t i = 0, slot = leader, next; i < n; i++, slot = next) {
+        next = groups->slots[slot].next;
+        remove_item(self, slot);
+    }
+}
+
+void table_remove(struct table *self, uint32_t slot)
+{
+    if (__builtin_expect(self->in.groups.slots != NULL, 0))
+        remove_group(self, self->in.groups.slots[slot].leader);
+    else
+        remove_item(self, slot);
 }
 
 /* How many slots ahead of an eviction in the order of slots the head of a chunk is fetched, and then all of it: the next chunk
@@ -186,34 +236,67 @@ static inline __attribute__((always_inline)) void prefetch_victims(struct table 
 
 static void evict(struct table *self, uint32_t slot)
 {
+    uint32_t before = self->in.size;
     prefetch_victims(self, slot);
     table_remove(self, slot);
-    self->stats.evicted++;
+    self->stats.evicted += before - self->in.size;
 }
 
-/* Bytes in the journal of the removal of an item, and of a limiter; each is less. */
-#define REMOVAL_BYTES 32u
-#define LIMITER_BYTES 256u
-/* The same of an item that moves to another table, without the places of its chunks. */
-#define MOVE_BYTES 1024u
+/* Removes an item, and those of its group, which owe no samples any more. Returns how many. */
+static uint32_t drop(struct table *self, uint32_t slot)
+{
+    /* What is taken once, and is still here, was never counted: it came back from its leases. */
+    uint32_t times_sampled = self->config->max_times_sampled == 1 ? 0 : self->in.items[slot].times_sampled;
+    uint32_t before = self->in.size;
+    table_remove(self, slot);
+    for (uint32_t i = self->in.size; i < before; i++)
+        limiter_forgot(&self->limiter, times_sampled, self->in.unseen);
+    table_mark(self); /* waiting inserts may continue */
+    return before - self->in.size;
+}
 
-/* Evicts at most n of the items that are too old. Returns how many. */
+/* Evicts at most n of the items that are too old, and the rest of the last one's group. Returns how many. */
 static uint32_t drop_stale(struct table *self, uint32_t n)
 {
     uint32_t slot = window_stale(&self->in.window), dropped = 0;
     if (__builtin_expect(slot == NO_SLOT, 1))
         return 0;
-    EFFECT(self->loop, together, (size_t)n * REMOVAL_BYTES + LIMITER_BYTES);
-    for (; slot != NO_SLOT && dropped < n; slot = window_stale(&self->in.window), dropped++) {
-        /* What is taken once, and is still here, was never counted: it came back from its leases. */
-        uint32_t times_sampled = self->config->max_times_sampled == 1 ? 0 : self->in.items[slot].times_sampled;
-        table_remove(self, slot);
-        limiter_forgot(&self->limiter, times_sampled, self->in.unseen);
-    }
+    EFFECT(self->loop, together, (size_t)(n + self->in.groups.size) * REMOVAL_BYTES + LIMITER_BYTES);
+    for (; slot != NO_SLOT && dropped < n; slot = window_stale(&self->in.window))
+        dropped += drop(self, slot);
     self->stats.stale += dropped;
     self->stale_ns = self->loop->now_ns;
     EFFECT(self->loop, limiter, self);
     return dropped;
+}
+
+/* Drops an open group. */
+static void drop_group(struct table *self, uint32_t leader, const char *why)
+{
+    struct group_member group = self->in.groups.slots[leader];
+    uint32_t not_logged;
+    EFFECT(self->loop, together, (size_t)group.n * REMOVAL_BYTES + LIMITER_BYTES);
+    drop(self, leader);
+    self->stats.dropped_groups++;
+    EFFECT(self->loop, limiter, self);
+    if (log_allow(&self->group_log, 1, self->loop->now_ns, &not_logged))
+        log_line(LEVEL_WARN, "B0215", why, "table=%s group=%llu members=%u size=%u held_back=%u", self->name,
+                 (unsigned long long)group.group, group.n, self->in.groups.size, not_logged);
+}
+
+/* Where the remover has nothing to pick, all items are of open groups: the oldest goes, unless it gets a member now. False: there is
+ * no other. */
+static bool evict_open(struct table *self)
+{
+    const struct groups *groups = &self->in.groups;
+    uint32_t leader = groups->slots ? groups->oldest : NO_SLOT;
+    if (leader != NO_SLOT && leader == self->spared)
+        leader = groups->slots[leader].newer;
+    if (leader == NO_SLOT)
+        return false;
+    self->stats.evicted += groups->slots[leader].n;
+    drop_group(self, leader, "a table that is full of groups without all members drops the oldest");
+    return true;
 }
 
 /* Removes an item that is too old, or else the one that the remover picks. False: the table is empty. */
@@ -224,7 +307,7 @@ static bool table_evict(struct table *self)
     if (drop_stale(self, 1))
         return true;
     if (self->in.size == 0 || self->remover_ops->pick(self->in.remover, 1, &slot, &probability) != 1)
-        return false;
+        return evict_open(self);
     evict(self, slot);
     return true;
 }
@@ -241,7 +324,7 @@ static bool table_evict_sparse(struct table *self)
         return true;
     if (self->in.size == 0 ||
         self->remover_ops->pick(self->in.remover, SPARSE_PICKS, slots, probabilities) != SPARSE_PICKS)
-        return false;
+        return evict_open(self);
     for (uint32_t i = 0; i < SPARSE_PICKS; i++) {
         struct chunk *chunk = span_chunks(&self->in.items[slots[i]].span)[0];
         const void *object = !chunk_is_split(chunk)          ? chunk
@@ -306,6 +389,103 @@ void table_newest_layout(struct table *self, uint32_t layout)
     self->newest_layout = layout;
 }
 
+/* ---- groups */
+
+/* Closes an open group: from now on it can be sampled. */
+static void show_group(struct table *self, uint32_t leader)
+{
+    groups_close(&self->in.groups, leader);
+    table_show(self, leader, SHOW_LAST);
+}
+
+static void set_group_timer(struct table *self)
+{
+    uint32_t oldest = self->in.groups.oldest;
+    if (oldest == NO_SLOT || self->group_timer.place)
+        return;
+    timer_set(&self->loop->timers, &self->group_timer,
+              self->in.items[oldest].insert_ns + self->config->group_deadline_ns);
+}
+
+static void enter_group(struct table *self, uint32_t slot, uint64_t group)
+{
+    struct groups *groups = &self->in.groups;
+    uint32_t leader = self->spared = groups_enter(groups, slot, group);
+    self->in.items[slot].stamp = ITEM_HIDDEN;
+    self->in.hidden++;
+    EFFECT(self->loop, group, self, slot);
+    set_group_timer(self);
+    if (groups->slots[leader].n < groups->size)
+        return;
+    show_group(self, leader);
+    self->stats.complete_groups++;
+}
+
+/* Items of groups that one turn drops or delivers. */
+#define GROUP_ITEMS_PER_TURN 256u
+
+static void look_at_groups(struct timer *timer, void *ctx)
+{
+    (void)timer;
+    struct table *self = ctx;
+    const struct groups *groups = &self->in.groups;
+    int64_t due = self->loop->now_ns - self->config->group_deadline_ns;
+    uint32_t leader;
+    for (uint32_t items = 0; (leader = groups->oldest) != NO_SLOT && items < GROUP_ITEMS_PER_TURN &&
+                             self->in.items[leader].insert_ns <= due;) {
+        items += groups->slots[leader].n;
+        if (self->config->group_incomplete == GROUP_DROP) {
+            drop_group(self, leader, "a group did not get all its members in time, and was dropped");
+        } else {
+            show_group(self, leader);
+            self->stats.short_groups++;
+        }
+    }
+    set_group_timer(self);
+    table_mark(self);
+}
+
+uint64_t table_insertable_group(const struct table *self, uint64_t group)
+{
+    const struct groups *groups = &self->in.groups;
+    uint64_t all = groups_missing(groups) + groups->size;
+    /* A group with members that are too old has yet to leave: it gets no more. */
+    if (self->limiter.paused || window_stale(&self->in.window) != NO_SLOT)
+        return 0;
+    if (groups_find(groups, group) != NO_SLOT)
+        return 1;
+    /* What a ratio still asks for after a drop must not keep an empty table empty. */
+    bool empty = self->in.size == 0 && self->limiter.kind == LIMITER_RATIO;
+    return empty || limiter_insertable(&self->limiter, all) == all;
+}
+
+void table_explain_groups(const struct table *self, char *text, size_t size)
+{
+    const struct groups *groups = &self->in.groups;
+    text[0] = '\0';
+    if (!groups->slots || !groups->n_open)
+        return;
+    const struct group_member *oldest = &groups->slots[groups->oldest];
+    snprintf(text, size, "%u group%s for members: the oldest, key %llu, has %u of %u for %.0f s", groups->n_open,
+             groups->n_open == 1 ? " waits" : "s wait", (unsigned long long)oldest->group, oldest->n, groups->size,
+             (double)item_age(&self->in.items[groups->oldest], self->loop->now_ns) / (double)NS_PER_S);
+}
+
+void table_explain_begin(const struct table *self, uint64_t group, char *text, size_t size)
+{
+    const struct groups *groups = &self->in.groups;
+    char open[200];
+    text[0] = '\0';
+    if (!groups->slots || table_insertable_group(self, group) || window_stale(&self->in.window) != NO_SLOT)
+        return;
+    uint64_t missing = groups_missing(groups), all = missing + groups->size;
+    table_explain_groups(self, open, sizeof open);
+    snprintf(text, size,
+             "a new group needs room for %u items: the limiter allows %llu, less %llu that open groups lack%s%s",
+             groups->size, (unsigned long long)limiter_insertable(&self->limiter, all), (unsigned long long)missing,
+             open[0] ? "; " : "", open);
+}
+
 /* Items that leave with one that comes, if they are too old: one that is too old itself should go at once, and most others are left
  * to the chore. */
 #define STALE_PER_INSERT 4u
@@ -314,6 +494,8 @@ rp_status table_insert(struct table *self, const struct arrival *arrival, rp_err
 {
     const struct tables *tables = self->tables;
     struct loop *loop = self->loop;
+    if (__builtin_expect(self->in.groups.slots != NULL, 0))
+        self->spared = groups_find(&self->in.groups, arrival->group);
     if (__builtin_expect(room_is_short(tables) || tables->disk.ctx, 0) &&
         keymap_get(self->in.keys, arrival->key) == KEYMAP_NONE)
         RP_TRY(room_make(self, err));
@@ -334,8 +516,12 @@ rp_status table_insert(struct table *self, const struct arrival *arrival, rp_err
                           .insert_ns = self->last_insert_ns,
                           .policy = arrival->policy,
                           .span = arrival->span};
-    self->sampler_ops->insert(self->in.sampler, slot, item->priority);
-    self->remover_ops->insert(self->in.remover, slot, item->priority);
+    if (__builtin_expect(self->in.groups.slots != NULL, 0)) {
+        enter_group(self, slot, arrival->group);
+    } else {
+        self->sampler_ops->insert(self->in.sampler, slot, item->priority);
+        self->remover_ops->insert(self->in.remover, slot, item->priority);
+    }
     if (self->in.window.slots) {
         item->policy = window_version(&self->in.window,
                                       item->policy); /* files keep it so, or it would be younger after a restart */
@@ -354,7 +540,7 @@ rp_status table_insert(struct table *self, const struct arrival *arrival, rp_err
     }
     if (self->hook_insert)
         RUN_HOOKS(self, on_insert, slot, );
-    uint32_t left = EVICTIONS_PER_INSERT;
+    uint32_t left = self->evictions;
     (void)drop_stale(self, STALE_PER_INSERT);
     while (too_much(self) && left-- > 0 && table_evict(self)) {
     }
@@ -385,9 +571,14 @@ static void set_priorities(struct table *self, uint32_t n, const uint32_t *slots
         __builtin_prefetch(&self->in.items[slots[i]], 1); /* it comes while the selectors work */
     }
     if (self->in.hidden) {
-        for (uint32_t i = 0; i < n; i++)
-            if (!item_is_hidden(&self->in.items[slots[i]]))
-                selectors_update(self, 1, &slots[i], &priorities[i]);
+        for (uint32_t i = 0; i < n; i++) {
+            uint32_t slot = self->in.groups.slots ? self->in.groups.slots[slots[i]].leader : slots[i];
+            touch(self, slot);
+            self->in.items[slots[i]].priority = priorities[i];
+            double priority = table_priority(self, slot);
+            if (!item_is_hidden(&self->in.items[slot]))
+                selectors_update(self, 1, &slot, &priority);
+        }
     } else {
         selectors_update(self, n, slots, priorities);
     }
@@ -418,7 +609,12 @@ uint64_t table_sampleable(const struct table *self, uint64_t want)
 {
     if (!table_is_ready(self))
         return 0;
-    uint64_t leased = self->in.leased, n = limiter_sampleable(&self->limiter, want + leased);
+    uint32_t size = self->in.groups.size ? self->in.groups.size : 1; /* leaders stand for their groups */
+    uint64_t leased = (uint64_t)self->in.leased * size, shown = (uint64_t)table_visible(self) * size;
+    /* Items of open groups count for the limiter, and cannot be sampled: a whole batch waits until there are enough others. */
+    if (self->in.groups.slots && self->config->max_times_sampled == 1 && want > shown)
+        want = shown;
+    uint64_t n = limiter_sampleable(&self->limiter, want + leased);
     return n > leased ? n - leased : 0;
 }
 
@@ -454,6 +650,23 @@ void table_sampled_one(struct table *self, uint32_t slot)
     int64_t most = self->config->max_times_sampled;
     if (most && self->in.items[slot].times_sampled >= most)
         table_remove(self, slot);
+}
+
+void table_sampled_group(struct table *self, uint32_t leader)
+{
+    const struct group_member *slots = self->in.groups.slots;
+    uint32_t n = slots[leader].n, slot = leader;
+    for (uint32_t i = 0; i < n; i++, slot = slots[slot].next) {
+        touch(self, slot);
+        self->in.unseen -= self->in.items[slot].times_sampled == 0;
+        table_count_sample(self, &self->in.items[slot]);
+        if (self->hook_sample)
+            RUN_HOOKS(self, on_sample, slot, );
+    }
+    limiter_sampled(&self->limiter, n);
+    int64_t most = self->config->max_times_sampled;
+    if (most && self->in.items[leader].times_sampled >= most)
+        table_remove(self, leader);
 }
 
 /* Once a second: records the history behind the rates. */
@@ -502,7 +715,7 @@ static bool trimming_step(struct chore *chore)
     (void)drop_stale(table, 256);
     if (window_stale(&table->in.window) != NO_SLOT)
         return true;
-    for (uint32_t i = 0; i < 256; i++) {
+    for (uint32_t i = 0; i < table->evictions; i++) {
         if (!has_surplus(table) || !table_evict(table)) {
             table->removing = false;
             free(chore);
@@ -595,7 +808,7 @@ void table_remove_too_much(struct table *self)
 
 bool room_is_kept(const struct table *self)
 {
-    return self->config->max_times_sampled && limiter_counts(&self->limiter) && self->in.size &&
+    return self->config->max_times_sampled && limiter_counts(&self->limiter) && table_visible(self) &&
            limiter_sampleable(&self->limiter, 1) > 0;
 }
 
@@ -655,6 +868,9 @@ static bool exceeds_memory(const struct table *self)
 /* True if the table is full of hidden items: one more item would be evicted at once. */
 static bool is_full_of_hidden(const struct table *self)
 {
+    if (self->in.groups.slots) /* open groups are evicted; a leader under lease stands for its group */
+        return self->in.leased &&
+               ((uint64_t)self->in.leased + 1) * self->in.groups.size > (uint64_t)self->config->max_size;
     return self->in.hidden >= (uint64_t)self->config->max_size;
 }
 
@@ -732,7 +948,7 @@ rp_status room_make(struct table *self, rp_error *err)
     if (!room_is_kept(self)) {
         /* One pick of a remover that picks at random would free no slab before nearly all old items are gone. */
         bool (*evict_one)(struct table *) = store_waste(self->store) > 0 ? table_evict_sparse : table_evict;
-        for (uint32_t n = 0; n < EVICTIONS_PER_INSERT && wants_room(self) && evict_one(self);)
+        for (uint32_t n = 0; n < self->evictions && wants_room(self) && evict_one(self);)
             n++;
         if (loses_memory(self) && !tables_disk_is_full(tables))
             (void)evict_one(self);
@@ -815,7 +1031,8 @@ static bool host_set_priority(void *ctx, uint32_t slot, double priority)
 static bool host_copy_to(void *ctx, uint32_t slot, const char *other_table, double priority)
 {
     struct table *table = ctx, *other = tables_find(table->tables, other_table, strlen(other_table));
-    if (!in_use(table, slot) || !other || other == table || table_check_priority(other, priority, NULL) != RP_OK)
+    if (!in_use(table, slot) || !other || other == table || other->in.groups.slots ||
+        table_check_priority(other, priority, NULL) != RP_OK)
         return false;
     const struct item *item = &table->in.items[slot];
     struct arrival arrival = {.key = item->key, .priority = priority, .policy = item->policy};
@@ -925,6 +1142,9 @@ static rp_status init_with(struct table *self, uint32_t capacity, rp_error *err)
     self->name = config->name;
     self->waiters.end = &self->waiters.first;
     self->newest_layout = NO_LAYOUT;
+    self->spared = NO_SLOT;
+    self->evictions = config->group_size > 1 ? EVICTIONS_AT_ONCE / (uint32_t)config->group_size + 1 : EVICTIONS_AT_ONCE;
+    self->group_timer = (struct timer){.fire = look_at_groups, .ctx = self};
     self->capacity = capacity;
     self->loop = self->tables->loop;
     self->store = self->tables->store;
@@ -963,6 +1183,8 @@ rp_status table_grow(struct table *self, uint32_t capacity, rp_error *err)
         return status;
     }
     memcpy(self->in.items, old.in.items, old.in.high * sizeof *old.in.items);
+    if (self->in.groups.slots)
+        memcpy(self->in.groups.slots, old.in.groups.slots, old.capacity * sizeof *old.in.groups.slots);
     self->in.high = old.in.high;
     self->in.size = old.in.size;
     self->stats = old.stats;
@@ -1107,6 +1329,9 @@ static void soft_timer(struct timer *timer, void *ctx)
 
 void tables_start(struct tables *self)
 {
+    for (uint32_t i = 0; i < self->n; i++)
+        if (self->list[i].in.groups.slots)
+            set_group_timer(&self->list[i]);
     self->soft = (struct timer){.fire = soft_timer, .ctx = self};
     soft_timer(&self->soft, self);
 }

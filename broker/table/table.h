@@ -24,6 +24,7 @@
 #include "broker/select/limiter.h"
 #include "broker/table/contents.h"
 #include "broker/table/ordinals.h"
+#include "proto/base/log.h"
 #include "replay.pb-c.h"
 #include "replay/plugin.h"
 
@@ -40,6 +41,7 @@ struct arrival {
     uint64_t key;
     double priority;
     uint64_t policy;
+    uint64_t group; /* key of its group; 0: none */
     struct span span;
     const struct flow *flow; /* the item is the flow's next one; NULL: an extension inserts it */
     bool same_episode;       /* the flow's item before it was of the same episode, and the table was not reset since */
@@ -54,8 +56,8 @@ struct extension {
 #define NO_LAYOUT UINT32_MAX
 #define TABLE_RATE_SECONDS 10u
 
-/* Most evictions that one insert may cause, so that no insert stalls the loop; a chore does the rest. */
-#define EVICTIONS_PER_INSERT 256u
+/* Most items that are evicted at once, by an insert or a slice of the chore that does the rest: nothing stalls the loop. */
+#define EVICTIONS_AT_ONCE 256u
 
 /* Inserts, samples and updates at each of the last seconds. */
 struct table_history {
@@ -81,11 +83,15 @@ struct table {
     uint32_t capacity; /* slots */
     const rp_selector_ops *sampler_ops, *remover_ops;
     struct contents in;
-    int64_t max_lag;        /* < 0: items never become too old */
-    uint64_t version;       /* of the parameters in the slot policy_slot */
-    uint64_t newest_policy; /* of the last item inserted */
-    int64_t stale_ns;       /* time of the last eviction in stats.stale */
-    double low, high;       /* priorities that are allowed without asking the selectors */
+    int64_t max_lag;            /* < 0: items never become too old */
+    uint64_t version;           /* of the parameters in the slot policy_slot */
+    uint64_t newest_policy;     /* of the last item inserted */
+    int64_t stale_ns;           /* time of the last eviction in stats.stale */
+    uint32_t evictions;         /* EVICTIONS_AT_ONCE in groups */
+    uint32_t spared;            /* leader of the open group that gets the next member; NO_SLOT: none */
+    struct timer group_timer;   /* looks at the open groups when the oldest may be due */
+    struct log_limit group_log; /* groups that are dropped */
+    double low, high;           /* priorities that are allowed without asking the selectors */
     struct limiter limiter;
     uint64_t bytes;
     struct extension *extensions;
@@ -141,12 +147,15 @@ static inline rp_status table_check_priority(const struct table *self, double pr
 rp_status table_insert(struct table *self, const struct arrival *arrival, rp_error *err);
 /* Enters the key and the chunks of an item that has this slot. An error: nothing has changed. */
 rp_status table_enter(struct table *self, uint32_t slot, uint64_t key, const struct span *span, rp_error *err);
+/* Returns the priority by which the slot stands in the selectors. */
+double table_priority(const struct table *self, uint32_t slot);
 /* Notes that the newest item has this layout, which says what the table stores. NO_LAYOUT: that is not known. */
 void table_newest_layout(struct table *self, uint32_t layout);
 /* Sets the metadata, which is copied. */
 void table_set_metadata(struct table *self, const char *text);
 /* Returns the slot of a key. UINT32_MAX: no such key. */
 uint32_t table_find(const struct table *self, uint64_t key);
+/* Removes an item, and all others of its group. */
 void table_remove(struct table *self, uint32_t slot);
 /* Hides an item: it keeps its slot, its key, its memory and its place in the window of versions, and is neither sampled nor evicted until
  * it is shown. A request may remove it. lease: the number of the lease that hides it (sample/leases.h), which records that; 0: none. */
@@ -159,12 +168,12 @@ void table_show(struct table *self, uint32_t slot, enum table_show how);
 void table_lease(struct table *self, uint32_t slot, uint32_t lease);
 /* The item returns from its lease. If it was delivered max_deliveries times, it moves to dead_table, unless that has no room. */
 void table_return(struct table *self, uint32_t slot, bool delivered);
-/* Returns the number of items that are not hidden. */
+/* Returns the number of items that are not hidden; with groups, of groups that are not. */
 static inline uint32_t table_visible(const struct table *self)
 {
     return self->in.size - self->in.hidden;
 }
-/* Sets priorities that have been checked, one after another: a slot may stand there twice. */
+/* Sets priorities that have been checked, one after another: a slot may stand there twice. A group has the mean of its members' ones. */
 void table_update(struct table *self, uint32_t n, const uint32_t *slots, const double *priorities);
 /* Makes the table empty, with a fresh limiter, at once; the old items are freed in slices. Waiters stay. */
 rp_status table_reset(struct table *self, rp_error *err);
@@ -175,6 +184,16 @@ static inline bool table_is_ready(const struct table *self)
 }
 /* Returns how many of `want` items a sample may take now, in total. Items under lease are as good as sampled. */
 uint64_t table_sampleable(const struct table *self, uint64_t want);
+/* Returns how many of `most` items the limiter lets in now, the next one a member of this group. With groups, at most one. */
+uint64_t table_insertable_group(const struct table *self, uint64_t group);
+static inline uint64_t table_insertable(const struct table *self, uint64_t group, uint64_t most)
+{
+    return self->in.groups.slots ? table_insertable_group(self, group) : limiter_insertable(&self->limiter, most);
+}
+/* Write clauses: what open groups wait for ("3 groups wait for members: ..."), and why the next group may not begin. Empty: for
+ * nothing. */
+void table_explain_groups(const struct table *self, char *text, size_t size);
+void table_explain_begin(const struct table *self, uint64_t group, char *text, size_t size);
 /* Returns the sum of what the sampler's probabilities are proportional to; without such a sum, the number of items. 0: the table is
  * not ready. */
 double table_mass(const struct table *self);
@@ -196,6 +215,8 @@ static inline void table_sampled(struct table *self, uint32_t slot)
     if (self->one_by_one)
         table_sampled_one(self, slot);
 }
+/* The same for all members of a group. */
+void table_sampled_group(struct table *self, uint32_t leader);
 void table_count_reset(struct table *self);
 /* Copies the counters that files keep, from TableInfo or TableRestored to either. */
 void table_copy_counters(const ProtobufCMessage *from, ProtobufCMessage *to);

@@ -56,6 +56,7 @@ typedef struct rp_batch_arrays {
     const uint32_t *session;       /* ordinal of the session that inserted it, at its shard */
     const uint32_t *source;        /* of a sampler over sources: index of the source; NULL: there is one */
     const uint32_t *shard;         /* number of the shard that has it; NULL: there are no shards */
+    const uint64_t *group;         /* key of its group, whose members are adjacent; NULL: the table has no groups */
 } rp_batch_arrays;
 
 /* A field: an array in C order of shape[0] == n items. Unless the field is squeezed, shape[1] counts steps; the rest is
@@ -208,7 +209,8 @@ RP_API rp_status rp_sampler_get_stats(rp_sampler *sampler, rp_sampler_stats *out
 /* Running sums over all parts of a call, or over the life of an updater. */
 typedef struct rp_change {
     uint64_t applied;
-    uint64_t missing; /* keys that are not in the table, or not under lease; they are ignored, as are an updater's for a lost shard */
+    uint64_t
+        missing; /* keys that are not in the table, or not under lease; they are ignored, as are an updater's for a lost shard */
     uint64_t refused; /* priorities that are not allowed, also of missing keys; the error names the first */
 } rp_change;
 

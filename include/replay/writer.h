@@ -99,6 +99,11 @@ RP_API rp_status rp_writer_item_last(rp_writer *writer, const char *table, doubl
 /* Sets the version of the parameters that choose the actions from now on: items carry it to the learner (rp_batch_arrays.policy). */
 RP_API void rp_writer_set_policy(rp_writer *writer, uint64_t version);
 
+/* Sets the group of the items from now on, for tables that have groups (group.size): items with the same key, of any writers, are sampled
+ * together. Items of other tables have none. 0: no group. With shards, it also says where the next episode goes: set it before
+ * the first step of an episode. */
+RP_API void rp_writer_set_group(rp_writer *writer, uint64_t group);
+
 /* Waits until at most max_unconfirmed items are unconfirmed. After a time-out the error says what the items wait for.
  * Otherwise returns the status of the first rejection since the last flush, once, if there was any. */
 RP_API rp_status rp_writer_flush(rp_writer *writer, uint64_t max_unconfirmed, int64_t timeout_ms, rp_error *err);

@@ -284,7 +284,8 @@ static rp_status wire_scan(const struct wire_spec *spec, const void *frame, size
     X(25, A64, item_priority, item_priority)                                                                           \
     X(26, A64, item_chunk, item_chunk)                                                                                 \
     X(27, A32, item_offset, item_offset)                                                                               \
-    X(28, A32, item_length, item_length)
+    X(28, A32, item_length, item_length)                                                                               \
+    X(29, A64, item_group, item_group)
 
 #define SAMPLED_FIELDS(X)                                                                                              \
     X(1, A64, key, key)                                                                                                \
@@ -314,7 +315,8 @@ static rp_status wire_scan(const struct wire_spec *spec, const void *frame, size
     X(25, F64, room, room)                                                                                             \
     X(26, A64, place, place)                                                                                           \
     X(27, A64, stamp, stamp)                                                                                           \
-    X(28, A64, packed_at, packed_at)
+    X(28, A64, packed_at, packed_at)                                                                                   \
+    X(29, A64, group, group)
 
 #define WIRE_VIEW wire_request
 static const char *const request_names[] = {REQUEST_FIELDS(WIRE_FIELD)};
@@ -476,6 +478,8 @@ rp_status wire_read_ingest(const void *frame, size_t size, struct wire_ingest *o
     WIRE_EXACT(&ingest_spec, 26, out->item_chunk, items);
     WIRE_OPTIONAL(&ingest_spec, 27, out->item_offset, items);
     WIRE_OR_ONE(&ingest_spec, 28, out->item_length, items);
+    if (out->item_group.n > 0)
+        WIRE_OR_ONE(&ingest_spec, 29, out->item_group, items);
 
     uint64_t sum = 0;
     for (uint32_t i = 0; i < runs; i++)
@@ -535,6 +539,8 @@ static rp_status wire_check_blocks(struct wire_sampled *out, rp_error *err)
     WIRE_OR_ONE(spec, 14, out->chunk_length, chunks);
     WIRE_OR_ONE(spec, 15, out->chunk_blocks, chunks);
     WIRE_EXACT(spec, 27, out->stamp, out->place.n);
+    if (out->group.n)
+        WIRE_OR_ONE(spec, 29, out->group, out->n_items);
     if (out->packed_at.n)
         WIRE_EXACT(spec, 28, out->packed_at, out->packed ? 3u : 0u);
     if ((uint64_t)out->packed + out->place.n > chunks)
@@ -578,7 +584,7 @@ rp_status wire_read_sampled(const void *body, size_t size, struct wire_sampled *
 /* ---- writing. Writes hot headers. The fields are planned first, so that the exact size is known: one reservation, then one pass that stores
  * tag, length and bytes without checks. Fields are in the order of their numbers, as protobuf writes them. */
 
-#define WIRE_MAX_PARTS 28u
+#define WIRE_MAX_PARTS 30u
 #define WIRE_SAMPLE_BODY 19u
 
 /* The fixed start of an ingest header: tags and values up to oldest_chunk, with zeros written out. */
@@ -726,6 +732,7 @@ void wire_write_ingest(struct text *out, const struct wire_ingest_out *in)
     plan_array(&plan, 26, in->item_chunk, in->n_items, 8);
     plan_optional(&plan, 27, in->item_offset, in->n_items, 4);
     plan_folded(&plan, 28, in->item_length, in->n_items, 4);
+    plan_folded(&plan, 29, in->item_group, in->n_items, 8);
 
     uint8_t *at = text_reserve(out, (size_t)plan.size);
     if (at == NULL)
@@ -766,6 +773,7 @@ static void plan_sampled(struct wire_plan *plan, const struct wire_sampled_out *
     plan_array(plan, 26, in->place, in->n_places, 8);
     plan_array(plan, 27, in->stamp, in->n_places, 8);
     plan_array(plan, 28, in->packed_at, in->packed_at ? 3 : 0, 8);
+    plan_folded(plan, 29, in->group, in->n_items, 8);
 }
 
 void wire_write_sampled(struct text *out, const struct wire_sampled_out *in)

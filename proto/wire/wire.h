@@ -30,6 +30,12 @@ static inline uint32_t wire_key_shard(uint64_t key)
     return (uint32_t)(key >> WIRE_KEY_SHARD_SHIFT);
 }
 
+/* Returns the shard of a group, of n: all writers agree, so its members meet. */
+static inline uint32_t wire_group_shard(uint64_t group, uint32_t n)
+{
+    return (uint32_t)((group * UINT64_C(0x9E3779B97F4A7C15) >> 32) * n >> 32);
+}
+
 #define WIRE_SESSION_BYTES 16u
 /* Largest number of chunks in one sample reply: a header can claim any number of chunks in a few bytes. */
 #define WIRE_MAX_CHUNKS (1u << 24)
@@ -106,6 +112,7 @@ struct wire_ingest {
     struct pb_array run_layout, run_items, run_first, run_policy;
     uint32_t n_items;
     struct pb_array item_key, item_priority, item_chunk, item_offset, item_length;
+    struct pb_array item_group; /* n is 0: absent */
 };
 /* On RP_OK: n_chunks, n_items and n_runs agree with all arrays, the runs' items sum to n_items, packed <= n_chunks. On
  * RP_BAD_MESSAGE, session and number are set if they could be read. */
@@ -134,6 +141,7 @@ struct wire_ingest_out {
     const uint64_t *item_key, *item_chunk;
     const double *item_priority;
     const uint32_t *item_offset, *item_length;
+    const uint64_t *item_group; /* or NULL */
 };
 void wire_write_ingest(struct text *out, const struct wire_ingest_out *in);
 /* Sets session and epoch in a frame written by wire_write_ingest. */
@@ -160,6 +168,7 @@ struct wire_sampled {
     struct pb_array block_column, block_codec, block_size;
     struct pb_array place, stamp; /* of the last chunks */
     struct pb_array packed_at;    /* place, stamp and bytes; empty: packed chunks come in a frame */
+    struct pb_array group;        /* n is 0: the table has no groups */
     uint32_t packed;
     const uint8_t *layouts;
     size_t layouts_size;
@@ -198,6 +207,7 @@ struct wire_sampled_out {
     uint32_t n_block_columns;
     const uint64_t *place, *stamp; /* of the last n_places chunks */
     const uint64_t *packed_at;     /* [3], or NULL */
+    const uint64_t *group;         /* or NULL */
     uint32_t n_places;
     uint32_t packed;
     const void *layouts; /* encoded Layout fields with their tags (number 20) */

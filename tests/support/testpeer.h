@@ -57,6 +57,8 @@ struct testpeer_draft {
     uint64_t item_key[TESTPEER_ITEMS], item_chunk[TESTPEER_ITEMS];
     double item_priority[TESTPEER_ITEMS];
     uint32_t item_offset[TESTPEER_ITEMS], item_length[TESTPEER_ITEMS];
+    uint64_t item_group[TESTPEER_ITEMS];
+    bool grouped; /* some item has a group */
     struct text pack, layouts;
     zmq_msg_t own[256];
     uint32_t n_own;
@@ -91,6 +93,7 @@ struct testpeer {
     char ingest_endpoint[256];
     Replay__Credit *credit; /* the newest */
     uint64_t number, chunk, step, oldest_chunk, policy, sent_bytes;
+    uint64_t group;    /* of further items; 0: none */
     uint64_t released; /* credit released in this epoch, for the next heartbeat */
     uint32_t episode;
     struct {

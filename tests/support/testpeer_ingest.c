@@ -97,6 +97,8 @@ void testpeer_item(struct testpeer *self, uint32_t layout, uint64_t key, double 
     draft->item_chunk[i] = chunk;
     draft->item_offset[i] = offset;
     draft->item_length[i] = length;
+    draft->item_group[i] = self->group;
+    draft->grouped = draft->grouped || self->group;
     uint64_t number = ++*self->layouts[layout].items;
     if (run && draft->run_layout[run - 1] == layout && draft->run_policy[run - 1] == self->policy) {
         draft->run_items[run - 1]++;
@@ -160,6 +162,7 @@ static void write_header(struct testpeer *self, struct text *header)
         .item_priority = draft->item_priority,
         .item_offset = draft->item_offset,
         .item_length = draft->item_length,
+        .item_group = draft->grouped ? draft->item_group : NULL,
     };
     wire_write_ingest(header, &out);
     assert_false(header->failed);
@@ -185,7 +188,7 @@ uint64_t testpeer_push(struct testpeer *self)
         sent->bytes += zmq_msg_size(&sent->frames[i]);
     for (uint32_t i = 0; draft->placed && !self->frames && i < draft->n_own; i++)
         zmq_msg_close(&sent->frames[--sent->n]);
-    draft->placed = false;
+    draft->placed = draft->grouped = false;
     self->sent_bytes += sent->bytes;
     draft->pack.size = draft->layouts.size = 0;
     draft->n_chunks = draft->packed = draft->n_items = draft->n_runs = draft->n_own = 0;

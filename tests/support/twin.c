@@ -289,6 +289,9 @@ static void check_table(const struct embed *old, const struct embed *new, const 
     assert_int_equal(a->stats.unique_samples, b->stats.unique_samples);
     assert_int_equal(table_deleted_episodes(a), table_deleted_episodes(b));
     assert_int_equal(a->resets, b->resets);
+    assert_int_equal(a->in.hidden, b->in.hidden);
+    assert_int_equal(a->in.groups.n_open, b->in.groups.n_open);
+    assert_int_equal(a->in.groups.hidden, b->in.groups.hidden);
     struct item **x = in_order(a), **y = in_order(b);
     for (uint32_t i = 0; i < a->in.size; i++) {
         assert_int_equal(x[i] - a->in.items, y[i] - b->in.items); /* the same slots, in the same order */
@@ -296,6 +299,12 @@ static void check_table(const struct embed *old, const struct embed *new, const 
         assert_int_equal(table_find(b, x[i]->key), x[i] - a->in.items);
         if (i > 0)
             assert_true(y[i]->insert_ns > y[i - 1]->insert_ns);
+        ptrdiff_t slot = x[i] - a->in.items;
+        if (a->in.groups.slots) {
+            assert_int_equal(a->in.groups.slots[slot].group, b->in.groups.slots[slot].group);
+            assert_int_equal(a->in.groups.slots[slot].leader, b->in.groups.slots[slot].leader);
+            assert_int_equal(a->in.groups.slots[slot].next, b->in.groups.slots[slot].next);
+        }
     }
     free(x);
     free(y);

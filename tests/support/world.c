@@ -21,10 +21,15 @@ const char world_tables[] =
     "  - {name: fresh, max_size: 30, sampler: {kind: uniform}, max_times_sampled: 3, max_lag: 2,\n"
     "     limiter: {kind: sample_to_insert_ratio, samples_per_insert: 2, min_size: 3, error_buffer: 8}}\n"
     "  - {name: jobs, max_size: 30, sampler: {kind: fifo}, max_times_sampled: 1, limiter: {kind: queue},\n"
-    "     max_deliveries: 3, dead_table: copies}\n";
+    "     max_deliveries: 3, dead_table: copies}\n"
+    "  - {name: teams, max_size: 30, sampler: {kind: fifo}, max_times_sampled: 1, limiter: {kind: queue},\n"
+    "     group: {size: 3, deadline: 1h}}\n"
+    "  - {name: pairs, max_size: 24, sampler: {kind: max_heap}, remover: {kind: fifo}, max_lag: 3,\n"
+    "     limiter: {kind: min_size, min_size: 4}, group: {size: 2, deadline: 1h, incomplete: deliver}}\n";
 
-static const char *const tables[] = {"fifo", "queue", "stack", "prio", "heap", "any", "lag", "fresh", "jobs"};
-#define N_TABLES 9u
+static const char *const tables[] = {"fifo", "queue", "stack", "prio",  "heap", "any",
+                                     "lag",  "fresh", "jobs",  "teams", "pairs"};
+#define N_TABLES 11u
 
 static uint32_t below(struct world *self, uint32_t n)
 {
@@ -71,8 +76,10 @@ static void do_insert(struct world *self)
     struct testpeer *peer = some_peer(self);
     const char *table = some_table(self);
     uint32_t layout = testpeer_plain(peer, table), n = 1 + below(self, 6);
+    bool grouped = embed_table(&self->embed, table)->in.groups.slots;
     uint64_t first = 0;
     for (uint32_t i = 0; i < n; i++) {
+        peer->group = grouped ? 1 + below(self, 5) : 0;
         uint64_t value[3] = {self->next_key, self->next_key, self->next_key};
         const void *blocks[] = {value};
         uint32_t rows = 1 + below(self, 3);
@@ -97,7 +104,9 @@ static void do_sample(struct world *self)
     struct testpeer *peer = some_peer(self);
     const char *table = below(self, 8) ? some_table(self) : "copies";
     static const int flags[] = {0, 0, DISTINCT, FLEXIBLE, WHOLE, PAID, PAID | DISTINCT};
-    testpeer_sample(peer, table, 1 + below(self, 12), below(self, 2) ? 0 : 50, flags[below(self, 7)]);
+    uint32_t unit = embed_table(&self->embed, table)->in.groups.size;
+    testpeer_sample(peer, table, unit ? unit * (1 + below(self, 4)) : 1 + below(self, 12), below(self, 2) ? 0 : 50,
+                    flags[below(self, 7)]);
     if (below(self, 2))
         embed_settle(&self->embed);
 }

@@ -6,7 +6,7 @@
 #include "tests/support/testpeer.h"
 #include "tests/support/twin.h"
 
-extern const char world_tables[]; /* fifo, queue, stack, prio, heap, any, copies */
+extern const char world_tables[]; /* fifo, queue, stack, prio, heap, any, copies, lag, fresh, teams, pairs */
 #define WORLD_PEERS 3u
 
 struct world {

@@ -193,6 +193,7 @@ static void set_arrays(struct rp_batch *self, const struct batch_spec *spec)
     self->arrays.weight = (const float *)(const void *)batch_narrow(self, BATCH_WEIGHT);
     self->arrays.source = spec->sources ? batch_narrow(self, BATCH_SOURCE) : NULL;
     self->arrays.shard = spec->shards ? batch_narrow(self, BATCH_SHARD) : NULL;
+    self->arrays.group = spec->groups ? batch_wide(self, BATCH_GROUP) : NULL;
 }
 
 /* The memory has the arrays, the lengths, the names and the fields, in this order. */
@@ -230,7 +231,8 @@ rp_status batch_make(struct batch_pool *pool, struct batch_spec *spec, struct rp
 {
     *out = NULL;
     RP_TRY(place_fields(spec, err));
-    uint64_t lengths = spec->in_reply ? 0 : align64((uint64_t)spec->n * (BATCH_WIDE * 8 + BATCH_ALL_NARROW * 4));
+    uint32_t n_wide = spec->groups ? BATCH_GROUP + 1 : BATCH_WIDE;
+    uint64_t lengths = spec->in_reply ? 0 : align64((uint64_t)spec->n * (n_wide * 8 + BATCH_ALL_NARROW * 4));
     uint64_t names = lengths, size = 0;
     for (uint32_t f = 0; f < spec->n_fields; f++) {
         names += spec->fields[f].variable ? (uint64_t)spec->n * 4 : 0;
@@ -249,6 +251,7 @@ rp_status batch_make(struct batch_pool *pool, struct batch_spec *spec, struct rp
                                    .bytes = bytes,
                                    .packed = spec->packed};
     (*out)->in_reply.step = 0;
+    (*out)->n_wide = n_wide;
     set_arrays(*out, spec);
     set_views(*out, spec, lengths, names, fields);
     return RP_OK;

@@ -22,13 +22,14 @@ struct batch_field;
 
 #define BATCH_MAX_FIELDS 4096u
 #define BATCH_WIDE 6u   /* arrays of 8 bytes per item: key, priority, probability, age, policy, step */
+#define BATCH_GROUP 6u  /* one more in a batch of groups: group */
 #define BATCH_NARROW 2u /* arrays of 4 bytes per item: times sampled, session */
 
 /* Of a batch whose items are still in the reply (batch_decoder_leave_items): row i of a field is at data + step * index[i]. */
 struct batch_in_reply {
     size_t step;          /* bytes from one chunk to the next; 0: the items are in the batch's memory */
     const uint8_t *index; /* the chunk of each item, 4 bytes each; NULL: chunk i is that of item i */
-    struct pb_array wide[BATCH_WIDE], narrow[BATCH_NARROW]; /* instead of `arrays` */
+    struct pb_array wide[BATCH_GROUP + 1], narrow[BATCH_NARROW]; /* instead of `arrays` */
 };
 
 struct rp_batch {
@@ -40,6 +41,7 @@ struct rp_batch {
     struct batch_in_reply in_reply;
     double mass; /* this and room: of the reply to a paid sample */
     uint64_t room;
+    uint32_t n_wide; /* BATCH_WIDE, or one more */
     uint32_t fields_capacity;
     uint8_t *memory; /* arrays, lengths, names and fields; 64-byte aligned */
     size_t capacity;
@@ -82,6 +84,7 @@ struct batch_spec {
     uint64_t max_bytes, limit; /* of the fields; what is left of it */
     bool in_reply;             /* arrays and fields take no memory */
     bool sources, shards;      /* the batch tells each item's source, and its shard */
+    bool groups;               /* and its group */
     bool packed;
     uint64_t bytes; /* set by batch_make: of the fields */
 };
@@ -106,7 +109,7 @@ static inline void *batch_wide(const struct rp_batch *self, uint32_t k)
 
 static inline uint32_t *batch_narrow(const struct rp_batch *self, uint32_t k)
 {
-    return (uint32_t *)(void *)(self->memory + (size_t)self->info.n * (BATCH_WIDE * 8 + k * 4));
+    return (uint32_t *)(void *)(self->memory + (size_t)self->info.n * (self->n_wide * 8 + k * 4));
 }
 
 /* ---- the batches of one reply, a list by `next` ---- */

@@ -862,6 +862,7 @@ static rp_status plan_batch(struct batch_decoder *self, struct batch_spec *spec,
                                 .max_bytes = most,
                                 .limit = most > self->made_bytes ? most - self->made_bytes : 0,
                                 .packed = self->options.packed,
+                                .groups = self->view->group.n > 0,
                                 .in_reply = self->leave_items && self->regular.on && !is_packed_there(self->view)};
     for (uint32_t f = 0; f < self->n_fields; f++) {
         struct batch_spec_field *field = &spec->fields[f];
@@ -887,13 +888,13 @@ static void fill_arrays(const struct batch_decoder *self, bool in_reply, struct 
     struct batch_in_reply left = {
         .step = in_reply ? self->regular.chunk_bytes : 0,
         .index = view->chunk.n ? view->chunk.data : NULL,
-        .wide = {view->key, view->priority, view->probability, view->age_ns, view->policy, view->step},
+        .wide = {view->key, view->priority, view->probability, view->age_ns, view->policy, view->step, view->group},
         .narrow = {view->times_sampled, view->session}};
     if (in_reply) {
         batch->in_reply = left;
         return;
     }
-    for (uint32_t k = 0; k < BATCH_WIDE; k++)
+    for (uint32_t k = 0; k < batch->n_wide; k++)
         fill_array(self, &left.wide[k], 8, batch_wide(batch, k));
     for (uint32_t k = 0; k < BATCH_NARROW; k++)
         fill_array(self, &left.narrow[k], 4, batch_narrow(batch, k));

@@ -143,6 +143,7 @@ static rp_status make_batch(const struct batch_join *join, uint32_t batch, rp_er
                               .limit = most,
                               .sources = join->options.sources,
                               .shards = join->options.shards,
+                              .groups = self->like->n_wide > BATCH_WIDE,
                               .packed = join->options.packed};
     for (uint32_t f = 0; f < n_fields; f++)
         batch_join_plan_field(join, batch, f);
@@ -228,11 +229,11 @@ struct rp_batch *batch_join_finish(struct batch_join **self)
 static void batch_join_list_arrays(const struct rp_batch *batch, struct batch_in_reply *out)
 {
     const rp_batch_arrays *arrays = &batch->arrays;
-    const void *wide[] = {arrays->key,    arrays->priority, arrays->probability,
-                          arrays->age_ns, arrays->policy,   arrays->step};
+    const void *wide[] = {arrays->key,    arrays->priority, arrays->probability, arrays->age_ns,
+                          arrays->policy, arrays->step,     arrays->group};
     const void *narrow[] = {arrays->times_sampled, arrays->session};
     *out = batch->in_reply;
-    for (uint32_t k = 0; k < BATCH_WIDE && !out->step; k++)
+    for (uint32_t k = 0; k < batch->n_wide && !out->step; k++)
         out->wide[k] = (struct pb_array){wide[k], batch->info.n};
     for (uint32_t k = 0; k < BATCH_NARROW && !out->step; k++)
         out->narrow[k] = (struct pb_array){narrow[k], batch->info.n};
@@ -243,7 +244,7 @@ static void copy_arrays(const struct joined *self, const struct piece *piece)
     const struct batch_rows *rows = &piece->rows;
     struct batch_in_reply from;
     batch_join_list_arrays(rows->from, &from);
-    for (uint32_t k = 0; k < BATCH_WIDE; k++)
+    for (uint32_t k = 0; k < self->batch->n_wide; k++)
         batch_expand(&from.wide[k], rows->first, rows->n, 8,
                      (uint8_t *)batch_wide(self->batch, k) + (size_t)piece->at * 8);
     for (uint32_t k = 0; k < BATCH_NARROW; k++)

@@ -81,6 +81,19 @@ static uint32_t shares_draw_distinct(struct rng *rng, const double *weights, con
     return count;
 }
 
+/* Makes items of groups that were drawn. */
+static void multiply(uint32_t *counts, uint32_t n, uint32_t unit)
+{
+    for (uint32_t i = 0; i < n && unit > 1; i++)
+        counts[i] *= unit;
+}
+
+/* Returns the items of the groups that are whole. */
+static uint64_t whole_groups(const struct rp_sampler *self, uint64_t items)
+{
+    return self->unit > 1 ? items - items % self->unit : items;
+}
+
 /* ---- what parts and groups have ---- */
 
 static bool is_dealt(enum deal deal)
@@ -232,7 +245,7 @@ static bool group_pays(struct rp_sampler *self, const struct plan *plan, uint32_
         return false;
     if (group->deal == DEAL_MASS || group->stock >= want)
         return true;
-    return front && self->flexible && group->stock > 0 && is_starved(self, group);
+    return front && self->flexible && group->stock >= self->unit && is_starved(self, group);
 }
 
 /* Draws which parts of a group give `count` items of a plan, which stand for a share of all. Returns how many were drawn. */
@@ -244,15 +257,17 @@ static uint32_t draw_parts(struct rp_sampler *self, struct plan *plan, const str
     memset(counts, 0, group->n * sizeof *counts);
     for (uint32_t i = 0; i < group->n; i++) {
         weights[i] = part_weight(&self->parts[group->first + i]);
-        self->sizes[i] = self->parts[group->first + i].size;
+        self->sizes[i] = self->parts[group->first + i].size / self->unit;
         sum += weights[i];
     }
     if (!(sum > 0))
         return 0; /* no part can give items */
     if (self->options.distinct)
-        drawn = shares_draw_distinct(&self->rng, weights, self->sizes, group->n, count, counts);
-    else if (shares_draw(&self->rng, weights, group->n, count, counts, self->room))
+        drawn =
+            self->unit * shares_draw_distinct(&self->rng, weights, self->sizes, group->n, count / self->unit, counts);
+    else if (shares_draw(&self->rng, weights, group->n, count / self->unit, counts, self->room))
         drawn = count;
+    multiply(counts, group->n, self->unit);
     for (uint32_t i = 0; i < group->n; i++) {
         plan->share[group->first + i] += share * weights[i] / sum;
         plan->need[group->first + i] += counts[i];
@@ -351,7 +366,7 @@ void plans_pay(struct rp_sampler *self)
         for (uint32_t g = 0; g < self->n_groups; g++) { /* the plan does with the permits that there are */
             const struct group *group = &self->groups[g];
             if (group->deal == DEAL_PERMITS && group->stock < plan->of_group[g])
-                plan_shrink(self, plan, g, plan->of_group[g] - (uint32_t)group->stock);
+                plan_shrink(self, plan, g, plan->of_group[g] - (uint32_t)whole_groups(self, group->stock));
         }
         pay(self, plan);
     }
@@ -436,7 +451,7 @@ static uint32_t plan_offer(const struct rp_sampler *self, const struct plan *pla
             have += plan->need[p] < self->parts[p].rows ? plan->need[p] : self->parts[p].rows;
     else if (group->deal != DEAL_UNKNOWN)
         have = group_rows(self, group);
-    return have < want ? (uint32_t)have : want;
+    return have < want ? (uint32_t)whole_groups(self, have) : want;
 }
 
 bool plan_has_some(const struct rp_sampler *self, const struct plan *plan)
@@ -542,7 +557,8 @@ static uint32_t next_count(const struct rp_sampler *self)
     }
     if (max && planned >= max)
         return 0;
-    return !max || max - planned > self->options.batch_size ? self->options.batch_size : (uint32_t)(max - planned);
+    uint64_t left = max ? (max - planned + self->unit - 1) / self->unit * self->unit : UINT64_MAX;
+    return left > self->options.batch_size ? self->options.batch_size : (uint32_t)left;
 }
 
 /* Draws how many items of a plan each group gives; if the stream ends, those that are left. */
@@ -558,7 +574,9 @@ static void draw_groups(struct rp_sampler *self, struct plan *plan, uint32_t cou
         count -= plan->of_group[g];
     }
     if (!self->ending)
-        shares_draw(&self->rng, shares, self->n_groups, count, plan->of_group, self->room);
+        shares_draw(&self->rng, shares, self->n_groups, count / self->unit, plan->of_group, self->room);
+    if (!self->ending)
+        multiply(plan->of_group, self->n_groups, self->unit);
 }
 
 static struct plan *draw(struct rp_sampler *self, uint32_t count, int64_t now_ns)

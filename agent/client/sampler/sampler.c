@@ -56,7 +56,7 @@ static struct conn *conn_of(const rp_sampler *self)
 
 /* ---- options ---- */
 
-static rp_status check_options(const rp_sampler_options *options, uint32_t max_batch, rp_error *err)
+static rp_status check_options(const rp_sampler_options *options, uint32_t max_batch, uint32_t unit, rp_error *err)
 {
     if (options->batch_size > max_batch)
         return err_set(err, RP_INVALID_ARGUMENT, "batch_size is %u; it may be 1 to %u here", options->batch_size,
@@ -82,6 +82,10 @@ static rp_status check_options(const rp_sampler_options *options, uint32_t max_b
         return err_set(err, RP_INVALID_ARGUMENT,
                        "a batch that is filled by tokens takes items of several requests: it cannot be distinct, whole "
                        "or flexible");
+    if (unit > 1 && (options->batch_size % unit || options->max_samples % unit))
+        return err_set(err, RP_INVALID_ARGUMENT,
+                       "batch_size is %u and max_samples %llu; a table with groups of %u needs multiples of that",
+                       options->batch_size, (unsigned long long)options->max_samples, unit);
     if (options->on_demand && options->end_after_ms)
         return err_set(err, RP_INVALID_ARGUMENT,
                        "end_after_ms is %lld with on_demand or leases: give the time to rp_sampler_next instead",
@@ -92,14 +96,19 @@ static rp_status check_options(const rp_sampler_options *options, uint32_t max_b
     return RP_OK;
 }
 
+/* unit: items of a group of the table, or 1. */
 static rp_status read_options(struct conn *conn, const char *table, const rp_sampler_options *given,
-                              rp_sampler_options *out, rp_error *err)
+                              rp_sampler_options *out, uint32_t *unit, rp_error *err)
 {
     RP_TRY(client_copy_options(out, sizeof *out, given, "rp_sampler_options", err));
     struct conn_hello *hello = conn_hello_ref(conn);
-    uint32_t max_batch = hello->says->max_batch;
-    if (out->batch_size == 0)
+    uint32_t max_batch = hello->says->max_batch, index;
+    rp_status status = conn_hello_table(hello, table, &index, err);
+    *unit = status == RP_OK && hello->says->tables[index]->group_size ? hello->says->tables[index]->group_size : 1;
+    if (out->batch_size == 0) {
         out->batch_size = max_batch < DEFAULT_BATCH_SIZE ? max_batch : DEFAULT_BATCH_SIZE;
+        out->batch_size = out->batch_size < *unit ? *unit : out->batch_size - out->batch_size % *unit;
+    }
     if (out->in_flight == 0)
         out->in_flight = SAMPLER_DEFAULT_IN_FLIGHT;
     if (out->max_bytes == 0)
@@ -109,8 +118,7 @@ static rp_status read_options(struct conn *conn, const char *table, const rp_sam
     out->on_demand |= out->lease_ms != 0;
     if (out->max_bytes > MOST_BYTES)
         out->max_bytes = MOST_BYTES;
-    rp_status status = conn_hello_table(hello, table, NULL, err);
-    status = status == RP_OK ? check_options(out, max_batch, err) : status;
+    status = status == RP_OK ? check_options(out, max_batch, *unit, err) : status;
     conn_hello_unref(&hello);
     return status;
 }
@@ -221,7 +229,7 @@ static void get_permits(rp_sampler *self, uint32_t g, int64_t now_ns)
 static void ask(rp_sampler *self, struct part *part, uint64_t count, int64_t now_ns)
 {
     /* The broker's largest; a whole request gets no more than the caller expects at once. */
-    uint32_t most = part->whole ? self->options.batch_size : part->most;
+    uint32_t most = part->whole ? self->options.batch_size : part->most - part->most % self->unit;
     int64_t timeout_ms = plans_timeout_ms(self, part->group->deal == DEAL_QUEUE ? CHOOSE_MS : -1);
     while (count && !self->stopping) {
         uint32_t n = count < most ? (uint32_t)count : most;
@@ -286,6 +294,7 @@ static void ask_queue(rp_sampler *self, uint32_t g, int64_t now_ns)
         if (!is_idle(part, now_ns))
             continue;
         uint64_t count = (want - have + idle - 1) / idle;
+        count += self->unit > 1 ? (self->unit - count % self->unit) % self->unit : 0;
         have += count;
         idle--;
         ask(self, part, count, now_ns);
@@ -939,11 +948,19 @@ rp_sampler *rp_sampler_new_mixed(const rp_source *sources, uint32_t n, const rp_
         err_set(err, RP_INVALID_ARGUMENT, "a sampler has 1 to %u sources, not %u", MAX_SOURCES, n);
         return NULL;
     }
+    uint32_t unit = 0;
     for (uint32_t i = 0; i < n; i++) {
         struct conn *conn = client_conn(sources[i].client);
+        uint32_t before = unit;
         if (conn_check_process(conn, err) != RP_OK ||
-            read_options(conn, sources[i].table, options, &checked, err) != RP_OK)
+            read_options(conn, sources[i].table, options, &checked, &unit, err) != RP_OK)
             return NULL;
+        if (before && before != unit) {
+            err_set(err, RP_INVALID_ARGUMENT,
+                    "table '%.64s' has groups of %u items, and another source of %u (1: none): all must be alike",
+                    sources[i].table, unit, before);
+            return NULL;
+        }
     }
     if (check_sources(sources, n, err) != RP_OK)
         return NULL;
@@ -961,8 +978,9 @@ rp_sampler *rp_sampler_new_mixed(const rp_source *sources, uint32_t n, const rp_
     conn_cond_init(&self->ready);
     self->refs = 1;
     self->options = checked;
+    self->unit = unit;
     if (checked.tokens)
-        self->tokens = tokens_new(&checked);
+        self->tokens = tokens_new(&checked, unit);
     self->options.beta = checked.tokens ? 0 : checked.beta; /* weights are those of the batches that the caller gets */
     bool made = (self->tokens || !checked.tokens) && make(self, sources, n);
     if (!made)

@@ -191,6 +191,7 @@ struct plan {
 struct rp_sampler {
     uint32_t refs;
     rp_sampler_options options;
+    uint32_t unit;        /* items of a group, in whose multiples all is counted; without groups 1 */
     bool flexible, whole; /* options.fill */
     int64_t idle_ns;      /* the stream ends when nothing came for this long; INT64_MAX: it does not */
     bool alone;           /* one part: its replies are the batches */

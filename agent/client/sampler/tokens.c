@@ -7,6 +7,7 @@
 
 struct tokens {
     uint64_t most; /* steps of a batch */
+    uint32_t unit; /* items of a group, which stay together; without groups 1 */
     struct batch_join_options options;
     struct batch_pool *pool;
     struct rp_batch *ready; /* made and not given: of items whose fields do not fit into one array */
@@ -17,12 +18,13 @@ struct tokens {
     bool full;
 };
 
-struct tokens *tokens_new(const rp_sampler_options *options)
+struct tokens *tokens_new(const rp_sampler_options *options, uint32_t unit)
 {
     struct tokens *self = calloc(1, sizeof *self);
     if (!self)
         return NULL;
     self->most = options->tokens;
+    self->unit = unit;
     self->options = (struct batch_join_options){.beta = options->beta, .max_bytes = options->max_bytes, .packed = true};
     self->pool = batch_pool_new(2 + options->in_flight, &options->memory);
     if (!self->pool)
@@ -65,12 +67,16 @@ static uint64_t item_steps(const struct rp_batch *batch, uint32_t item)
 static void fill(struct tokens *self, struct batch_rows *in)
 {
     while (!self->full && in->first + in->n < in->from->info.n) {
-        uint64_t steps = item_steps(in->from, in->first + in->n);
+        uint32_t n = 1, first = in->first + in->n;
+        uint64_t steps = item_steps(in->from, first);
+        const uint64_t *group = in->from->arrays.group;
+        for (; group && n < self->unit && first + n < in->from->info.n && group[first + n] == group[first]; n++)
+            steps += item_steps(in->from, first + n);
         self->full = self->steps && self->steps + steps > self->most;
         if (self->full)
             return;
         self->steps += steps;
-        in->n++;
+        in->n += n;
     }
 }
 

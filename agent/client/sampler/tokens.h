@@ -9,8 +9,8 @@
 
 struct tokens;
 
-/* Reads tokens, beta, max_bytes, in_flight and memory of the options. NULL: no memory. */
-struct tokens *tokens_new(const rp_sampler_options *options);
+/* Reads tokens, beta, max_bytes, in_flight and memory of the options. unit: items of a group, or 1. NULL: no memory. */
+struct tokens *tokens_new(const rp_sampler_options *options, uint32_t unit);
 void tokens_destroy(struct tokens **self);
 /* Adds the items of a packed batch, which is taken in any case. */
 rp_status tokens_add(struct tokens *self, rp_batch **batch, rp_error *err);

@@ -185,7 +185,7 @@ static uint64_t outbox_free_bytes(const struct outbox *self)
 
 /* Upper bounds on bytes in a header. */
 #define HEADER_BASE 256u
-#define HEADER_ITEM 36u
+#define HEADER_ITEM 44u
 #define HEADER_RUN 24u
 #define HEADER_CHUNK 24u
 #define HEADER_BLOCK 5u
@@ -198,6 +198,8 @@ struct outbox_scratch {
     uint32_t n_items, n_runs, n_chunks, n_new_layouts;
     uint64_t lowest;                                     /* number of the oldest chunk that an item refers to */
     uint64_t *key, *item_chunk, *run_first, *run_policy; /* [batch_items] */
+    uint64_t *group;
+    bool grouped; /* the items have groups */
     double *priority;
     struct item_layout **new_layouts; /* to be registered */
     uint32_t *offset, *length, *run_layout, *run_items;
@@ -214,12 +216,12 @@ struct outbox_scratch {
 static struct outbox_scratch *outbox_scratch_new(uint32_t n)
 {
     struct outbox_scratch *self = calloc(1, sizeof *self);
-    uint64_t *wide = self ? malloc(n * (6 * sizeof *wide + 4 * sizeof(uint32_t))) : NULL;
+    uint64_t *wide = self ? malloc(n * (7 * sizeof *wide + 4 * sizeof(uint32_t))) : NULL;
     if (!wide) {
         free(self);
         return NULL;
     }
-    uint32_t *narrow = (uint32_t *)(wide + (size_t)6 * n);
+    uint32_t *narrow = (uint32_t *)(wide + (size_t)7 * n);
     self->key = wide;
     self->item_chunk = wide + n;
     self->run_first = wide + (size_t)2 * n;
@@ -227,6 +229,7 @@ static struct outbox_scratch *outbox_scratch_new(uint32_t n)
     void *doubles = wide + (size_t)4 * n;
     self->priority = doubles;
     self->new_layouts = (struct item_layout **)(wide + (size_t)5 * n);
+    self->group = wide + (size_t)6 * n;
     self->offset = narrow;
     self->length = narrow + n;
     self->run_layout = narrow + (size_t)2 * n;
@@ -340,6 +343,7 @@ static void pick(struct outbox *self, struct outbox_table *table)
         most = credit > 0 ? credit : alone ? 1 : 0;
     uint64_t free_bytes = outbox_free_bytes(self);
     size_t bytes = HEADER_BASE;
+    s->grouped = table->groups != NULL;
     for (uint32_t i = 0; i < most; i++) {
         const struct queued_item *item = outbox_item(table, table->sent + i);
         uint32_t n_chunks = s->n_chunks;
@@ -356,6 +360,8 @@ static void pick(struct outbox *self, struct outbox_table *table)
         /* An item that is too large to be sent goes without its chunks, so that the broker's rejection reports it. */
         if (bytes + cost <= self->max_message_bytes)
             pick_chunks(self, item);
+        if (table->groups)
+            s->group[i] = table->groups[(table->sent + i) & (table->capacity - 1)];
         pick_item(self, item, table->sent + i - table->base + 1);
         bytes += cost;
         if (!fits)
@@ -504,6 +510,7 @@ static bool header_frame(struct outbox *self, zmq_msg_t *frame, uint32_t packed,
         .item_priority = s->priority,
         .item_offset = s->offset,
         .item_length = s->length,
+        .item_group = s->grouped ? s->group : NULL,
     };
     struct text out = {0};
     wire_write_ingest(&out, &in);
@@ -699,7 +706,8 @@ bool outbox_init(struct outbox *self, struct handoff *handoff, const struct conn
     self->tables = calloc(self->n_tables ? self->n_tables : 1, sizeof *self->tables);
     self->scratch = outbox_scratch_new(self->batch_items);
     for (uint32_t i = 0; self->tables && i < self->n_tables; i++)
-        self->tables[i] = (struct outbox_table){.id = hello->says->tables[i]->id, .known = true};
+        self->tables[i] = (struct outbox_table){
+            .id = hello->says->tables[i]->id, .known = true, .grouped = hello->says->tables[i]->group_size > 0};
     return self->tables && self->scratch;
 }
 
@@ -709,12 +717,21 @@ static bool table_grow(struct outbox_table *self)
 {
     uint64_t capacity = self->capacity ? self->capacity * 2 : 256;
     struct queued_item *ring = malloc(capacity * sizeof *ring);
-    if (!ring)
+    uint64_t *groups = self->grouped ? malloc(capacity * sizeof *groups) : NULL;
+    if (!ring || (self->grouped && !groups)) {
+        free(ring);
+        free(groups);
         return false;
-    for (uint64_t i = self->resolved; i < self->tail; i++)
+    }
+    for (uint64_t i = self->resolved; i < self->tail; i++) {
         ring[i & (capacity - 1)] = self->ring[i & (self->capacity - 1)];
+        if (groups)
+            groups[i & (capacity - 1)] = self->groups[i & (self->capacity - 1)];
+    }
     free(self->ring);
+    free(self->groups);
     self->ring = ring;
+    self->groups = groups;
     self->capacity = capacity;
     return true;
 }
@@ -727,11 +744,15 @@ bool outbox_take(struct outbox *self)
             struct outbox_table *table = &self->tables[slot->item.layout->table];
             if (table->tail - table->resolved == table->capacity && !table_grow(table))
                 return false;
+            if (table->groups)
+                table->groups[table->tail & (table->capacity - 1)] = self->group;
             *outbox_item(table, table->tail++) = slot->item;
             uint64_t left = item_end(&slot->item);
             for (struct step_chunk *chunk = slot->item.chunk; chunk; chunk = step_chunk_after(chunk, &left))
                 chunk->refs++;
             self->mark = slot->item.mark;
+        } else if (slot->item.length) {
+            self->group = slot->item.key;
         }
         if (slot->evicted)
             outbox_evict(self, slot->evicted);
@@ -771,6 +792,7 @@ void outbox_fini(struct outbox *self)
         for (; table->resolved < table->tail; table->resolved++)
             item_unref(self, outbox_item(table, table->resolved));
         free(table->ring);
+        free(table->groups);
     }
     step_chunk_chain_put(&self->done);
     free(self->tables);

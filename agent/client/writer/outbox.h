@@ -43,7 +43,7 @@ struct queued_item {
 };
 
 struct handoff_slot {
-    struct queued_item item;    /* item.chunk NULL: none */
+    struct queued_item item;    /* item.chunk NULL: none; with a length, later items have the group in item.key */
     struct step_chunk *evicted; /* chunks that have left the window; no later item refers to them */
 };
 _Static_assert(sizeof(struct handoff_slot) == CACHE_LINE, "a slot is a line of the cache");
@@ -165,7 +165,9 @@ struct outbox_table {
     uint32_t id; /* in Credit */
     bool known;  /* the broker has this table */
     struct queued_item *ring;
+    uint64_t *groups;  /* of the items in the ring; NULL: the table has none */
     uint64_t capacity; /* a power of two, or 0 */
+    bool grouped;
     uint64_t resolved, sent, tail;
     uint64_t base;     /* number of items before this session; an item's number is index - base + 1 */
     uint64_t allowed;  /* index up to which items may be sent */
@@ -186,6 +188,7 @@ struct outbox {
     struct outbox_table *tables;
     uint32_t n_tables, turn;
     uint64_t mark;              /* of the item taken last */
+    uint64_t group;             /* of the items that are taken next; 0: none */
     uint64_t announced;         /* oldest_chunk of the last message built: never decreases in a session */
     struct message_list kept;   /* of this session */
     struct message_list stored; /* of earlier sessions: only their chunks are needed */

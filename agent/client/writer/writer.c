@@ -57,14 +57,23 @@ struct shard {
     uint64_t window;   /* of max_items, what the other shards leave: shard_set_window */
     rp_writer *writer; /* that has this shard and others */
     uint64_t policy;
-    struct queued_item *waiting; /* items that wait until waiting_chunk is complete */
+    bool grouped;                 /* some table has groups */
+    uint64_t handed_group;        /* of the item that was handed over last */
+    struct waiting_item *waiting; /* items that wait until waiting_chunk is complete */
     uint32_t n_waiting, waiting_capacity;
     struct step_chunk *waiting_chunk;
     bool attached;
     uint32_t forks; /* of this process when the writer was made */
 };
 
+/* An item before it is handed over. */
+struct waiting_item {
+    struct queued_item item;
+    uint64_t group;
+};
+
 struct rp_writer {
+    uint64_t group;      /* of the next items; 0: none */
     struct shard *shard; /* of the current episode */
     bool choose;         /* the next step begins an episode, and there are several shards */
     uint32_t n;
@@ -101,6 +110,16 @@ static void push(struct shard *self, const struct queued_item *item, struct step
         conn_wake(self->conn);
 }
 
+/* A slot of the ring has no room for a group: it goes ahead, if it differs from the last one. */
+static void push_item(struct shard *self, const struct queued_item *item, uint64_t group, struct step_chunk *evicted)
+{
+    if (group && group != self->handed_group) {
+        push(self, &(struct queued_item){.key = group, .length = 1}, NULL);
+        self->handed_group = group;
+    }
+    push(self, item, evicted);
+}
+
 static struct step_chunk *take_evicted(struct shard *self)
 {
     struct step_chunk *evicted = self->stream.evicted;
@@ -125,16 +144,17 @@ static rp_status shard_release(struct shard *self, rp_error *err)
         return RP_OK;
     RP_TRY(need_chunk(self, self->waiting_chunk, err));
     for (uint32_t i = 0; i < self->n_waiting; i++)
-        push(self, &self->waiting[i], i + 1 == self->n_waiting ? take_evicted(self) : NULL);
+        push_item(self, &self->waiting[i].item, self->waiting[i].group,
+                  i + 1 == self->n_waiting ? take_evicted(self) : NULL);
     self->n_waiting = 0;
     return RP_OK;
 }
 
-static rp_status await_chunk(struct shard *self, const struct queued_item *item, rp_error *err)
+static rp_status await_chunk(struct shard *self, const struct queued_item *item, uint64_t group, rp_error *err)
 {
     if (self->n_waiting == self->waiting_capacity) {
         uint32_t capacity = self->waiting_capacity ? self->waiting_capacity * 2 : 64;
-        struct queued_item *grown = realloc(self->waiting, capacity * sizeof *grown);
+        struct waiting_item *grown = realloc(self->waiting, capacity * sizeof *grown);
         if (!grown)
             return err_set(err, RP_NO_MEMORY, "no memory for an item");
         self->waiting = grown;
@@ -142,7 +162,7 @@ static rp_status await_chunk(struct shard *self, const struct queued_item *item,
     }
     if (self->n_waiting == 0)
         self->waiting_chunk = self->stream.open;
-    self->waiting[self->n_waiting++] = *item;
+    self->waiting[self->n_waiting++] = (struct waiting_item){*item, group};
     return RP_OK;
 }
 
@@ -476,6 +496,26 @@ static struct item_slices shard_slices(const struct shard *self, uint32_t table,
     return (struct item_slices){&self->stream, self->hello->says->tables[table], slices, n};
 }
 
+/* Gives the group of an item of a table; 0: the table has none. */
+static rp_status item_group(const struct shard *self, uint32_t table, uint64_t *out, rp_error *err)
+{
+    const Replay__TableSpec *spec = self->hello->says->tables[table];
+    uint64_t group = *out = spec->group_size ? self->writer->group : 0;
+    if (!spec->group_size)
+        return RP_OK;
+    if (!group)
+        return err_set(err, RP_INVALID_ARGUMENT,
+                       "table '%.64s' has groups of %u items: give the item the key of its group, which is not 0",
+                       spec->name, spec->group_size);
+    uint32_t n = self->writer->n, home = wire_group_shard(group, n);
+    if (self == self->writer->shards[home])
+        return RP_OK;
+    return err_set(err, RP_FAILED_PRECONDITION,
+                   "group %" PRIu64 " belongs to shard %u, and this episode went to shard %u: set the group before the "
+                   "first step of the episode",
+                   group, home, conn_shard(self->conn));
+}
+
 /* Makes an item of this layout that covers these steps. */
 static rp_status make_item(struct shard *self, struct item_layout *layout, const struct item_steps *span,
                            double priority, uint64_t *key, rp_error *err)
@@ -489,6 +529,9 @@ static rp_status make_item(struct shard *self, struct item_layout *layout, const
                                .offset = (uint32_t)(span->first - chunk->step),
                                .length = span->length};
     bool complete = true;
+    uint64_t group = 0;
+    if (self->grouped)
+        RP_TRY(item_group(self, layout->table, &group, err));
     RP_TRY(need_chunks(self, chunk, (uint64_t)item.offset + item.length, err));
     uint64_t steps = (uint64_t)item.offset + item.length;
     for (; chunk; chunk = step_chunk_after(chunk, &steps)) { /* those that are complete are encoded */
@@ -501,9 +544,9 @@ static rp_status make_item(struct shard *self, struct item_layout *layout, const
                        self->key_count);
     item.key = self->key_base + self->keys_used;
     if (!complete || self->n_waiting > 0)
-        RP_TRY(await_chunk(self, &item, err));
+        RP_TRY(await_chunk(self, &item, group, err));
     else
-        push(self, &item, take_evicted(self));
+        push_item(self, &item, group, take_evicted(self));
     self->created++;
     self->keys_used++;
     self->table_created[layout->table]++;
@@ -578,6 +621,11 @@ void rp_writer_set_policy(rp_writer *writer, uint64_t version)
         writer->shards[i]->policy = version;
 }
 
+void rp_writer_set_group(rp_writer *writer, uint64_t group)
+{
+    writer->group = group;
+}
+
 /* ---- patterns */
 
 /* Runs the checks of an item on a full window, so that mistakes show now and not at the first item. */
@@ -643,6 +691,8 @@ static __attribute__((noinline)) void choose_shard(rp_writer *self)
 {
     struct shard *one = any_open(self, NULL), *other = one ? any_open(self, one) : NULL;
     self->choose = false;
+    if (self->group && self->shard->grouped) /* its members meet there, also if it is away now */
+        one = other = self->shards[wire_group_shard(self->group, self->n)];
     if (other && shard_unconfirmed(other) < shard_unconfirmed(one))
         one = other;
     if (one)
@@ -882,6 +932,8 @@ static rp_status shard_init(struct shard *self, const rp_column *columns, uint32
     self->hello = conn_hello_ref(self->conn);
     self->max_items = self->window = options->max_in_flight_items;
     self->max_bytes = options->max_in_flight_bytes;
+    for (uint32_t i = 0; i < self->hello->n_tables; i++)
+        self->grouped |= self->hello->says->tables[i]->group_size > 0;
     self->table_created = calloc(self->hello->n_tables + 1, sizeof *self->table_created);
     bool ok = handoff_init(&self->handoff, options->batch_items, self->hello->n_tables);
     ok = item_layouts_init(&self->layouts, self->hello->n_tables) && ok;

@@ -76,7 +76,7 @@ class Batch(_core.Batch, Leased):
     ``data`` has the structure that the items were written with; each array's first dimension counts items, and the second
     counts steps (except where an item has one row of a column, such as ``column[-1]``). One value per item: ``key``,
     ``priority``, ``probability``, ``weight``, ``times_sampled``, ``age``, ``policy``, ``step``, ``session``; with several
-    sources ``source``, with shards ``shard`` (None otherwise).
+    sources ``source``, with shards ``shard``, with groups ``group`` (None otherwise).
 
     ``packed`` has the same items without padding, and ``offsets`` says where each begins. The memory holds one of the two forms; the
     other is a copy, unless all items have the same number of steps. A sampler with ``tokens_per_batch`` gives packed memory.

@@ -36,9 +36,10 @@ def broker_program() -> str:
 def Table(name: str, *, sampler: Any = "uniform", remover: Any = "fifo", max_size: int = 1_000_000, limiter: Any = None,
           max_times_sampled: int = 0, metadata: Optional[str] = None, max_bytes: Any = None, soft_capacity: Optional[bool] = None,
           signature: Any = None, extensions: Any = None, max_lag: Optional[int] = None, policy_slot: Optional[str] = None,
-          max_deliveries: Optional[int] = None, dead_table: Optional[str] = None) -> dict:
+          max_deliveries: Optional[int] = None, dead_table: Optional[str] = None, group: Any = None) -> dict:
     """A table of a broker's configuration. Keys and values are those of docs/CONFIG.md, ``tables[]``.
 
+    ``group`` is the size of groups, or a mapping with ``size``, ``deadline`` and ``incomplete``.
     ``metadata`` is any text of at most 64 KiB. The broker keeps it, also in checkpoints; ``Client.metadata`` reads it.
 
     >>> Table("replay", sampler={"kind": "prioritized", "exponent": 0.6}, limiter={"kind": "min_size", "min_size": 100})["name"]
@@ -48,7 +49,7 @@ def Table(name: str, *, sampler: Any = "uniform", remover: Any = "fifo", max_siz
     """
     given = {"limiter": limiter, "metadata": metadata or None, "max_bytes": max_bytes, "soft_capacity": soft_capacity,
              "signature": signature, "extensions": extensions, "max_lag": max_lag, "policy_slot": policy_slot,
-             "max_deliveries": max_deliveries, "dead_table": dead_table}
+             "max_deliveries": max_deliveries, "dead_table": dead_table, "group": {"size": group} if isinstance(group, int) else group}
     return {"name": name, "sampler": sampler, "remover": remover, "max_size": max_size, "max_times_sampled": max_times_sampled,
             **{key: value for key, value in given.items() if value is not None}}
 

@@ -197,6 +197,7 @@ class Writer(_core.Writer, Flushing):
         self._options = _options(name, chunk_length, keep_alive, max_in_flight, history, compress, timeout)
         self._shape: Optional[_Shape] = None
         self._policy: Optional[int] = None  # until the stream is open
+        self._group = 0
         self._lock = threading.RLock()  # a signal handler may use the writer while it opens
         _live.add(self)
         if spec is not None:
@@ -211,12 +212,20 @@ class Writer(_core.Writer, Flushing):
                 self._shape = shape
                 if self._policy is not None:
                     super().set_policy(self._policy)
+                super().set_group(self._group)
 
     def set_policy(self, version: int) -> None:
         """Sets the version of the parameters that make the items from now on: ``batch.policy`` of the learner."""
         if self.is_open:
             super().set_policy(version)
         self._policy = version
+
+    def set_group(self, group: int) -> None:
+        """Sets the group of the items from now on, for tables with groups: ``batch.group`` of the learner. 0: none. ``item(group=)``
+        sets that of one item. With shards, a group lives at one of them: set it before the first step of an episode."""
+        if self.is_open:
+            super().set_group(group)
+        self._group = group
 
     @property
     def columns(self) -> Any:
@@ -349,6 +358,11 @@ class VectorWriter(Flushing):
         """Sets the version of the parameters that make the items of all streams from now on."""
         for writer in self._writers:
             writer.set_policy(version)
+
+    def set_group(self, groups: Sequence[int]) -> None:
+        """Sets the group of the items of each stream from now on; see ``Writer.set_group``."""
+        for writer, group in zip(self._writers, groups, strict=True):
+            writer.set_group(int(group))
 
     def flush(self, max_unconfirmed: int = 0, timeout: Optional[float] = None) -> None:
         """Waits until each stream has at most max_unconfirmed unconfirmed items. ``timeout`` is for all streams together."""

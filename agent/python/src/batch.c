@@ -38,6 +38,8 @@ static const struct array {
      "The index of the source that each item came from. None: the sampler has one source.", true},
     {"shard", offsetof(rp_batch_arrays, shard), RP_DTYPE_UINT32,
      "The number of the shard that has each item. None: there are no shards.", true},
+    {"group", offsetof(rp_batch_arrays, group), RP_DTYPE_UINT64,
+     "The key of each item's group, uint64; its members are adjacent. None: the table has no groups.", true},
 };
 #define N_ARRAYS (sizeof arrays / sizeof arrays[0])
 

@@ -383,12 +383,12 @@ static bool read_slices(PyObject *writer, PyObject *slices, struct item *item, P
 
 static PyObject *writer_item(PyObject *object, PyObject *const *args, Py_ssize_t n_args, PyObject *keywords)
 {
-    static const char *const names[] = {"table", "priority", "slices", "timeout"};
+    static const char *const names[] = {"table", "priority", "slices", "timeout", "group"};
     writer_object *self = (writer_object *)object;
-    PyObject *values[4], *selection;
+    PyObject *values[5], *selection;
     int64_t timeout_ms = -1;
     struct item item = {.priority = 1};
-    if (!read_fast(names, 4, args, n_args, keywords, values))
+    if (!read_fast(names, 5, args, n_args, keywords, values))
         return NULL;
     item.table = core_text(values[0], "a table's name");
     if (!item.table || (values[3] && !core_timeout(values[3], &timeout_ms)))
@@ -396,10 +396,15 @@ static PyObject *writer_item(PyObject *object, PyObject *const *args, Py_ssize_t
     item.priority = values[1] ? PyFloat_AsDouble(values[1]) : 1.0;
     if ((item.priority == -1.0 && PyErr_Occurred()) || !read_slices(object, values[2], &item, &selection))
         return NULL;
-    bool ok = enter_open(self, NULL);
+    unsigned long long group = values[4] && values[4] != Py_None ? PyLong_AsUnsignedLongLong(values[4]) : self->group;
+    bool ok = !PyErr_Occurred() && enter_open(self, NULL);
     if (ok) {
         item.writer = self->writer;
+        if (group != self->group)
+            rp_writer_set_group(self->writer, group);
         ok = gate_call(&self->guarded.gate, item_attempt, &item, timeout_ms);
+        if (group != self->group)
+            rp_writer_set_group(self->writer, self->group);
         gate_leave(&self->guarded.gate);
     }
     Py_XDECREF(selection);
@@ -536,6 +541,18 @@ static PyObject *writer_set_policy(PyObject *object, PyObject *version)
     return Py_NewRef(Py_None);
 }
 
+static PyObject *writer_set_group(PyObject *object, PyObject *group)
+{
+    writer_object *self = (writer_object *)object;
+    unsigned long long number = PyLong_AsUnsignedLongLong(group);
+    if (PyErr_Occurred() || !enter_open(self, NULL))
+        return NULL;
+    self->group = number;
+    rp_writer_set_group(self->writer, number);
+    gate_leave(&self->guarded.gate);
+    return Py_NewRef(Py_None);
+}
+
 /* ---- patterns: items that a writer makes by rule */
 
 static bool read_conditions(PyObject *list, rp_condition *out, uint32_t n)
@@ -633,8 +650,10 @@ static PyMethodDef methods[] = {
      "append($self, step, timeout=None)\n--\n\nAppends one step: an array, or a nest of dicts, tuples and lists of "
      "arrays."},
     {"item", CORE_METHOD(writer_item), METH_FASTCALL | METH_KEYWORDS,
-     "item($self, table, priority=1.0, slices=1, timeout=None)\n--\n\n"
-     "Makes an item over recent steps and returns its key. slices: a number of steps, or what select takes."},
+     "item($self, table, priority=1.0, slices=1, timeout=None, group=None)\n--\n\n"
+     "Makes an item over recent steps and returns its key. slices: a number of steps, or what select takes. group: the "
+     "key of its "
+     "group, if the table has groups; None: as set_group says."},
     {"flush", CORE_METHOD(writer_flush), METH_VARARGS | METH_KEYWORDS,
      "flush($self, max_unconfirmed=0, timeout=None)\n--\n\nWaits until at most max_unconfirmed items are unconfirmed."},
     {"end_episode", CORE_METHOD(writer_end_episode), METH_VARARGS | METH_KEYWORDS,
@@ -645,6 +664,8 @@ static PyMethodDef methods[] = {
     {"info", writer_info, METH_NOARGS, "info($self)\n--\n\nCounts of steps and items, as a dict."},
     {"set_policy", writer_set_policy, METH_O,
      "set_policy($self, version, /)\n--\n\nSets the version of the parameters that make the items from now on."},
+    {"set_group", writer_set_group, METH_O,
+     "set_group($self, group, /)\n--\n\nSets the group of the items from now on; 0: none."},
     {"_row", writer_row, METH_O,
      "_row(step): the values of a step of the history, as bytes; None where there is none."},
     {"_rejection", writer_rejection, METH_NOARGS, "(status, key, table, text) of the oldest rejection, or None."},

@@ -18,6 +18,7 @@ typedef struct writer_object {
     uint64_t opened;        /* a number of its own for each writer that was opened; 0: not open */
     uint64_t twin;          /* `opened` of a writer with the same columns; 0: none known */
     char *last;             /* the newest observation of a stream of transitions; see rows.c */
+    uint64_t group;         /* as set; 0: none */
 } writer_object;
 
 typedef struct selection_object {

@@ -11,8 +11,8 @@
 /* Selectors without chance give the same items in the same order; extensions know the items. */
 static void check_selectors(struct world *old, struct world *new)
 {
-    static const char *const sampled[] = {"fifo", "queue", "stack"};
-    for (uint32_t i = 0; i < 3; i++)
+    static const char *const sampled[] = {"fifo", "queue", "stack", "teams", "pairs"};
+    for (uint32_t i = 0; i < 5; i++)
         twin_drain(&old->embed, &new->embed, sampled[i], i == 2);
     twin_drain(&old->embed, &new->embed, "heap", false);
     twin_drain(&old->embed, &new->embed, "any", true);

@@ -36,7 +36,11 @@ static size_t example(uint16_t type, uint8_t *out)
     }
     case ENTRY_REMOVE:
     case ENTRY_FREE:
+    case ENTRY_HIDE:
+    case ENTRY_SHOW:
         return sizeof(struct entry_slot);
+    case ENTRY_GROUP:
+        return sizeof(struct entry_group);
     case ENTRY_PRIORITY:
         return sizeof(struct entry_priority);
     case ENTRY_PICK: {

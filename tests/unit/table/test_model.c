@@ -1,6 +1,7 @@
 /* Random operations of several sessions on an embedded broker, held against a table that is too simple to be wrong:
  * an array of items, the two rules of the limiter, and a list of sessions whose items wait. For selectors with a fixed
- * order everything is predicted; for random ones what was picked is taken from the broker and checked. */
+ * order everything is predicted; for random ones what was picked is taken from the broker and checked. In some rounds items are
+ * members of groups: all but the first member of a complete group are hidden. */
 
 #include "tests/support/naive.h"
 #include "tests/support/testpeer.h"
@@ -8,6 +9,7 @@
 #define SESSIONS 3u
 #define ITEMS 4096u
 #define WAITING 512u
+#define DEADLINE_MS 1000 /* of groups */
 #if defined(__SANITIZE_ADDRESS__)
 #define ROUNDS 20u
 #else
@@ -26,12 +28,18 @@ struct entry {
     uint32_t times;
     uint64_t episode; /* session and its episode: writer's number << 32 | episode */
     uint64_t policy;
+    uint64_t group;  /* key of its group; 0: none */
+    uint64_t serial; /* of the group: another may have the same key */
+    uint64_t
+        place; /* among the members, in the order in which they came; also after others have left, in the order of all items */
+    int64_t began_ms;
+    bool closed; /* its group is */
 };
 
 struct waiting {
     uint64_t key;
     double priority;
-    uint64_t episode, policy;
+    uint64_t episode, policy, group;
 };
 
 struct writer {
@@ -59,6 +67,10 @@ struct model {
     double batch;              /* limiter lag; otherwise 0 */
     bool ratio;                /* limiter sample_to_insert_ratio */
     uint64_t version, stale;
+    uint32_t group_size; /* 0: no groups */
+    bool deliver;        /* groups without all members, at their deadline */
+    int64_t now_ms;
+    uint64_t serial, complete, dropped, delivered;
     struct writer writers[SESSIONS];
     uint32_t ring[SESSIONS], n_ring; /* sessions whose items wait, the next one first */
     uint64_t pending_evictions;      /* by a random remover: which ones is read from the broker */
@@ -74,17 +86,78 @@ static uint32_t find(const struct model *self, uint64_t key)
     return i;
 }
 
-static bool comes_first(uint32_t kind, const struct entry *a, const struct entry *b)
+/* The next member of a group after one; ITEMS: there is none. */
+static uint32_t next_member(const struct model *self, uint64_t serial, const struct entry *after)
 {
+    uint32_t best = ITEMS;
+    for (uint32_t i = 0; i < self->size; i++)
+        if (self->items[i].serial == serial && (!after || self->items[i].place > after->place) &&
+            (best == ITEMS || self->items[i].place < self->items[best].place))
+            best = i;
+    return best;
+}
+
+static uint32_t members(const struct model *self, uint64_t serial)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < self->size; i++)
+        n += self->items[i].serial == serial;
+    return n;
+}
+
+/* The priority by which it is selected: the mean of its group. */
+static double weight(const struct model *self, const struct entry *item)
+{
+    double mean = 0;
+    if (!self->group_size)
+        return item->priority;
+    uint32_t n = members(self, item->serial);
+    for (uint32_t i = next_member(self, item->serial, NULL); i < ITEMS;
+         i = next_member(self, item->serial, &self->items[i]))
+        mean += self->items[i].priority / n;
+    return mean;
+}
+
+/* An item of the open group of a key, or ITEMS. */
+static uint32_t find_open(const struct model *self, uint64_t group)
+{
+    uint32_t i = 0;
+    while (i < self->size && !(self->items[i].group == group && !self->items[i].closed))
+        i++;
+    return group && i < self->size ? i : ITEMS;
+}
+
+/* The first member of the open group that began first, other than this one; or ITEMS. */
+static uint32_t oldest_open(const struct model *self, uint64_t but)
+{
+    uint32_t best = ITEMS;
+    for (uint32_t i = 0; i < self->size; i++)
+        if (!self->items[i].closed && self->items[i].serial != but &&
+            (best == ITEMS || self->items[i].place < self->items[best].place))
+            best = i;
+    return best;
+}
+
+static uint32_t count_open(const struct model *self)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < self->size; i++)
+        n += !self->items[i].closed && next_member(self, self->items[i].serial, NULL) == i;
+    return n;
+}
+
+static bool comes_first(const struct model *self, uint32_t kind, const struct entry *a, const struct entry *b)
+{
+    double first = weight(self, a), second = weight(self, b);
     switch (kind) {
     case 0:
         return a->queued < b->queued;
     case 1:
         return a->stacked > b->stacked;
     case 2:
-        return a->priority < b->priority || (a->priority == b->priority && a->touched < b->touched);
+        return first < second || (first == second && a->touched < b->touched);
     default:
-        return a->priority > b->priority || (a->priority == b->priority && a->touched < b->touched);
+        return first > second || (first == second && a->touched < b->touched);
     }
 }
 
@@ -101,20 +174,40 @@ static uint32_t first(const struct model *self, uint32_t kind)
 {
     uint32_t best = UINT32_MAX;
     for (uint32_t i = 0; i < self->size; i++)
-        if (!self->items[i].hidden && (best == UINT32_MAX || comes_first(kind, &self->items[i], &self->items[best])))
+        if (!self->items[i].hidden &&
+            (best == UINT32_MAX || comes_first(self, kind, &self->items[i], &self->items[best])))
             best = i;
     return best;
 }
 
-static bool may_insert(const struct model *self)
+/* A member of an open group is let in; another begins a group, if there is room for all that groups still lack. */
+static bool may_insert(const struct model *self, uint64_t group)
 {
-    return naive_may_insert(&self->limiter) && self->size - visible(self) < self->max_size;
+    if (!self->group_size)
+        return naive_may_insert(&self->limiter) && self->size - visible(self) < self->max_size;
+    struct naive_limiter later = self->limiter;
+    uint32_t open = 0;
+    for (uint32_t i = 0; i < self->size; i++)
+        open += !self->items[i].closed;
+    later.inserts += (count_open(self) + 1) * self->group_size - open - 1;
+    return find_open(self, group) < ITEMS || (self->size == 0 && self->ratio) || naive_may_insert(&later);
 }
 
-static void take_out(struct model *self, uint32_t i)
+/* With its group. Returns how many items go. */
+static uint32_t take_out(struct model *self, uint32_t i)
 {
-    self->items[i] = self->items[--self->size];
-    self->limiter.deletes++;
+    uint64_t serial = self->items[i].serial;
+    uint32_t n = 0;
+    for (uint32_t k = self->group_size ? 0 : i; k < self->size; k++)
+        if (k == i || (self->group_size && self->items[k].serial == serial)) {
+            self->items[k] = self->items[--self->size];
+            n++;
+            if (!self->group_size)
+                break;
+            k = i = UINT32_MAX; /* begins again */
+        }
+    self->limiter.deletes += n;
+    return n;
 }
 
 /* Evictions by a random remover: whatever the broker no longer has. */
@@ -132,30 +225,73 @@ static void take_evicted(struct model *self)
     assert_int_equal(self->pending_evictions, 0);
 }
 
-/* An item that is too old leaves. The limiter gets back what the item owes, unless others have paid for it: versions with the limiter
- * lag, and samples of other items otherwise. */
-static void take_stale(struct model *self, uint32_t i)
+/* An item leaves with its group before it was sampled enough. The limiter gets back what they owe, unless others have paid for it: versions
+ * with the limiter lag, and samples of other items otherwise. Returns how many go. */
+static uint32_t forget(struct model *self, uint32_t i)
 {
     struct naive_limiter *limiter = &self->limiter;
-    double owed = limiter->samples_per_insert - self->items[i].times, least = 0;
-    take_out(self, i);
-    self->stale++;
+    double owed = limiter->samples_per_insert - (self->max_times == 1 ? 0 : self->items[i].times), least = 0;
+    uint32_t n = take_out(self, i);
     for (uint32_t k = 0; k < self->size && self->batch > 0; k++)
         least += self->items[k].times == 0;
     if (self->ratio) /* the cursor of a table that reaches min_size */
         least = limiter->samples_per_insert * limiter->min_size;
-    double room = naive_cursor(limiter) - least, back = owed < room ? owed : room;
-    if (limiter->max_diff < 1e300 && back > 0)
-        limiter->offset -= back;
+    for (uint32_t k = 0; k < n; k++) {
+        double room = naive_cursor(limiter) - least, back = owed < room ? owed : room;
+        if (limiter->max_diff < 1e300 && back > 0)
+            limiter->offset -= back;
+    }
+    return n;
 }
 
 static void take_all_stale(struct model *self)
 {
     for (uint32_t i = 0; i < self->size && self->max_lag >= 0;) {
-        if (self->items[i].policy + (uint64_t)self->max_lag < self->version)
-            take_stale(self, i);
-        else
+        if (self->items[i].policy + (uint64_t)self->max_lag < self->version) {
+            self->stale += forget(self, i);
+            i = 0;
+        } else {
             i++;
+        }
+    }
+}
+
+/* A group takes no more members: it can be sampled. */
+static void close_group(struct model *self, uint64_t serial)
+{
+    struct entry *leader = &self->items[next_member(self, serial, NULL)];
+    for (uint32_t i = 0; i < self->size; i++)
+        self->items[i].closed |= self->items[i].serial == serial;
+    leader->hidden = false;
+    leader->queued = leader->stacked = leader->touched = self->sequence++;
+}
+
+static void enter_group(struct model *self, struct entry *item)
+{
+    uint32_t other = find_open(self, item->group);
+    item->serial = other < ITEMS ? self->items[other].serial : ++self->serial;
+    item->began_ms = other < ITEMS ? self->items[other].began_ms : self->now_ms;
+    item->hidden = true;
+    item->closed = false;
+    self->size++;
+    if (members(self, item->serial) < self->group_size)
+        return;
+    self->complete++;
+    close_group(self, item->serial);
+}
+
+static void end_groups(struct model *self)
+{
+    uint32_t oldest;
+    while (self->group_size && (oldest = oldest_open(self, 0)) < ITEMS &&
+           self->items[oldest].began_ms + DEADLINE_MS <= self->now_ms) {
+        if (self->deliver) {
+            self->delivered++;
+            close_group(self, self->items[oldest].serial);
+        } else {
+            self->dropped++;
+            forget(self, oldest);
+        }
     }
 }
 
@@ -166,15 +302,26 @@ static void insert(struct model *self, struct writer *writer, const struct waiti
         writer->rejected++;
         return;
     }
-    self->items[self->size++] = (struct entry){.key = item->key,
-                                               .queued = self->sequence,
-                                               .stacked = self->sequence,
-                                               .touched = self->sequence,
-                                               .priority = item->priority,
-                                               .episode = item->episode,
-                                               .policy = item->policy};
+    self->items[self->size] = (struct entry){.key = item->key,
+                                             .queued = self->sequence,
+                                             .stacked = self->sequence,
+                                             .touched = self->sequence,
+                                             .priority = item->priority,
+                                             .episode = item->episode,
+                                             .policy = item->policy,
+                                             .group = item->group,
+                                             .place = (uint64_t)self->sequence,
+                                             .closed = true};
     if (self->max_lag >= 0 && item->policy > self->version + 1)
-        self->items[self->size - 1].policy = self->version; /* a version that does not exist */
+        self->items[self->size].policy = self->version; /* a version that does not exist */
+    uint64_t own = 0;
+    if (self->group_size) {
+        enter_group(self, &self->items[self->size]);
+        uint32_t open = find_open(self, item->group);
+        own = open < ITEMS ? self->items[open].serial : 0;
+    } else {
+        self->size++;
+    }
     self->episodes += item->episode != writer->counted;
     writer->counted = item->episode;
     self->sequence++;
@@ -182,7 +329,10 @@ static void insert(struct model *self, struct writer *writer, const struct waiti
     take_all_stale(self);
     if (self->size - self->pending_evictions <= self->max_size)
         return;
-    if (self->remover < FIXED_KINDS) {
+    if (self->group_size && !visible(self)) {
+        self->dropped++;
+        forget(self, oldest_open(self, own));
+    } else if (self->remover < FIXED_KINDS) {
         take_out(self, first(self, self->remover));
     } else {
         self->limiter.deletes++;
@@ -210,11 +360,17 @@ static void leave_ring(struct model *self, uint32_t w)
 /* Lets items in that wait, session by session. */
 static void pump(struct model *self)
 {
-    while (self->n_ring && may_insert(self)) {
+    for (uint32_t refused = 0; refused < self->n_ring;) {
         uint32_t w = self->ring[0];
         struct writer *writer = &self->writers[w];
+        bool may = may_insert(self, writer->queue[0].group);
+        if (!may && !self->group_size)
+            return;
         leave_ring(self, w);
         self->ring[self->n_ring++] = w;
+        refused = may ? 0 : refused + 1;
+        if (!may)
+            continue;
         pop(self, writer);
         while (writer->count && !(writer->queue[0].priority >= 0))
             pop(self, writer); /* rejections wait for their predecessors only */
@@ -227,7 +383,7 @@ static void arrive(struct model *self, uint32_t w, const struct waiting *item)
 {
     struct writer *writer = &self->writers[w];
     bool good = item->priority >= 0;
-    if (writer->count || (good && !may_insert(self))) {
+    if (writer->count || (good && !may_insert(self, item->group))) {
         assert_true(writer->count < WAITING);
         if (!writer->count)
             self->ring[self->n_ring++] = w;
@@ -271,7 +427,9 @@ static void do_insert(struct model *self)
          * new. */
         bool again = self->remover < FIXED_KINDS && self->max_lag < 0 && rng_below(&self->rng, 6) == 0;
         list[i] = (struct waiting){again ? random_key(self) : self->next_key++, random_priority(self),
-                                   writer->number << 32 | writer->peer->episode, writer->peer->policy};
+                                   writer->number << 32 | writer->peer->episode, writer->peer->policy,
+                                   self->group_size ? 1 + rng_below(&self->rng, 5) : 0};
+        writer->peer->group = list[i].group;
         const void *blocks[] = {&list[i].key};
         testpeer_item(writer->peer, layout, list[i].key, list[i].priority,
                       testpeer_chunk(writer->peer, 1, blocks, false), 0, 1);
@@ -293,32 +451,64 @@ static void count_sample(struct model *self, uint32_t i, const Replay__SampleRep
     assert_int_equal(reply->key[at], item->key);
     assert_true(reply->priority[at] == item->priority);
     assert_int_equal(sampled_u32(reply->times_sampled, reply->n_times_sampled, at), item->times);
-    if (self->max_times && item->times == self->max_times)
+    if (self->group_size)
+        assert_int_equal(reply->group[reply->n_group == 1 ? 0 : at], item->group);
+    else
+        assert_int_equal(reply->n_group, 0);
+}
+
+/* Counts a sample of an item, or of all members of its group, in the order in which they came. Returns how many. */
+static uint32_t count_samples(struct model *self, uint32_t i, const struct testpeer_answer *answer, uint32_t at)
+{
+    uint64_t serial = self->items[i].serial;
+    uint32_t n = 0, member = i;
+    if (self->group_size)
+        assert_int_equal(next_member(self, serial, NULL), i);
+    do {
+        sampled_check(answer, at + n);
+        count_sample(self, member, answer->reply->sample, at + n++);
+        member = self->group_size ? next_member(self, serial, &self->items[member]) : ITEMS;
+    } while (member < ITEMS);
+    if (self->max_times && self->items[i].times == self->max_times)
         take_out(self, i);
+    return n;
 }
 
 static void do_sample(struct model *self)
 {
-    uint32_t want = 1 + (uint32_t)rng_below(&self->rng, 6), got = 0;
+    uint32_t unit = self->group_size ? self->group_size : 1;
+    uint32_t want = unit * (1 + (uint32_t)rng_below(&self->rng, self->group_size ? 3 : 6)), got = 0, empty = 0;
     struct testpeer_answer *answer = testpeer_await(self->admin, testpeer_sample(self->admin, "t", want, 0, 0));
     const Replay__SampleReply *reply = answer->status == RP_OK ? answer->reply->sample : NULL;
-    while (got < want && visible(self) && naive_may_sample(&self->limiter)) {
-        assert_non_null(reply);
-        assert_true(got < reply->n_key);
-        uint32_t i = self->sampler < FIXED_KINDS ? first(self, self->sampler) : find(self, reply->key[got]);
+    while (got + empty < want && visible(self)) {
+        bool fixed = self->sampler < FIXED_KINDS;
+        if (!fixed && (!reply || got == reply->n_key)) { /* of a random group, all members must be allowed */
+            struct naive_limiter later = self->limiter;
+            later.samples += unit - 1;
+            assert_false(naive_may_sample(&later));
+            break;
+        }
+        uint32_t i = fixed ? first(self, self->sampler) : find(self, reply->key[got]);
         assert_true(i < self->size && !self->items[i].hidden);
+        struct naive_limiter later = self->limiter;
+        uint32_t n = self->group_size ? members(self, self->items[i].serial) : 1;
+        later.samples += n - 1;
+        if (!naive_may_sample(&later))
+            break;
+        assert_non_null(reply);
+        assert_true(got + n <= reply->n_key);
         if (self->sampler == 5) { /* an item of weight 0 is only picked where all are 0 */
             double total = 0;
             for (uint32_t k = 0; k < self->size; k++)
-                total += self->items[k].hidden ? 0 : self->items[k].priority;
-            assert_true(total == 0 || self->items[i].priority > 0);
+                total += self->items[k].hidden ? 0 : weight(self, &self->items[k]);
+            assert_true(total == 0 || weight(self, &self->items[i]) > 0);
         }
-        sampled_check(answer, got);
-        count_sample(self, i, reply, got++);
+        got += count_samples(self, i, answer, got);
+        empty += unit - n;
     }
     if (got) {
         assert_int_equal(reply->n_key, got);
-        assert_int_equal(reply->partial, got < want);
+        assert_int_equal(reply->partial, got + empty < want);
     } else {
         assert_int_equal(answer->status, RP_DEADLINE_EXCEEDED);
         assert_true(strlen(answer->text) > 20);
@@ -342,6 +532,7 @@ static void do_update(struct model *self)
         } else {
             applied++;
             self->items[at].priority = priorities[i];
+            at = self->group_size ? next_member(self, self->items[at].serial, NULL) : at;
             self->items[at].touched = self->sequence++;
         }
     }
@@ -359,8 +550,7 @@ static void do_delete(struct model *self)
         keys[i] = random_key(self);
         uint32_t at = find(self, keys[i]);
         if (at < self->size) {
-            take_out(self, at);
-            applied++;
+            applied += take_out(self, at);
         }
     }
     assert_int_equal(testpeer_delete(self->admin, "t", n, keys)->reply->change->applied, applied);
@@ -370,7 +560,7 @@ static void do_delete(struct model *self)
 static void do_hide(struct model *self)
 {
     take_evicted(self);
-    if (!self->size)
+    if (!self->size || self->group_size)
         return;
     struct entry *item = &self->items[rng_below(&self->rng, self->size)];
     struct table *table = embed_table(&self->embed, "t");
@@ -438,6 +628,16 @@ static void do_max_lag(struct model *self)
     pump(self);
 }
 
+/* Time passes: groups that lack members end. Never at the very moment of a deadline. */
+static void do_time(struct model *self)
+{
+    int64_t ms = 7 * (1 + (int64_t)rng_below(&self->rng, 60));
+    self->now_ms += ms;
+    embed_advance(&self->embed, ms);
+    end_groups(self);
+    pump(self);
+}
+
 /* A session goes, with what waits of it, and another takes its place. */
 static void do_replace_session(struct model *self)
 {
@@ -486,6 +686,10 @@ static void compare(struct model *self)
     double off = limiter_cursor(&table->limiter) - naive_cursor(&self->limiter);
     assert_true(off > -1e-6 && off < 1e-6);
     assert_int_equal(table->stats.stale, self->stale);
+    assert_int_equal(table->in.groups.n_open, count_open(self));
+    assert_int_equal(table->stats.complete_groups, self->complete);
+    assert_int_equal(table->stats.short_groups, self->delivered);
+    assert_int_equal(table->stats.dropped_groups, self->dropped);
     assert_int_equal(table->stats.unique_samples, self->unique);
     assert_int_equal(table->stats.episodes, self->episodes);
     assert_int_equal(table_deleted_episodes(table), self->episodes - episodes_here(self));
@@ -531,6 +735,15 @@ static void begin(struct model *self)
     self->batch = 0;
     self->ratio = false;
     self->version = self->stale = 0;
+    self->group_size = rng_below(rng, 2) ? 1 + (uint32_t)rng_below(rng, 4) : 0;
+    self->deliver = self->group_size && rng_below(rng, 2);
+    self->complete = self->dropped = self->delivered = 0;
+    self->now_ms = 0;
+    if (self->group_size) { /* who is picked and who goes decides how many members do */
+        self->remover %= FIXED_KINDS;
+        self->sampler %= self->deliver ? FIXED_KINDS : 6;
+        buffer += 3 * self->group_size;
+    }
     switch (rng_below(rng, 5)) {
     case 0:
         snprintf(limiter, sizeof limiter, "{kind: none}");
@@ -551,6 +764,8 @@ static void begin(struct model *self)
         break;
     case 3:
         self->batch = 1 + (double)rng_below(rng, self->max_size);
+        if (self->group_size)
+            self->batch = self->group_size * (1 + (double)rng_below(rng, self->max_size / self->group_size));
         self->max_lag = self->max_lag < 0 ? 0 : self->max_lag;
         self->remover %= FIXED_KINDS; /* what the limiter gets back depends on the items that are left */
         snprintf(limiter, sizeof limiter, "{kind: lag, batch: %.0f}", self->batch);
@@ -565,9 +780,9 @@ static void begin(struct model *self)
     snprintf(
         tables, sizeof tables,
         "  - {name: t, max_size: %u, max_times_sampled: %u, max_lag: %d, sampler: {kind: %s}, remover: {kind: %s}, "
-        "limiter: %s}\n",
+        "limiter: %s, group: {size: %u, deadline: %dms, incomplete: %s}}\n",
         self->max_size, self->max_times, self->max_lag < 0 ? -1 : (int)self->max_lag, kinds[self->sampler],
-        kinds[self->remover], limiter);
+        kinds[self->remover], limiter, self->group_size, DEADLINE_MS, self->deliver ? "deliver" : "drop");
     embed_start(&self->embed, tables, NULL);
     self->admin = testpeer_new(&self->embed);
     for (uint32_t w = 0; w < SESSIONS; w++)
@@ -591,10 +806,12 @@ TEST(random_operations_match_the_model)
                 do_sample(&model);
             else if (what < 83)
                 do_update(&model);
-            else if (what < 88)
+            else if (what < 87)
                 do_delete(&model);
-            else if (what < 93)
+            else if (what < 91)
                 do_hide(&model);
+            else if (what < 93)
+                do_time(&model);
             else if (what < 96)
                 do_version(&model);
             else if (what < 97)

@@ -68,7 +68,7 @@ class Batch(Leased):
     """Items that were sampled together, as tensors. They are made when first asked for, share the batch's memory, and keep it.
 
     ``data`` has the structure that was written, and ``packed`` the same without padding. All of a batch is one block of memory, which ``to`` and ``pin_memory`` copy at once.
-    key, times_sampled, age, policy, step, source and shard always stay on the CPU, where an updater needs the keys.
+    key, times_sampled, age, policy, step, source, shard and group always stay on the CPU, where an updater needs the keys.
     """
 
     block: torch.Tensor
@@ -135,6 +135,7 @@ class Batch(Leased):
     step = _PerItem("The number of each item's first step in its stream.")
     source = _PerItem("The index of the source that each item came from; None: the sampler has one source.")
     shard = _PerItem("The number of the shard that has each item; None: there are no shards.")
+    group = _PerItem("The key of each item's group, as int64 with the bits of the uint64 key; None: the table has no groups.")
 
     @Lazy
     def age(self) -> torch.Tensor:
