@@ -817,7 +817,7 @@ static rp_status apply_pick(struct loading *self, const void *body)
     }
     for (uint32_t i = 0; i < from->n; i++) {
         struct item *item = &to->table->in.items[picked[i].slot];
-        item->stamp = stamp;
+        item->stamp = item_is_hidden(item) ? item->stamp : stamp; /* only the first member of a group is not hidden */
         item->times_sampled = picked[i].times_sampled - 1;
         table_count_sample(to->table, item);
         if (selection && !loading_selection_add(self, selection, item, span_chunks(&item->span), picked[i].probability))
