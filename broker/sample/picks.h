@@ -25,7 +25,8 @@ bool picks_reserve(struct picks *self, uint32_t n);
 bool picks_reserve_refs(struct picks *self, uint32_t n);
 /* Adds the item of a slot; holds its chunks and its layout unless borrowed. The table's counts are not touched. False: no
  * memory. */
-static inline bool picks_add(struct picks *self, const struct table *table, uint32_t slot, double probability)
+static inline __attribute__((always_inline)) bool picks_add(struct picks *self, const struct table *table,
+                                                            uint32_t slot, double probability)
 {
     const struct item *item = &table->in.items[slot];
     if ((self->n == self->capacity && !picks_reserve(self, 1)) ||

@@ -343,19 +343,20 @@ void waiter_explain(const struct waiter *self, char *text, size_t size)
     char *rest = text + used;
     size_t room = size - (size_t)used;
     rest[0] = '\0';
-    uint32_t least = self->whole ? left : table->in.groups.slots ? table->in.groups.size : 1;
-    if (table_sampleable(table, least) < least)
-        limiter_explain_sample(&table->limiter, table->in.groups.slots ? least : left, rest, room);
+    bool groups = table->in.groups.slots;
+    uint32_t least = self->whole ? left : groups ? table->in.groups.size : 1;
+    if (table_sampleable(table, least) < least && !(groups && !table_visible(table)))
+        limiter_explain_sample(&table->limiter, groups ? least : left, rest, room);
     if (!rest[0] && table->in.leased) {
         char who[200];
         leases_explain(&self->samples->leases, table, who, sizeof who);
         snprintf(rest, room, "needs items: %s", who);
     }
-    if (!rest[0] && table->in.groups.slots) {
+    if (!rest[0] && groups) {
         char open[200];
         table_explain_groups(table, open, sizeof open);
-        snprintf(rest, room, "needs a group that %s%s%s",
-                 self->distinct ? "is complete and not in the batch yet" : "is complete", open[0] ? ": " : "", open);
+        snprintf(rest, room, "needs a complete group%s%s%s", self->distinct ? " that is not in the batch yet" : "",
+                 open[0] ? ": " : "", open);
     }
     if (!rest[0] && self->distinct)
         snprintf(rest, room,

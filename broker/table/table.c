@@ -236,10 +236,9 @@ static inline __attribute__((always_inline)) void prefetch_victims(struct table 
 
 static void evict(struct table *self, uint32_t slot)
 {
-    uint32_t before = self->in.size;
     prefetch_victims(self, slot);
+    self->stats.evicted += self->in.groups.slots ? self->in.groups.slots[slot].n : 1; /* the leader of its group */
     table_remove(self, slot);
-    self->stats.evicted += before - self->in.size;
 }
 
 /* Removes an item, and those of its group, which owe no samples any more. Returns how many. */

@@ -150,13 +150,19 @@ static void chunk_check(struct outbox *self, struct step_chunk *chunk)
     step_chunk_chain_add(&self->done, chunk);
 }
 
-void outbox_evict(struct outbox *self, struct step_chunk *chunk)
+/* Inlined always: outbox_take does it for most items. */
+static inline __attribute__((always_inline)) void evict(struct outbox *self, struct step_chunk *chunk)
 {
     for (struct step_chunk *next; chunk; chunk = next) {
         next = chunk->evicted;
         chunk->in_window = false;
         chunk_check(self, chunk);
     }
+}
+
+void outbox_evict(struct outbox *self, struct step_chunk *chunk)
+{
+    evict(self, chunk);
 }
 
 /* Returns the steps from the start of the item's first chunk to its end. */
@@ -344,6 +350,8 @@ static void pick(struct outbox *self, struct outbox_table *table)
     uint64_t free_bytes = outbox_free_bytes(self);
     size_t bytes = HEADER_BASE;
     s->grouped = table->groups != NULL;
+    for (uint32_t i = 0; s->grouped && i < most; i++)
+        s->group[i] = table->groups[(table->sent + i) & (table->capacity - 1)];
     for (uint32_t i = 0; i < most; i++) {
         const struct queued_item *item = outbox_item(table, table->sent + i);
         uint32_t n_chunks = s->n_chunks;
@@ -360,8 +368,6 @@ static void pick(struct outbox *self, struct outbox_table *table)
         /* An item that is too large to be sent goes without its chunks, so that the broker's rejection reports it. */
         if (bytes + cost <= self->max_message_bytes)
             pick_chunks(self, item);
-        if (table->groups)
-            s->group[i] = table->groups[(table->sent + i) & (table->capacity - 1)];
         pick_item(self, item, table->sent + i - table->base + 1);
         bytes += cost;
         if (!fits)
@@ -744,18 +750,17 @@ bool outbox_take(struct outbox *self)
             struct outbox_table *table = &self->tables[slot->item.layout->table];
             if (table->tail - table->resolved == table->capacity && !table_grow(table))
                 return false;
-            if (table->groups)
+            if (__builtin_expect(table->groups != NULL, 0))
                 table->groups[table->tail & (table->capacity - 1)] = self->group;
             *outbox_item(table, table->tail++) = slot->item;
             uint64_t left = item_end(&slot->item);
             for (struct step_chunk *chunk = slot->item.chunk; chunk; chunk = step_chunk_after(chunk, &left))
                 chunk->refs++;
             self->mark = slot->item.mark;
-        } else if (slot->item.length) {
+        } else if (__builtin_expect(slot->item.length, 0)) {
             self->group = slot->item.key;
         }
-        if (slot->evicted)
-            outbox_evict(self, slot->evicted);
+        evict(self, slot->evicted);
         handoff_popped(self->handoff);
     }
     step_chunk_chain_put(&self->done);

@@ -110,8 +110,15 @@ static void push(struct shard *self, const struct queued_item *item, struct step
         conn_wake(self->conn);
 }
 
+/* Returns the group of the next item of a table; 0: the table has none. */
+static uint64_t group_for(const struct shard *self, uint32_t table)
+{
+    return self->hello->says->tables[table]->group_size ? self->writer->group : 0;
+}
+
 /* A slot of the ring has no room for a group: it goes ahead, if it differs from the last one. */
-static void push_item(struct shard *self, const struct queued_item *item, uint64_t group, struct step_chunk *evicted)
+static __attribute__((noinline)) void push_item(struct shard *self, const struct queued_item *item, uint64_t group,
+                                                struct step_chunk *evicted)
 {
     if (group && group != self->handed_group) {
         push(self, &(struct queued_item){.key = group, .length = 1}, NULL);
@@ -150,7 +157,7 @@ static rp_status shard_release(struct shard *self, rp_error *err)
     return RP_OK;
 }
 
-static rp_status await_chunk(struct shard *self, const struct queued_item *item, uint64_t group, rp_error *err)
+static rp_status await_chunk(struct shard *self, const struct queued_item *item, rp_error *err)
 {
     if (self->n_waiting == self->waiting_capacity) {
         uint32_t capacity = self->waiting_capacity ? self->waiting_capacity * 2 : 64;
@@ -162,7 +169,7 @@ static rp_status await_chunk(struct shard *self, const struct queued_item *item,
     }
     if (self->n_waiting == 0)
         self->waiting_chunk = self->stream.open;
-    self->waiting[self->n_waiting++] = (struct waiting_item){*item, group};
+    self->waiting[self->n_waiting++] = (struct waiting_item){*item, group_for(self, item->layout->table)};
     return RP_OK;
 }
 
@@ -496,11 +503,11 @@ static struct item_slices shard_slices(const struct shard *self, uint32_t table,
     return (struct item_slices){&self->stream, self->hello->says->tables[table], slices, n};
 }
 
-/* Gives the group of an item of a table; 0: the table has none. */
-static rp_status item_group(const struct shard *self, uint32_t table, uint64_t *out, rp_error *err)
+/* Checks that an item of a table can have the writer's group. */
+static __attribute__((noinline)) rp_status check_group(const struct shard *self, uint32_t table, rp_error *err)
 {
     const Replay__TableSpec *spec = self->hello->says->tables[table];
-    uint64_t group = *out = spec->group_size ? self->writer->group : 0;
+    uint64_t group = self->writer->group;
     if (!spec->group_size)
         return RP_OK;
     if (!group)
@@ -529,9 +536,8 @@ static rp_status make_item(struct shard *self, struct item_layout *layout, const
                                .offset = (uint32_t)(span->first - chunk->step),
                                .length = span->length};
     bool complete = true;
-    uint64_t group = 0;
-    if (self->grouped)
-        RP_TRY(item_group(self, layout->table, &group, err));
+    if (__builtin_expect(self->grouped, 0))
+        RP_TRY(check_group(self, layout->table, err));
     RP_TRY(need_chunks(self, chunk, (uint64_t)item.offset + item.length, err));
     uint64_t steps = (uint64_t)item.offset + item.length;
     for (; chunk; chunk = step_chunk_after(chunk, &steps)) { /* those that are complete are encoded */
@@ -544,9 +550,11 @@ static rp_status make_item(struct shard *self, struct item_layout *layout, const
                        self->key_count);
     item.key = self->key_base + self->keys_used;
     if (!complete || self->n_waiting > 0)
-        RP_TRY(await_chunk(self, &item, group, err));
+        RP_TRY(await_chunk(self, &item, err));
+    else if (__builtin_expect(self->grouped, 0))
+        push_item(self, &item, group_for(self, layout->table), take_evicted(self));
     else
-        push_item(self, &item, group, take_evicted(self));
+        push(self, &item, take_evicted(self));
     self->created++;
     self->keys_used++;
     self->table_created[layout->table]++;

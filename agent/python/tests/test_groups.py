@@ -51,7 +51,7 @@ def test_a_group_is_sampled_when_it_is_complete():
             write(writer, 2**64 - 1, 1, value)
             write(writer, 7, 1, value + 1)
             writer.flush()
-        with pytest.raises(replaybus.InvalidArgument, match="whole groups of 4"):
+        with pytest.raises(replaybus.InvalidArgument, match="groups of 4 needs multiples"):
             client.sample("rollouts", 6)
         batch = client.sample("rollouts", 4)
         assert runs(batch, 4) == [7] and batch.group.dtype == np.uint64
@@ -77,12 +77,12 @@ def test_who_has_no_group_is_told():
         assert client.sample("plain", 1).group is None
         with pytest.raises(replaybus.InvalidArgument, match="multiples"):
             client.sampler("rollouts", batch_size=6)
-        assert facts(client)["size"] == 1 and len(next(client.items("rollouts"))) == 0 if False else True
+        assert facts(client)["size"] == 1
 
 
 @pytest.mark.parametrize("incomplete", ["drop", "deliver"])
 def test_groups_that_lack_members_end_at_their_deadline(incomplete):
-    with replaybus.Server([table(4, "1500ms", incomplete, limiter="min_size", max_times_sampled=0)]) as server, \
+    with replaybus.Server([table(4, "1500ms", incomplete, sampler="uniform", limiter="min_size", max_times_sampled=0)]) as server, \
             server.client(timeout=20) as client, client.writer() as writer:
         write(writer, 5, 3)
         write(writer, 6, 4)
@@ -120,7 +120,7 @@ def test_a_group_has_the_mean_of_its_priorities():
         assert runs(batch, 2) == [1] and batch.priority.tolist() == [2, 5]
         client.update("rollouts", high, [9.0, 0.0])
         assert runs(client.sample("rollouts", 2), 2) == [2]
-        assert client.delete("rollouts", [high[0]]) == 2 or True
+        client.delete("rollouts", [high[0]])
         assert runs(client.sample("rollouts", 2), 2) == [1] and facts(client)["size"] == 2
 
 

@@ -1,0 +1,153 @@
+/* Groups as a writer and a sampler meet them; test_model.c holds them against a model. */
+
+#include "broker/checkpoint/checkpoint.h"
+#include "tests/support/twin.h"
+#include "tests/support/testpeer.h"
+
+#define TABLE(more)                                                                                                    \
+    "  - {name: t, sampler: {kind: fifo}, max_size: 24, max_times_sampled: 1, limiter: {kind: queue}, " more "}\n"     \
+    "  - {name: plain, limiter: {kind: none}}\n"
+#define GROUPS TABLE("group: {size: 3, deadline: 10s}")
+
+static void write_members(struct testpeer *writer, uint64_t group, uint64_t first_key, uint32_t n)
+{
+    writer->group = group;
+    testpeer_insert(writer, "t", first_key, n, 1);
+}
+
+/* Takes a sample of n items, which have these keys. */
+static void assert_taken(struct testpeer *peer, uint32_t n, const uint64_t *keys)
+{
+    const struct testpeer_answer *answer = testpeer_await(peer, testpeer_sample(peer, "t", n, 0, 0));
+    assert_int_equal(answer->status, RP_OK);
+    assert_int_equal(answer->reply->sample->n_key, n);
+    assert_memory_equal(answer->reply->sample->key, keys, n * sizeof *keys);
+}
+
+EMBED_TEST(groups_come_in_the_order_in_which_they_became_complete, GROUPS, NULL)
+{
+    struct testpeer *peer = testpeer_new(embed), *one = testpeer_opened(embed, false),
+                    *two = testpeer_opened(embed, false);
+    write_members(one, 7, 1, 2);
+    write_members(two, 8, 11, 3);
+    write_members(two, 7, 14, 1);
+    embed_settle(embed);
+    assert_taken(peer, 6, (uint64_t[]){11, 12, 13, 1, 2, 14});
+    assert_int_equal(embed_table(embed, "t")->in.size, 0);
+}
+
+static void assert_rejected(struct testpeer *writer, const char *text)
+{
+    testpeer_heartbeat(writer, 0, false);
+    assert_true(writer->credit->n_rejections > 0);
+    const Replay__Rejection *last = writer->credit->rejections[writer->credit->n_rejections - 1];
+    assert_int_equal(last->status, RP_INVALID_ARGUMENT);
+    if (!strstr(last->text, text))
+        fail_msg("%s", last->text);
+}
+
+EMBED_TEST(an_item_has_a_group_where_the_table_has_groups, GROUPS, NULL)
+{
+    struct testpeer *peer = testpeer_new(embed), *writer = testpeer_opened(embed, false);
+    write_members(writer, 0, 1, 1);
+    embed_settle(embed);
+    assert_rejected(writer, "item 1 has no group, and table 't' has groups of 3");
+    writer->group = 5;
+    testpeer_insert(writer, "plain", 2, 1, 1);
+    embed_settle(embed);
+    assert_rejected(writer, "item 2 has the group 5, and table 'plain' has no groups");
+    write_members(writer, 5, 3, 3);
+    embed_settle(embed);
+    const struct testpeer_answer *answer = testpeer_await(peer, testpeer_sample(peer, "t", 4, 0, 0));
+    assert_int_equal(answer->status, RP_INVALID_ARGUMENT);
+    assert_non_null(strstr(answer->text, "whole groups of 3"));
+    answer = testpeer_await(peer, testpeer_sample(peer, "t", 5, 0, FLEXIBLE)); /* as many whole ones as fit */
+    assert_int_equal(answer->reply->sample->n_key, 3);
+    assert_false(answer->reply->sample->partial);
+    assert_int_equal(answer->reply->sample->n_group, 1);
+    assert_int_equal(answer->reply->sample->group[0], 5);
+}
+
+/* Two flows wait for room: the one behind has the member that a group lacks. */
+EMBED_TEST(a_member_passes_those_that_would_begin_a_group,
+           "  - {name: t, sampler: {kind: fifo}, max_size: 4, max_times_sampled: 1, limiter: {kind: queue}, "
+           "group: {size: 3, deadline: 10s}}\n",
+           NULL)
+{
+    struct testpeer *peer = testpeer_new(embed), *one = testpeer_opened(embed, false),
+                    *two = testpeer_opened(embed, false), *three = testpeer_opened(embed, false);
+    write_members(one, 1, 1, 2);
+    write_members(one, 2, 3, 1); /* waits: there is room for two more, of which one is kept for group 1 */
+    write_members(two, 3, 11, 1);
+    embed_settle(embed);
+    assert_int_equal(embed_table(embed, "t")->n_waiting_items, 2);
+    struct testpeer_answer *beat = testpeer_heartbeat(one, 0, true);
+    assert_int_equal(beat->reply->credit->n_waiting, 1);
+    assert_non_null(strstr(beat->reply->credit->waiting[0], "a new group needs room for 3 items: the limiter allows 2"));
+    assert_non_null(strstr(beat->reply->credit->waiting[0], "the oldest, key 1, has 2 of 3"));
+    write_members(three, 1, 21, 1);
+    embed_settle(embed);
+    assert_taken(peer, 3, (uint64_t[]){1, 2, 21});
+    embed_settle(embed);
+    assert_int_equal(embed_table(embed, "t")->n_waiting_items, 1);
+}
+
+/* A sample that waits for a second group is asked for again on another connection. */
+EMBED_TEST(a_retry_goes_on_with_whole_groups, GROUPS, NULL)
+{
+    struct testpeer *peer = testpeer_new(embed), *writer = testpeer_opened(embed, false);
+    write_members(writer, 1, 1, 3);
+    embed_settle(embed);
+    uint64_t id = testpeer_sample(peer, "t", 6, NO_TIMEOUT, 0);
+    embed_settle(embed);
+    assert_int_equal(embed_table(embed, "t")->in.size, 0);
+    testpeer_reconnect(peer);
+    Replay__Sample ask = REPLAY__SAMPLE__INIT;
+    ask.table = testpeer_text("t");
+    ask.count = 6;
+    TESTPEER_REQUEST(request, SAMPLE, sample, &ask);
+    testpeer_ask_with(peer, &request, id, NULL, 0);
+    embed_settle(embed);
+    write_members(writer, 2, 11, 3);
+    const Replay__SampleReply *reply = testpeer_await(peer, id)->reply->sample;
+    assert_int_equal(reply->n_key, 6);
+    assert_int_equal(reply->group[0], 1);
+    assert_int_equal(reply->group[5], 2);
+}
+
+#define SHORT TABLE("group: {size: 3, deadline: 10s, incomplete: deliver}")
+
+/* What was delivered without all members stays so over a restart, also with a newer group of the same key. */
+TEST(groups_of_the_same_key_survive_a_restart)
+{
+    struct twin_folder folder;
+    struct embed old, new;
+    twin_folder_init(&folder);
+    embed_start(&old, SHORT, twin_config(&folder, NULL));
+    struct testpeer *writer = testpeer_opened(&old, false);
+    write_members(writer, 5, 1, 2);
+    embed_advance(&old, 10001);
+    assert_int_equal(embed_table(&old, "t")->stats.short_groups, 1);
+    write_members(writer, 5, 11, 1);
+    write_members(writer, 6, 21, 3);
+    embed_settle(&old);
+    struct twin_folder copy;
+    twin_folder_copy(&copy, &folder);
+    embed_start(&new, SHORT, twin_config(&copy, NULL));
+    const struct table *table = embed_table(&new, "t");
+    assert_int_equal(table->in.groups.n_open, 1);
+    assert_int_equal(table->in.groups.hidden, 1);
+    assert_int_equal(table_visible(table), 2);
+    struct testpeer *peer = testpeer_new(&new);
+    const struct testpeer_answer *answer = testpeer_await(peer, testpeer_sample(peer, "t", 6, 0, 0));
+    assert_int_equal(answer->reply->sample->n_key, 5); /* two groups */
+    assert_false(answer->reply->sample->partial);
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < 5; i++)
+        sum += answer->reply->sample->key[i];
+    assert_int_equal(sum, 1 + 2 + 21 + 22 + 23);
+    embed_stop(&new);
+    embed_stop(&old);
+    twin_folder_fini(&copy);
+    twin_folder_fini(&folder);
+}
