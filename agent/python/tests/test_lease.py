@@ -1,7 +1,5 @@
 """Leases: what a worker has taken and not acknowledged returns, whoever dies."""
-import os
 import random
-import signal
 import subprocess
 import sys
 import time
@@ -196,8 +194,8 @@ def test_every_item_is_acknowledged_once_or_is_there(tmp_path):
                         workers[worker].wait()
                         workers[worker] = ledger.start(server.endpoint)
                     if n % 200 == 100:
-                        os.kill(server.pid, signal.SIGKILL)
-                        server.close()
+                        server.process.kill()
+                        server.process.wait()
                         server = replaybus.Server([queue()], journal=tmp_path / "journal", port=port)
                 writer.flush(timeout=120)
             until(lambda: facts(client)["size"] == 0, 120)
