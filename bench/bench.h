@@ -53,7 +53,7 @@ struct options {
 /* The commands. Each prints its figures; false: an error was printed. */
 typedef bool bench_command(struct options *options);
 bench_command command_all, command_one; /* compare.c: all rows; options.work, against libzmq or another table */
-bench_command command_checkpoint, command_shards, command_agent, command_tree;
+bench_command command_checkpoint, command_shards, command_params, command_agent, command_tree;
 
 /* ---- what processes report, in shared memory: each writes its own tally ---- */
 

@@ -148,6 +148,12 @@ static const struct command commands[] = {
      "3:1:1:1 against their probabilities, ten times. Counts: --shards, --processes (for each shard), --repeat, "
      "--seconds,\n"
      "--items, --size, --quick.\n"},
+    {"params", command_params, 0, WHO_RUN, "library",
+     "8 subscribers that fetch parameters of 1 GB against ROUTER <-> DEALER with parts of the same size",
+     "All over tcp; then a put of the value, and a subscriber on the same host that maps it. The options that count "
+     "are "
+     "--json,\n"
+     "--repeat, --seconds, --items (parts of 512 KiB), --transport, --io-threads and --quick.\n"},
     {"agent", command_agent, 0, WHO_RUN, "library",
      "steps/s of an actor on CartPole-v1, and a DQN learner's step against bare CBLAS",
      "The actor alone, with its network, and with the adder that writes into a broker. The options that count are\n"

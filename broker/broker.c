@@ -343,6 +343,7 @@ static void every_second(struct timer *timer, void *ctx)
     peers_sweep(&self->peers);
     kept_samples_sweep(&self->samples);
     leases_sweep(&self->samples.leases);
+    params_sweep(&self->params, &self->loop);
     resident_check(&self->resident, store_memory(&self->store) + self->params.bytes, self->peers.unfinished_bytes);
     timer_set(&self->loop.timers, timer, self->loop.now_ns + NS_PER_S);
 }
@@ -481,6 +482,7 @@ static rp_status broker_init(struct broker *self, void *context, rp_error *err)
     self->store.relieve_ctx = &self->samples;
     if (self->config->shared_memory)
         self->store.shm = shm_new((uint64_t)self->config->memory_limit);
+    self->params.shares = self->store.shm != NULL;
     RP_TRY(tables_init(&self->tables, err));
     if (!self->peers.channels)
         RP_TRY(identities_open(&self->peers, err));

@@ -331,7 +331,7 @@ static void show_rest(const struct offline *offline)
            offline->loading.sessions.count, offline->replies.list.count, offline->loading.selections.count);
     for (uint32_t i = 0; i < params->n_slots; i++)
         printf("slot %s: version %llu, %s\n", format_clean(clean, sizeof clean, params->slots[i].name),
-               (unsigned long long)params->slots[i].version, format_bytes(a, zmq_msg_size(&params->slots[i].value)));
+               (unsigned long long)params->slots[i].version, format_bytes(a, param_slot_bytes(&params->slots[i])));
     for (uint32_t i = 0; i < params->n_counters; i++)
         printf("counter %s: %lld\n", format_clean(clean, sizeof clean, params->counters[i].name),
                (long long)params->counters[i].value);

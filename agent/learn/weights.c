@@ -358,6 +358,57 @@ rp_status weights_list(const void *block, size_t size, struct tensor *out, uint3
     return RP_OK;
 }
 
+/* A NaN stays one. */
+static uint16_t bf16_of(uint32_t bits)
+{
+    uint32_t rounded = (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
+    return (uint16_t)((bits & 0x7fffffffu) > 0x7f800000u ? bits >> 16 | 0x40u : rounded);
+}
+
+/* Gives float32 tensors shorter data, in memory that is enough for all of them. */
+static void make_bf16(struct tensor *tensors, uint32_t n, uint16_t *memory)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        uint64_t count = tensor_bytes(&tensors[i]) / sizeof(uint32_t);
+        const uint32_t *from = tensors[i].data;
+        if (tensors[i].dtype != RP_DTYPE_FLOAT32)
+            continue;
+        for (uint64_t k = 0; k < count; k++)
+            memory[k] = bf16_of(from[k]);
+        tensors[i].dtype = RP_DTYPE_BFLOAT16;
+        tensors[i].data = memory;
+        memory += count;
+    }
+}
+
+rp_status weights_bf16(const void *block, size_t size, uint8_t **out, size_t *out_size, rp_error *err)
+{
+    uint32_t n = 0;
+    struct tensor *tensors = calloc(WEIGHTS_MAX_TENSORS, sizeof *tensors);
+    uint8_t *aligned = NULL;
+    uint16_t *memory = malloc(size / 2 + 1);
+    rp_status status = tensors && memory ? RP_OK : err_set(err, RP_NO_MEMORY, "no memory for %zu bytes", size);
+    if (status == RP_OK && (uintptr_t)block % sizeof(uint32_t)) {
+        aligned = malloc(size);
+        status = aligned ? RP_OK : err_set(err, RP_NO_MEMORY, "no memory for %zu bytes", size);
+        block = aligned ? memcpy(aligned, block, size) : NULL;
+    }
+    if (status == RP_OK)
+        status = weights_list(block, size, tensors, WEIGHTS_MAX_TENSORS, &n, err);
+    if (status == RP_OK) {
+        make_bf16(tensors, n, memory);
+        *out_size = weights_size(tensors, n);
+        *out = malloc(*out_size);
+        status = *out ? RP_OK : err_set(err, RP_NO_MEMORY, "no memory for %zu bytes", *out_size);
+    }
+    if (status == RP_OK)
+        weights_encode(tensors, n, *out);
+    free(aligned);
+    free(memory);
+    free(tensors);
+    return status;
+}
+
 /* ---- files ---- */
 
 static rp_status fail_io(rp_error *err, const char *verb, const char *path)

@@ -39,6 +39,9 @@ rp_status weights_decode(const void *block, size_t size, struct tensor *tensors,
  * `max` that out has room for. */
 rp_status weights_list(const void *block, size_t size, struct tensor *out, uint32_t max, uint32_t *n, rp_error *err);
 
+/* Makes a block of the same tensors whose float32 are bfloat16, rounded to nearest: half the bytes. Free *out. */
+rp_status weights_bf16(const void *block, size_t size, uint8_t **out, size_t *out_size, rp_error *err);
+
 /* Writes under a temporary name, syncs and renames: the file is the old one or the new one, never a part. */
 rp_status weights_write_file(const char *path, const struct tensor *tensors, uint32_t n, rp_error *err);
 /* Gives the whole file, for weights_list: free(). Checks only its header. */

@@ -732,6 +732,8 @@ static void put_rest(struct checkpoint *self)
     journal_put_ordinal(sink, &state->tables->ordinals);
     for (uint32_t i = 0; i < state->params->n_slots; i++)
         journal_put_slot(sink, &state->params->slots[i]);
+    for (struct param_stage *stage = state->params->stages; stage; stage = stage->next)
+        journal_put_stage(sink, stage);
     samples_each(state->samples, hold_selection, self);
 }
 

@@ -902,15 +902,23 @@ static rp_status apply_reply(struct loading *self, const void *body)
 
 /* ---- parameters, and the rest ---- */
 
+/* Copies the name of a slot or counter; out has PARAMS_NAME_MOST + 1 bytes. */
+static rp_status copy_name(struct loading *self, const void *name, uint32_t size, char *out)
+{
+    if (size > PARAMS_NAME_MOST)
+        return err_set(self->err, RP_BAD_MESSAGE, "a name has %u bytes", size);
+    memcpy(out, name, size);
+    out[size] = '\0';
+    return RP_OK;
+}
+
 static rp_status apply_value(struct loading *self, const void *body)
 {
     const struct entry_value *from = body;
     struct params *params = self->state->params;
-    char name[PARAMS_NAME_MOST + 1] = "";
+    char name[PARAMS_NAME_MOST + 1];
     const uint8_t *rest = (const uint8_t *)(from + 1);
-    if (from->name_bytes > PARAMS_NAME_MOST)
-        return err_set(self->err, RP_BAD_MESSAGE, "a name has %u bytes", from->name_bytes);
-    memcpy(name, rest, from->name_bytes);
+    RP_TRY(copy_name(self, rest, from->name_bytes, name));
     bool ok = self->entry->type == ENTRY_COUNTER
                   ? params_restore_counter(params, name, (int64_t)from->version)
                   : params_restore_slot(params, name, from->version, time_here(self, from->put_ns),
@@ -918,6 +926,32 @@ static rp_status apply_value(struct loading *self, const void *body)
     return ok ? RP_OK
               : err_set(self->err, RP_NO_MEMORY, "no memory for '%.64s', of %llu bytes", name,
                         (unsigned long long)from->value_bytes);
+}
+
+static rp_status apply_part(struct loading *self, const void *body)
+{
+    const struct entry_part *from = body;
+    const uint8_t *rest = (const uint8_t *)(from + 1);
+    struct param_shape shape = {from->put, from->bytes, from->bf16_bytes, from->part_bytes};
+    char name[PARAMS_NAME_MOST + 1];
+    RP_TRY(copy_name(self, rest, from->name_bytes, name));
+    if (params_restore_part(self->state->params, name, &shape, from->part, rest + from->name_bytes, from->data_bytes,
+                            self->state->loop->now_ns))
+        return RP_OK;
+    return err_set(self->err, RP_BAD_MESSAGE, "part %u of slot '%.64s' does not fit to the others, or into memory",
+                   from->part, name);
+}
+
+static rp_status apply_whole(struct loading *self, const void *body)
+{
+    const struct entry_value *from = body;
+    char name[PARAMS_NAME_MOST + 1];
+    RP_TRY(copy_name(self, from + 1, from->name_bytes, name));
+    if (params_restore_whole(self->state->params, name, from->value_bytes, from->version,
+                             time_here(self, from->put_ns)))
+        return RP_OK;
+    return err_set(self->err, RP_BAD_MESSAGE, "parts of version %llu of slot '%.64s' are missing",
+                   (unsigned long long)from->version, name);
 }
 
 static rp_status apply_ordinal(struct loading *self, const void *body)
@@ -994,6 +1028,8 @@ static const struct {
     [ENTRY_SESSION_END] = {apply_session_end, 0},
     [ENTRY_SLOT] = {apply_value, 0},
     [ENTRY_COUNTER] = {apply_value, 0},
+    [ENTRY_SLOT_PART] = {apply_part, 0},
+    [ENTRY_SLOT_WHOLE] = {apply_whole, 0},
     [ENTRY_REPLY] = {apply_reply, 0},
     [ENTRY_ANSWERED] = {apply_answered, 0},
     [ENTRY_FORGET] = {apply_forget, 0},

@@ -252,6 +252,13 @@ static rp_status check_rejection(const uint8_t *body, size_t size, rp_error *err
     return RP_OK;
 }
 
+static rp_status check_name(const uint8_t *name, uint32_t bytes, rp_error *err)
+{
+    if (bytes == 0 || bytes > TEXT_MOST || memchr(name, '\0', bytes))
+        return err_set(err, RP_BAD_MESSAGE, "its name is empty, too long, or has a zero in it");
+    return RP_OK;
+}
+
 static rp_status check_slot_value(const uint8_t *body, size_t size, rp_error *err)
 {
     const struct entry_value *value = (const void *)body;
@@ -259,10 +266,24 @@ static rp_status check_slot_value(const uint8_t *body, size_t size, rp_error *er
         return err_set(err, RP_BAD_MESSAGE, "its value is larger than itself");
     RP_TRY(check_total(size, sizeof *value + value->name_bytes + value->value_bytes, err));
     RP_TRY(check_time(value->put_ns, err));
-    if (value->name_bytes == 0 || value->name_bytes > TEXT_MOST ||
-        memchr(body + sizeof *value, '\0', value->name_bytes))
-        return err_set(err, RP_BAD_MESSAGE, "its name is empty, too long, or has a zero in it");
-    return RP_OK;
+    return check_name(body + sizeof *value, value->name_bytes, err);
+}
+
+static rp_status check_slot_part(const uint8_t *body, size_t size, rp_error *err)
+{
+    const struct entry_part *part = (const void *)body;
+    if (part->data_bytes > size)
+        return err_set(err, RP_BAD_MESSAGE, "its data is larger than itself");
+    RP_TRY(check_total(size, sizeof *part + part->name_bytes + part->data_bytes, err));
+    return check_name(body + sizeof *part, part->name_bytes, err);
+}
+
+static rp_status check_slot_whole(const uint8_t *body, size_t size, rp_error *err)
+{
+    const struct entry_value *value = (const void *)body;
+    RP_TRY(check_total(size, sizeof *value + (uint64_t)value->name_bytes, err));
+    RP_TRY(check_time(value->put_ns, err));
+    return check_name(body + sizeof *value, value->name_bytes, err);
 }
 
 static rp_status check_counter(const uint8_t *body, size_t size, rp_error *err)
@@ -354,6 +375,8 @@ static const struct rule rules[ENTRY_TYPES] = {
     [ENTRY_GROUP] = {"GROUP", sizeof(struct entry_group), true, NULL},
     [ENTRY_HIDE] = {"HIDE", sizeof(struct entry_slot), true, NULL},
     [ENTRY_SHOW] = {"SHOW", sizeof(struct entry_slot), true, NULL},
+    [ENTRY_SLOT_PART] = {"SLOT_PART", sizeof(struct entry_part), false, check_slot_part},
+    [ENTRY_SLOT_WHOLE] = {"SLOT_WHOLE", sizeof(struct entry_value), false, check_slot_whole},
     [ENTRY_PARTS] = {"PARTS", sizeof(struct entry_named), false, check_parts},
 };
 

@@ -97,8 +97,11 @@ enum entry_type {
     ENTRY_EPISODES, /* struct entry_named: number of episodes of which the table has got items */
     ENTRY_CHARGE, /* struct entry_named: number of samples that the limiter has counted, and that are picked elsewhere */
     ENTRY_GROUP, /* struct entry_group: the item that the next INSERT or ITEM puts into the slot is a member of this group */
-    ENTRY_HIDE, /* struct entry_slot: its item is in neither sampler nor remover */
-    ENTRY_SHOW, /* struct entry_slot: it is again */
+    ENTRY_HIDE,      /* struct entry_slot: its item is in neither sampler nor remover */
+    ENTRY_SHOW,      /* struct entry_slot: it is again */
+    ENTRY_SLOT_PART, /* struct entry_part, name, data: a part of a value that is too large for one entry */
+    ENTRY_SLOT_WHOLE, /* struct entry_value (in value_bytes: the value's number), name: the parts are a version of a slot. Version 0:
+                       * they are dropped */
     ENTRY_TYPES
 };
 
@@ -238,6 +241,13 @@ struct entry_value {
     int64_t put_ns;
     uint32_t name_bytes, pad;
     uint64_t value_bytes;
+};
+
+struct entry_part {
+    uint64_t put; /* number that names the value */
+    uint64_t bytes, bf16_bytes, part_bytes;
+    uint32_t part, name_bytes;
+    uint64_t data_bytes;
 };
 
 struct entry_request {

@@ -174,24 +174,79 @@ void journal_put_session_all(struct recorder *to, const struct session *session)
 /* Values of this size are copied by the disk writer. */
 #define LARGE_VALUE (64u << 10)
 
+/* Writes an entry of a front, which ends with a name, and data. */
+static void put_value(struct recorder *to, uint16_t type, const void *front, size_t size, zmq_msg_t *data)
+{
+    size_t value = zmq_msg_size(data);
+    if (value >= LARGE_VALUE) {
+        recorder_large(to, type, 0, front, size, data);
+        return;
+    }
+    uint8_t *out = recorder_entry(to, type, 0, size + value);
+    memcpy(out, front, size);
+    if (value)
+        memcpy(out + size, zmq_msg_data(data), value);
+}
+
+static void put_part(struct recorder *to, const char *name, struct param_value *value, uint32_t part)
+{
+    const struct param_shape *shape = &value->shape;
+    size_t size = strlen(name);
+    struct {
+        struct entry_part part;
+        char name[PARAMS_NAME_MOST + 1];
+    } front = {{.put = shape->put,
+                .bytes = shape->bytes,
+                .bf16_bytes = shape->bf16_bytes,
+                .part_bytes = shape->part_bytes,
+                .part = part,
+                .name_bytes = (uint32_t)size,
+                .data_bytes = zmq_msg_size(&value->parts[part])},
+               ""};
+    memcpy(front.name, name, size);
+    put_value(to, ENTRY_SLOT_PART, &front, sizeof front.part + size, &value->parts[part]);
+}
+
+/* The parts of a value are a version, or, with 0, nothing any more. */
+static void put_whole(struct recorder *to, const char *name, uint64_t put, uint64_t version, int64_t put_ns)
+{
+    size_t size = strlen(name);
+    struct entry_value *entry = recorder_entry(to, ENTRY_SLOT_WHOLE, 0, sizeof *entry + size);
+    *entry =
+        (struct entry_value){.version = version, .put_ns = put_ns, .name_bytes = (uint32_t)size, .value_bytes = put};
+    memcpy(entry + 1, name, size);
+}
+
+static void put_parts(struct recorder *to, const char *name, struct param_value *value)
+{
+    for (uint32_t i = 0; i < value->n_parts; i++)
+        if (zmq_msg_size(&value->parts[i]))
+            put_part(to, name, value, i);
+}
+
+void journal_put_stage(struct recorder *to, struct param_stage *stage)
+{
+    put_parts(to, stage->name, stage->value);
+}
+
 void journal_put_slot(struct recorder *to, struct param_slot *slot)
 {
-    size_t name = strlen(slot->name), value = zmq_msg_size(&slot->value);
+    size_t name = strlen(slot->name);
+    if (slot->value->shape.put) {
+        put_parts(to, slot->name, slot->value);
+        put_whole(to, slot->name, slot->value->shape.put, slot->version, slot->put_ns);
+        return;
+    }
     struct {
         struct entry_value value;
         char name[PARAMS_NAME_MOST + 1];
-    } front = {{.version = slot->version, .put_ns = slot->put_ns, .name_bytes = (uint32_t)name, .value_bytes = value},
+    } front = {{.version = slot->version,
+                .put_ns = slot->put_ns,
+                .name_bytes = (uint32_t)name,
+                .value_bytes = param_slot_bytes(slot)},
                ""};
-    size_t size = sizeof front.value + name;
     memcpy(front.name, slot->name, name);
-    if (value >= LARGE_VALUE) {
-        recorder_large(to, ENTRY_SLOT, 0, &front, size, &slot->value);
-        return;
-    }
-    uint8_t *out = recorder_entry(to, ENTRY_SLOT, 0, size + value);
-    memcpy(out, &front, size);
-    if (value)
-        memcpy(out + size, zmq_msg_data(&slot->value), value);
+    put_value(to, ENTRY_SLOT, &front, sizeof front.value + name, &slot->value->parts[0]);
 }
 
 void journal_put_counter(struct recorder *to, const struct param_counter *counter)
@@ -493,9 +548,24 @@ static void effect_begin(struct effects *self)
                         &stream_of(self)->state.tables->ordinals); /* an entry without effect opens the record */
 }
 
+/* The parts of a value are there when it becomes a version. */
 static void effect_slot(struct effects *self, struct param_slot *slot)
 {
-    journal_put_slot(&stream_of(self)->out, slot);
+    struct recorder *to = &stream_of(self)->out;
+    if (slot->value->shape.put)
+        put_whole(to, slot->name, slot->value->shape.put, slot->version, slot->put_ns);
+    else
+        journal_put_slot(to, slot);
+}
+
+static void effect_part(struct effects *self, struct param_stage *stage, uint32_t part)
+{
+    put_part(&stream_of(self)->out, stage->name, stage->value, part);
+}
+
+static void effect_stage_end(struct effects *self, const struct param_stage *stage)
+{
+    put_whole(&stream_of(self)->out, stage->name, stage->value->shape.put, 0, 0);
 }
 
 static void effect_counter(struct effects *self, const struct param_counter *counter)
@@ -534,6 +604,8 @@ static const struct effects effects = {
     .progress = effect_progress,
     .rejection = effect_rejection,
     .slot = effect_slot,
+    .part = effect_part,
+    .stage_end = effect_stage_end,
     .counter = effect_counter,
     .reply = effect_reply,
     .together = effect_together,

@@ -176,8 +176,10 @@ void journal_put_ordinal(struct recorder *to, const struct ordinals *ordinals);
 void journal_put_layout(struct recorder *to, const struct layout *layout);
 /* Writes SESSION, its FORMs, PROGRESS, and its REJECTIONs that are not confirmed. */
 void journal_put_session_all(struct recorder *to, const struct session *session);
-/* A large value is shared with the disk writer, which copies it. */
+/* A large value is shared with the disk writer, which copies it. One in parts is written with them. */
 void journal_put_slot(struct recorder *to, struct param_slot *slot);
+/* Writes the parts of a stage that are there. */
+void journal_put_stage(struct recorder *to, struct param_stage *stage);
 void journal_put_counter(struct recorder *to, const struct param_counter *counter);
 void journal_put_reply(struct recorder *to, uint64_t client, uint64_t id, const void *frame, size_t size);
 /* Returns the body of an ENTRY_INSERT for the item in a slot, with session and number 0. The caller adds the places of

@@ -18,6 +18,7 @@ struct flow;
 struct rejection;
 struct session;
 struct param_slot;
+struct param_stage;
 struct table;
 struct waiter;
 
@@ -54,6 +55,9 @@ struct effects {
     void (*rejection)(struct effects *self, const struct session *session, const struct rejection *rejection);
     /* Parameters and requests. */
     void (*slot)(struct effects *self, struct param_slot *slot);
+    /* A part of a large value came; or what there is of the value is not wanted any more. */
+    void (*part)(struct effects *self, struct param_stage *stage, uint32_t part);
+    void (*stage_end)(struct effects *self, const struct param_stage *stage);
     void (*counter)(struct effects *self, const struct param_counter *counter);
     void (*reply)(struct effects *self, uint64_t client, uint64_t id, const void *frame, size_t size);
     /* The following effects, of up to `bytes` bytes in total, go into one record: after a crash all of them are there, or none. */

@@ -54,6 +54,8 @@ static Replay__MemoryInfo *memory_info(struct arena *arena, const struct service
     info->slabs_free = slabs->reserved - slabs->used + shared.reserved - shared.used;
     info->session_chunks = service->sessions->kept_bytes;
     info->params = service->params->bytes;
+    info->params_staged = service->params->staged_bytes;
+    info->params_old = service->params->old_bytes;
     info->kept_samples = service->samples->kept.list.bytes;
     info->kept_replies = service->peers->kept_replies.list.bytes;
     info->unread_replies = unread_bytes(service->peers);
@@ -150,7 +152,7 @@ static void add_params(struct arena *arena, const struct service *service, Repla
         replay__slot_info__init(&slots[i]);
         slots[i].name = arena_text(arena, slot->name);
         slots[i].version = slot->version;
-        slots[i].bytes = zmq_msg_size(&slot->value);
+        slots[i].bytes = param_slot_bytes(slot);
         slots[i].age_ns = (uint64_t)(service->loop->now_ns - slot->put_ns);
         out->slots[out->n_slots++] = &slots[i];
     }

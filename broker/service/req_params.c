@@ -1,4 +1,4 @@
-/* Puts and gets of parameters, and counters. */
+/* Puts and gets of parameters, whole or part by part (store/params.h), and counters. */
 #include <inttypes.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -9,6 +9,7 @@
 #include "broker/peer/peers.h"
 #include "broker/service/service.h"
 #include "proto/base/error.h"
+#include "proto/base/memfile.h"
 #include "proto/base/utf8.h"
 #include "proto/wire/pb.h"
 
@@ -37,8 +38,44 @@ static void slot_info(const struct service *service, struct param_slot *slot, Re
     replay__slot_info__init(out);
     out->name = slot->name;
     out->version = slot->version;
-    out->bytes = zmq_msg_size(&slot->value);
+    out->bytes = param_slot_bytes(slot);
     out->age_ns = (uint64_t)(service->loop->now_ns - slot->put_ns);
+}
+
+/* How a value is cut, and where it is in memory. */
+struct parts_info {
+    Replay__SlotParts parts;
+    Replay__Arena memory;
+};
+
+static Replay__SlotParts *parts_info(const struct param_value *value, uint32_t part, struct parts_info *out)
+{
+    struct memfile_name file;
+    replay__slot_parts__init(&out->parts);
+    out->parts.put = value->shape.put;
+    out->parts.bytes = value->shape.bytes;
+    out->parts.bf16_bytes = value->shape.bf16_bytes;
+    out->parts.part_bytes = value->shape.part_bytes;
+    out->parts.part = part;
+    if (param_value_file(value, &file)) {
+        replay__arena__init(&out->memory);
+        out->memory.pid = file.pid;
+        out->memory.fd = file.fd;
+        out->memory.size = file.size;
+        out->memory.nonce = file.nonce;
+        out->parts.memory = &out->memory;
+    }
+    return &out->parts;
+}
+
+/* Refuses to send a value in parts to a client that would take a part for the whole. */
+static void get_refuse(struct service *service, const struct envelope *to, uint64_t id, const struct param_slot *slot)
+{
+    char text[256];
+    snprintf(text, sizeof text,
+             "slot '%.64s' has %" PRIu64 " bytes in %u parts: set `parts`, and ask for one at a time (PROTOCOL.md, 14)",
+             slot->name, param_slot_bytes(slot), slot->value->n_parts);
+    request_fail(service->peers, to, id, RP_FAILED_PRECONDITION, text);
 }
 
 /* Sends the slots whose version is not the one that the client has. False: there is no such slot, and nothing was sent unless
@@ -47,28 +84,36 @@ static bool get_answer(struct service *service, const struct envelope *to, uint6
                        bool even_empty)
 {
     Replay__SlotInfo infos[GET_SLOTS], *list[GET_SLOTS];
+    struct parts_info parts[GET_SLOTS];
     zmq_msg_t payload[GET_SLOTS];
-    uint32_t n = 0;
+    uint32_t n = 0, frames = 0;
     for (size_t i = 0; i < ask->n_name; i++) {
         struct param_slot *slot = params_find(service->params, ask->name[i]);
         uint64_t have = i < ask->n_have ? ask->have[i] : 0;
         if (!slot || slot->version == 0 || slot->version == have)
             continue;
+        if (slot->value->shape.put && !ask->parts && !ask->head) {
+            frames_close(payload, frames);
+            get_refuse(service, to, id, slot);
+            return true;
+        }
         slot_info(service, slot, &infos[n]);
+        if (slot->value->shape.put) {
+            param_value_named(slot->value, service->loop->now_ns);
+            infos[n].parts = parts_info(slot->value, 0, &parts[n]);
+        } else if (!ask->head) {
+            zmq_msg_init(&payload[frames]);
+            zmq_msg_copy(&payload[frames++], &slot->value->parts[0]);
+        }
         list[n] = &infos[n];
-        zmq_msg_init(&payload[n]);
-        zmq_msg_copy(&payload[n], &slot->value);
         n++;
     }
     if (n || even_empty) {
         Replay__ParamsReply reply = REPLAY__PARAMS_REPLY__INIT;
         reply.n_slots = n;
         reply.slots = list;
-        for (uint32_t i = 0; ask->head && i < n; i++)
-            zmq_msg_close(&payload[i]);
-        request_send(
-            service->peers, to, id,
-            &(struct answer){RP_OK, NULL, REPLAY__REPLY__BODY_PARAMS, &reply.base, payload, ask->head ? 0 : n});
+        request_send(service->peers, to, id,
+                     &(struct answer){RP_OK, NULL, REPLAY__REPLY__BODY_PARAMS, &reply.base, payload, frames});
     }
     return n > 0;
 }
@@ -190,47 +235,183 @@ static uint64_t put_version(const struct param_slot *slot, const Replay__ParamsP
     return (ask->above > slot->version ? ask->above : slot->version) + 1;
 }
 
+/* Makes room for so many bytes more. What a put replaces at once (`less`) does not count. */
+static rp_status make_room(struct service *service, uint64_t bytes, uint64_t less, rp_error *err)
+{
+    struct params *params = service->params;
+    uint64_t most = (uint64_t)service->config->memory_limit / 4;
+    while (params->bytes - less + bytes > most && bytes <= most && params_yield(params, service->loop))
+        ;
+    if (params->bytes - less + bytes <= most)
+        return RP_OK;
+    return err_set(err, RP_RESOURCE_EXHAUSTED,
+                   "parameters may take %" PRIu64 " bytes, a quarter of %smemory_limit; with these %" PRIu64
+                   " bytes there would be %" PRIu64,
+                   most, config_shards(service->config) > 1 ? "a shard's part of " : "", bytes,
+                   params->bytes - less + bytes);
+}
+
+static rp_status find_room(const struct service *service, const char *name, rp_error *err)
+{
+    const struct params *params = service->params;
+    if (params->n_slots == PARAMS_SLOTS_MOST && !params_find(params, name))
+        return err_set(err, RP_RESOURCE_EXHAUSTED, "no room for a further parameter slot: there are %u",
+                       params->n_slots);
+    return RP_OK;
+}
+
+static void put_reply(struct service *service, struct request *request, Replay__SlotInfo *info)
+{
+    Replay__ParamsReply reply = REPLAY__PARAMS_REPLY__INIT;
+    reply.n_slots = 1;
+    reply.slots = &info;
+    request_ok(service->peers, request, REPLAY__REPLY__BODY_PARAMS, &reply.base);
+}
+
+/* Tells everybody of a slot's new version. The put and its reply are in one record, or a retry would put twice. A large value ends its
+ * record. */
+static void put_done(struct service *service, struct request *request, struct param_slot *slot)
+{
+    Replay__SlotInfo info;
+    slot_info(service, slot, &info);
+    if (service->loop->effects)
+        service->loop->effects->begin(service->loop->effects);
+    put_reply(service, request, &info);
+    tables_moved(service->tables, slot); /* in the same record, or a version that was told might give no credit */
+    EFFECT(service->loop, slot, slot);
+    sockets_announce(service->peers, "params %s %llu", slot->name, (unsigned long long)slot->version);
+    wake_all(service);
+}
+
+/* Answers a put that changes nothing with the slot's version. */
+static void put_is_known(struct service *service, struct request *request, struct param_slot *slot)
+{
+    Replay__SlotInfo info;
+    slot_info(service, slot, &info);
+    put_reply(service, request, &info);
+}
+
+/* Finds the stage that a part is for, or makes one. NULL with err set. */
+static struct param_stage *put_stage(struct service *service, const Replay__ParamsPut *ask,
+                                     const struct param_shape *shape, rp_error *err)
+{
+    struct params *params = service->params;
+    struct param_stage *stage = params_find_stage(params, ask->name, shape->put);
+    if (stage && memcmp(&stage->value->shape, shape, sizeof *shape) != 0) {
+        err_set(err, RP_INVALID_ARGUMENT,
+                "other parts of this value of slot '%.64s' say that it has %" PRIu64 " and %" PRIu64
+                " bytes in parts of %" PRIu64,
+                ask->name, stage->value->shape.bytes, stage->value->shape.bf16_bytes, stage->value->shape.part_bytes);
+        return NULL;
+    }
+    if (stage || find_room(service, ask->name, err) != RP_OK ||
+        make_room(service, shape->bytes + shape->bf16_bytes, 0, err) != RP_OK)
+        return stage;
+    stage = params_add_stage(params, ask->name, shape, service->loop->now_ns);
+    if (!stage)
+        err_set(err, RP_RESOURCE_EXHAUSTED, "%u values are being put part by part already: try again later",
+                PARAMS_STAGES_MOST);
+    return stage;
+}
+
+/* A part of a large value: see store/params.h. */
+static rp_status put_part(struct service *service, struct request *request, const Replay__ParamsPut *ask, rp_error *err)
+{
+    struct params *params = service->params;
+    struct param_slot *slot = params_find(params, ask->name);
+    struct param_shape shape = {ask->put, ask->bytes, ask->bf16_bytes, ask->part_bytes};
+    uint32_t second, n = param_shape_parts(&shape, &second);
+    size_t size = zmq_msg_size(&request->payload[0]);
+    if (n == 0)
+        return err_set(err, RP_INVALID_ARGUMENT,
+                       "a value in parts has 1 to %u of them: %" PRIu64 " and %" PRIu64 " bytes in parts of %" PRIu64
+                       " are impossible",
+                       PARAMS_PARTS_MOST, shape.bytes, shape.bf16_bytes, shape.part_bytes);
+    if (ask->part >= n || size != param_shape_part(&shape, ask->part))
+        return err_set(err, RP_INVALID_ARGUMENT,
+                       "part %u of %u of slot '%.64s' has %zu bytes: it is no part of that size", ask->part, n,
+                       ask->name, size);
+    bool stored = slot && slot->value->shape.put == ask->put, again = ask->version && ask->above;
+    if (slot && (stored ? !again : put_version(slot, ask) == slot->version)) {
+        put_is_known(service, request, slot); /* the reply to its last part was lost, or the slot has a newer version */
+        return RP_OK;
+    }
+    if (stored) {
+        slot->version = put_version(slot, ask);
+        put_done(service, request, slot);
+        return RP_OK;
+    }
+    struct param_stage *stage = put_stage(service, ask, &shape, err);
+    if (!stage)
+        return (rp_status)err->status;
+    if (params_add_part(params, stage, ask->part, &request->payload[0], service->loop->now_ns))
+        EFFECT(service->loop, part, stage, ask->part);
+    if (stage->value->missing < n) {
+        struct parts_info parts;
+        Replay__SlotInfo info;
+        replay__slot_info__init(&info);
+        info.name = ask->name;
+        info.parts = parts_info(stage->value, stage->value->missing, &parts);
+        request->remember = false; /* it may come twice */
+        put_reply(service, request, &info);
+        return RP_OK;
+    }
+    RP_TRY(find_room(service, ask->name, err));
+    slot = params_make_slot(params, ask->name);
+    params_put_stage(params, slot, stage, put_version(slot, ask), service->loop->now_ns);
+    put_done(service, request, slot);
+    return RP_OK;
+}
+
 rp_status req_params_put(struct service *service, struct request *request, rp_error *err)
 {
     const Replay__ParamsPut *ask = (const Replay__ParamsPut *)request->body;
     RP_TRY(put_check(request, ask, err));
     RP_TRY(put_check_own(service->params, ask, err));
-    struct param_slot *slot = params_find(service->params, ask->name);
-    size_t size = zmq_msg_size(&request->payload[0]), old = slot ? zmq_msg_size(&slot->value) : 0;
-    uint64_t total = service->params->bytes - old + size, most = (uint64_t)service->config->memory_limit / 4;
-    if (total > most)
-        return err_set(err, RP_RESOURCE_EXHAUSTED,
-                       "parameters may take %" PRIu64 " bytes, a quarter of %smemory_limit; with these %zu bytes there "
-                       "would be %" PRIu64,
-                       most, config_shards(service->config) > 1 ? "a shard's part of " : "", size, total);
+    size_t size = zmq_msg_size(&request->payload[0]);
     if (service->loop->effects && size > (size_t)RECORD_MOST - (64u << 10))
-        return err_set(err, RP_RESOURCE_EXHAUSTED,
-                       "parameters of %zu bytes are too large for the journal: at most 1 GiB", size);
+        return err_set(err, RP_RESOURCE_EXHAUSTED, "a frame of %zu bytes is too large for the journal: at most 1 GiB",
+                       size);
+    if (ask->put)
+        return put_part(service, request, ask, err);
+    struct param_slot *slot = params_find(service->params, ask->name);
+    RP_TRY(make_room(service, size, slot ? param_slot_bytes(slot) : 0, err));
+    RP_TRY(find_room(service, ask->name, err));
     slot = params_make_slot(service->params, ask->name); /* after all refusals: a slot stays */
-    if (!slot)
-        return err_set(err, RP_RESOURCE_EXHAUSTED, "no room for a further parameter slot: there are %u",
-                       service->params->n_slots);
     uint64_t version = put_version(slot, ask);
-    bool newer = version != slot->version;
-    if (newer)
-        params_put(service->params, slot, &request->payload[0], version, service->loop->now_ns);
+    if (version == slot->version) {
+        put_is_known(service, request, slot);
+        return RP_OK;
+    }
+    params_put(service->params, slot, &request->payload[0], version, service->loop->now_ns);
+    put_done(service, request, slot);
+    return RP_OK;
+}
+
+/* Answers with one part of a value that the client has begun to read. */
+static rp_status get_part(struct service *service, struct request *request, const Replay__ParamsGet *ask, rp_error *err)
+{
+    struct param_slot *slot = params_find(service->params, ask->name[0]);
+    struct param_value *value = slot ? param_slot_value(slot, ask->put) : NULL;
+    if (!value)
+        return err_set(err, RP_NOT_FOUND, "slot '%.64s' no longer has this value: ask for the newest version, %" PRIu64,
+                       ask->name[0], slot ? slot->version : 0);
+    if (ask->part >= value->n_parts)
+        return err_set(err, RP_INVALID_ARGUMENT, "slot '%.64s' has %u parts: there is no part %u", ask->name[0],
+                       value->n_parts, ask->part);
+    value->used_ns = service->loop->now_ns;
+    zmq_msg_t payload;
+    zmq_msg_init(&payload);
+    zmq_msg_copy(&payload, &value->parts[ask->part]);
+    struct parts_info parts;
     Replay__SlotInfo info, *list = &info;
     slot_info(service, slot, &info);
+    info.parts = parts_info(value, ask->part, &parts);
     Replay__ParamsReply reply = REPLAY__PARAMS_REPLY__INIT;
     reply.n_slots = 1;
     reply.slots = &list;
-    if (!newer) {
-        request_ok(service->peers, request, REPLAY__REPLY__BODY_PARAMS, &reply.base);
-        return RP_OK;
-    }
-    /* The put and its reply are in one record, or a retry would put twice. A large value ends its record. */
-    if (service->loop->effects)
-        service->loop->effects->begin(service->loop->effects);
-    request_ok(service->peers, request, REPLAY__REPLY__BODY_PARAMS, &reply.base);
-    tables_moved(service->tables, slot); /* in the same record, or a version that was told might give no credit */
-    EFFECT(service->loop, slot, slot);
-    sockets_announce(service->peers, "params %s %llu", slot->name, (unsigned long long)slot->version);
-    wake_all(service);
+    request_reply(service->peers, request,
+                  &(struct answer){RP_OK, NULL, REPLAY__REPLY__BODY_PARAMS, &reply.base, &payload, 1});
     return RP_OK;
 }
 
@@ -241,6 +422,8 @@ rp_status req_params_get(struct service *service, struct request *request, rp_er
         return err_set(err, RP_INVALID_ARGUMENT, "ask for 1 to %u parameter slots, not %zu", GET_SLOTS, ask->n_name);
     if (ask->n_have > ask->n_name)
         return err_set(err, RP_INVALID_ARGUMENT, "%zu versions for %zu names", ask->n_have, ask->n_name);
+    if (ask->put)
+        return get_part(service, request, ask, err);
     bool at_once = ask->has_timeout_ms_case == REPLAY__PARAMS_GET__HAS_TIMEOUT_MS_TIMEOUT_MS && ask->timeout_ms == 0;
     request->answered = get_answer(service, &request->from, request->head.id, ask, at_once || ask->head);
     if (request->answered || at_once || ask->head) {

@@ -1,28 +1,221 @@
 #include "broker/store/params.h"
 
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "broker/loop/loop.h"
+#include "proto/base/memfile.h"
 #include "proto/base/need.h"
 
 /* A smaller value is copied: its message may be a view into a receive buffer that it shares with others, and would pin. The
  * store has such a bound of its own: the two need not agree. */
 #define KEEP_BYTES 32768u
+#define PAGE_BYTES 4096u
+
+/* ---- files of values ---- */
+
+/* Shared by the parts that lie in it, wherever their messages are. */
+struct param_file {
+    atomic_uint refs;
+    struct memfile file;
+};
+
+static uint64_t pages(uint64_t bytes)
+{
+    return (bytes + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
+}
+
+static struct param_file *file_new(const struct param_shape *shape)
+{
+    struct param_file *self = need_alloc(sizeof *self);
+    if (memfile_make(&self->file, PARAMS_FILE_AT + pages(shape->bytes) + pages(shape->bf16_bytes))) {
+        atomic_init(&self->refs, 1);
+        return self;
+    }
+    free(self);
+    return NULL;
+}
+
+static void file_release(struct param_file *self)
+{
+    if (!self || atomic_fetch_sub_explicit(&self->refs, 1, memory_order_acq_rel) != 1)
+        return;
+    memfile_fini(&self->file);
+    free(self);
+}
+
+/* The last message with a part has gone; on any thread. */
+static void part_gone(void *data, void *hint)
+{
+    (void)data;
+    file_release(hint);
+}
+
+/* Copies a part into the file, and makes the message a view of it. By a system call: to touch fresh pages through the mapping would take
+ * three times as long, and would end the process where memory lacks. False: no memory. */
+static bool file_write(struct param_file *self, uint64_t at, zmq_msg_t *message)
+{
+    const uint8_t *data = zmq_msg_data(message);
+    size_t size = zmq_msg_size(message);
+    for (size_t done = 0; done < size;) {
+        ssize_t n = pwrite(self->file.fd, data + done, size - done, (off_t)(at + done));
+        if (n <= 0)
+            return false;
+        done += (size_t)n;
+    }
+    zmq_msg_t view;
+    if (zmq_msg_init_data(&view, self->file.memory + at, size, part_gone, self) != 0)
+        return false;
+    atomic_fetch_add_explicit(&self->refs, 1, memory_order_relaxed);
+    zmq_msg_move(message, &view);
+    zmq_msg_close(&view);
+    return true;
+}
+
+bool param_value_file(const struct param_value *value, struct memfile_name *out)
+{
+    if (value->file)
+        *out = memfile_name(&value->file->file);
+    return value->file != NULL;
+}
+
+/* ---- values ---- */
+
+uint32_t param_shape_parts(const struct param_shape *shape, uint32_t *second)
+{
+    *second = 1;
+    if (!shape->put)
+        return 1;
+    if (!shape->part_bytes || !shape->bytes || shape->bytes > INT64_MAX / 2 || shape->bf16_bytes > INT64_MAX / 2)
+        return 0;
+    uint64_t first = (shape->bytes - 1) / shape->part_bytes + 1;
+    uint64_t rest = shape->bf16_bytes ? (shape->bf16_bytes - 1) / shape->part_bytes + 1 : 0;
+    if (first > PARAMS_PARTS_MOST || rest > PARAMS_PARTS_MOST || first + rest > PARAMS_PARTS_MOST)
+        return 0;
+    *second = (uint32_t)first;
+    return (uint32_t)(first + rest);
+}
+
+/* Returns the size of a part, and where it lies in the value's file. */
+static uint64_t part_place(const struct param_shape *shape, uint32_t part, uint64_t *at)
+{
+    uint32_t second;
+    param_shape_parts(shape, &second);
+    bool first = part < second;
+    uint64_t before = (uint64_t)(first ? part : part - second) * shape->part_bytes;
+    uint64_t left = (first ? shape->bytes : shape->bf16_bytes) - before;
+    *at = PARAMS_FILE_AT + (first ? 0 : pages(shape->bytes)) + before;
+    return shape->put && left > shape->part_bytes ? shape->part_bytes : left;
+}
+
+uint64_t param_shape_part(const struct param_shape *shape, uint32_t part)
+{
+    uint64_t at;
+    return part_place(shape, part, &at);
+}
+
+static uint64_t value_bytes(const struct param_value *value)
+{
+    return value->shape.bytes + value->shape.bf16_bytes;
+}
+
+static struct param_value *value_new(const struct param_shape *shape, bool shares, int64_t now_ns)
+{
+    uint32_t second, n = param_shape_parts(shape, &second);
+    struct param_value *self = need_alloc(sizeof *self + n * sizeof self->parts[0]);
+    self->shape = *shape;
+    self->n_parts = n;
+    self->used_ns = now_ns;
+    self->file = shares ? file_new(shape) : NULL;
+    for (uint32_t i = 0; i < n; i++)
+        zmq_msg_init(&self->parts[i]);
+    return self;
+}
+
+static void *value_free(void *value)
+{
+    struct param_value *self = value;
+    for (uint32_t i = 0; i < self->n_parts; i++)
+        zmq_msg_close(&self->parts[i]);
+    file_release(self->file);
+    free(self);
+    return NULL;
+}
+
+/* To free a gigabyte takes the kernel a tenth of a second, in which the core thread would serve nobody: another thread does it. */
+static void value_drop(struct params *params, struct param_value *self)
+{
+    pthread_t thread;
+    params->bytes -= value_bytes(self);
+    if (self->n_parts > 1 && pthread_create(&thread, NULL, value_free, self) == 0)
+        pthread_detach(thread);
+    else
+        value_free(self);
+}
+
+/* Moves the message into a part that is not there. */
+static void value_add(struct param_value *self, uint32_t part, zmq_msg_t *message)
+{
+    uint64_t at;
+    size_t size = part_place(&self->shape, part, &at);
+    zmq_msg_t *to = &self->parts[part];
+    if (self->file && !file_write(self->file, at, message)) {
+        file_release(self->file); /* no longer whole; parts that lie there stay */
+        self->file = NULL;
+    }
+    if (self->file || size >= KEEP_BYTES || zmq_msg_init_size(to, size) != 0) {
+        zmq_msg_init(to);
+        zmq_msg_move(to, message);
+    } else {
+        memcpy(zmq_msg_data(to), zmq_msg_data(message), size);
+    }
+    while (self->missing < self->n_parts && zmq_msg_size(&self->parts[self->missing]))
+        self->missing++;
+}
+
+/* ---- slots ---- */
+
+static void free_list(struct param_value *value)
+{
+    for (struct param_value *next; value; value = next) {
+        next = value->next;
+        value_free(value);
+    }
+}
+
+/* Takes a stage off the list, and gives its value. */
+static struct param_value *stage_end(struct params *self, struct param_stage *stage)
+{
+    struct param_stage **at = &self->stages;
+    struct param_value *value = stage->value;
+    while (*at != stage)
+        at = &(*at)->next;
+    *at = stage->next;
+    self->n_stages--;
+    self->staged_bytes -= value_bytes(value);
+    free(stage->name);
+    free(stage);
+    return value;
+}
 
 void params_fini(struct params *self)
 {
+    while (self->stages)
+        value_free(stage_end(self, self->stages));
     for (uint32_t i = 0; i < self->n_slots; i++) {
         free(self->slots[i].name);
-        zmq_msg_close(&self->slots[i].value);
+        free_list(self->slots[i].value);
+        free_list(self->slots[i].old);
     }
     for (uint32_t i = 0; i < self->n_counters; i++)
         free(self->counters[i].name);
     free(self->slots);
     free(self->counters);
-    *self = (struct params){0};
+    *self = (struct params){.shares = self->shares};
 }
-
-/* ---- slots ---- */
 
 struct param_slot *params_find(const struct params *self, const char *name)
 {
@@ -38,48 +231,179 @@ uint64_t params_version(const struct params *self, const char *name)
     return slot ? slot->version : 0;
 }
 
-/* A zmq_msg_t may not be moved by realloc: the messages are moved one by one. */
-static void slots_grow(struct params *self)
-{
-    uint32_t capacity = self->slots_capacity ? self->slots_capacity * 2 : 8;
-    struct param_slot *slots = need_alloc(capacity * sizeof *slots);
-    for (uint32_t i = 0; i < self->n_slots; i++) {
-        slots[i] = self->slots[i];
-        zmq_msg_init(&slots[i].value);
-        zmq_msg_move(&slots[i].value, &self->slots[i].value);
-        zmq_msg_close(&self->slots[i].value);
-    }
-    free(self->slots);
-    self->slots = slots;
-    self->slots_capacity = capacity;
-}
-
 struct param_slot *params_make_slot(struct params *self, const char *name)
 {
+    static const struct param_shape empty = {0};
     struct param_slot *slot = params_find(self, name);
     if (slot || self->n_slots == PARAMS_SLOTS_MOST)
         return slot;
-    if (self->n_slots == self->slots_capacity)
-        slots_grow(self);
+    if (self->n_slots == self->slots_capacity) {
+        self->slots_capacity = self->slots_capacity ? self->slots_capacity * 2 : 8;
+        self->slots = need_resize(self->slots, self->slots_capacity, sizeof *self->slots);
+    }
     slot = &self->slots[self->n_slots++];
-    *slot = (struct param_slot){.name = need_text(name)};
-    zmq_msg_init(&slot->value);
+    *slot = (struct param_slot){.name = need_text(name), .value = value_new(&empty, false, 0)};
     return slot;
+}
+
+uint64_t param_slot_bytes(const struct param_slot *slot)
+{
+    return slot->value->shape.bytes;
+}
+
+static void drop_old(struct params *self, struct param_value **at)
+{
+    struct param_value *value = *at;
+    *at = value->next;
+    self->old_bytes -= value_bytes(value);
+    value_drop(self, value);
+}
+
+/* Replaces the slot's value, which stays for a while if it is being read part by part. */
+static void slot_set(struct params *self, struct param_slot *slot, struct param_value *value, uint64_t version,
+                     int64_t now_ns)
+{
+    struct param_value *before = slot->value, **end = &slot->old;
+    if (before->shape.put && before->used_ns + PARAMS_HOLD_NS > now_ns) {
+        before->next = slot->old;
+        slot->old = before;
+        self->old_bytes += value_bytes(before);
+    } else {
+        value_drop(self, before);
+    }
+    for (uint32_t i = 0; i < PARAMS_OLD_MOST && *end; i++)
+        end = &(*end)->next;
+    if (*end)
+        drop_old(self, end);
+    slot->value = value;
+    slot->version = version;
+    slot->put_ns = now_ns;
 }
 
 void params_put(struct params *self, struct param_slot *slot, zmq_msg_t *value, uint64_t version, int64_t now_ns)
 {
-    size_t size = zmq_msg_size(value);
-    self->bytes += size - zmq_msg_size(&slot->value);
-    zmq_msg_close(&slot->value);
-    if (size >= KEEP_BYTES || zmq_msg_init_size(&slot->value, size) != 0) {
-        zmq_msg_init(&slot->value);
-        zmq_msg_move(&slot->value, value);
-    } else {
-        memcpy(zmq_msg_data(&slot->value), zmq_msg_data(value), size);
+    struct param_shape shape = {.bytes = zmq_msg_size(value)};
+    struct param_value *made = value_new(&shape, false, now_ns);
+    value_add(made, 0, value);
+    self->bytes += shape.bytes;
+    slot_set(self, slot, made, version, now_ns);
+}
+
+/* ---- values in parts ---- */
+
+struct param_stage *params_find_stage(const struct params *self, const char *name, uint64_t put)
+{
+    for (struct param_stage *stage = self->stages; stage; stage = stage->next)
+        if (stage->value->shape.put == put && strcmp(stage->name, name) == 0)
+            return stage;
+    return NULL;
+}
+
+struct param_stage *params_add_stage(struct params *self, const char *name, const struct param_shape *shape,
+                                     int64_t now_ns)
+{
+    if (self->n_stages == PARAMS_STAGES_MOST)
+        return NULL;
+    struct param_stage *stage = need_alloc(sizeof *stage);
+    *stage = (struct param_stage){self->stages, need_text(name), value_new(shape, self->shares, now_ns)};
+    self->stages = stage;
+    self->n_stages++;
+    self->bytes += value_bytes(stage->value);
+    self->staged_bytes += value_bytes(stage->value);
+    return stage;
+}
+
+bool params_add_part(struct params *self, struct param_stage *stage, uint32_t part, zmq_msg_t *message, int64_t now_ns)
+{
+    (void)self;
+    stage->value->used_ns = now_ns;
+    if (zmq_msg_size(&stage->value->parts[part]))
+        return false;
+    value_add(stage->value, part, message);
+    return true;
+}
+
+void params_put_stage(struct params *self, struct param_slot *slot, struct param_stage *stage, uint64_t version,
+                      int64_t now_ns)
+{
+    stage->value->used_ns = now_ns - PARAMS_HOLD_NS; /* nobody reads it yet */
+    slot_set(self, slot, stage_end(self, stage), version, now_ns);
+}
+
+void params_drop_stage(struct params *self, struct param_stage *stage)
+{
+    value_drop(self, stage_end(self, stage));
+}
+
+struct param_value *param_slot_value(const struct param_slot *slot, uint64_t put)
+{
+    if (slot->value->shape.put == put)
+        return slot->value;
+    struct param_value *value = slot->old;
+    while (value && value->shape.put != put)
+        value = value->next;
+    return value;
+}
+
+void param_value_named(struct param_value *value, int64_t now_ns)
+{
+    int64_t at = now_ns - PARAMS_HOLD_NS + PARAMS_SILENT_NS;
+    value->used_ns = value->used_ns > at ? value->used_ns : at;
+}
+
+/* Drops a stage that is not wanted any more, and has the journal forget it. */
+static void give_up_stage(struct params *self, struct loop *loop, struct param_stage *stage)
+{
+    EFFECT(loop, stage_end, stage);
+    params_drop_stage(self, stage);
+}
+
+bool params_yield(struct params *self, struct loop *loop)
+{
+    struct param_value **idle = NULL;
+    for (uint32_t i = 0; i < self->n_slots; i++)
+        for (struct param_value **at = &self->slots[i].old; *at; at = &(*at)->next)
+            if (!idle || (*at)->used_ns < (*idle)->used_ns)
+                idle = at;
+    if (idle) {
+        drop_old(self, idle);
+        return true;
     }
-    slot->version = version;
-    slot->put_ns = now_ns;
+    struct param_stage *silent = NULL;
+    for (struct param_stage *stage = self->stages; stage; stage = stage->next)
+        if (stage->value->used_ns + PARAMS_SILENT_NS <= loop->now_ns &&
+            (!silent || stage->value->used_ns < silent->value->used_ns))
+            silent = stage;
+    if (silent)
+        give_up_stage(self, loop, silent);
+    return silent != NULL;
+}
+
+void params_sweep(struct params *self, struct loop *loop)
+{
+    for (uint32_t i = 0; self->old_bytes && i < self->n_slots; i++)
+        for (struct param_value **at = &self->slots[i].old; *at;)
+            if ((*at)->used_ns + PARAMS_HOLD_NS <= loop->now_ns)
+                drop_old(self, at);
+            else
+                at = &(*at)->next;
+    for (struct param_stage *stage = self->stages, *next; stage; stage = next) {
+        next = stage->next;
+        if (stage->value->used_ns + PARAMS_STAGE_NS <= loop->now_ns)
+            give_up_stage(self, loop, stage);
+    }
+}
+
+/* ---- from a file ---- */
+
+/* Makes a message of bytes in a file. */
+static bool copy_message(zmq_msg_t *message, const void *data, size_t size)
+{
+    if (zmq_msg_init_size(message, size) != 0)
+        return false;
+    if (size)
+        memcpy(zmq_msg_data(message), data, size);
+    return true;
 }
 
 bool params_restore_slot(struct params *self, const char *name, uint64_t version, int64_t put_ns, const void *value,
@@ -87,12 +411,48 @@ bool params_restore_slot(struct params *self, const char *name, uint64_t version
 {
     struct param_slot *slot = params_make_slot(self, name);
     zmq_msg_t message;
-    if (!slot || zmq_msg_init_size(&message, size) != 0)
+    if (!slot || !copy_message(&message, value, size))
         return false;
-    if (size)
-        memcpy(zmq_msg_data(&message), value, size);
     params_put(self, slot, &message, version, put_ns);
     zmq_msg_close(&message);
+    return true;
+}
+
+bool params_restore_part(struct params *self, const char *name, const struct param_shape *shape, uint32_t part,
+                         const void *data, size_t size, int64_t now_ns)
+{
+    uint32_t second;
+    zmq_msg_t message;
+    if (!shape->put || part >= param_shape_parts(shape, &second) || param_shape_part(shape, part) != size)
+        return false;
+    struct param_stage *stage = params_find_stage(self, name, shape->put);
+    if (!stage)
+        stage = params_add_stage(self, name, shape, now_ns);
+    if (!stage || memcmp(&stage->value->shape, shape, sizeof *shape) != 0 || !copy_message(&message, data, size))
+        return false;
+    params_add_part(self, stage, part, &message, now_ns);
+    zmq_msg_close(&message);
+    return true;
+}
+
+bool params_restore_whole(struct params *self, const char *name, uint64_t put, uint64_t version, int64_t put_ns)
+{
+    struct param_stage *stage = params_find_stage(self, name, put);
+    struct param_slot *slot = version ? params_make_slot(self, name) : NULL;
+    if (!version) {
+        if (stage)
+            params_drop_stage(self, stage);
+        return true;
+    }
+    if (slot && !stage && slot->value->shape.put == put) { /* a further version of the same value */
+        slot->version = version;
+        return true;
+    }
+    if (!slot || !stage || stage->value->missing < stage->value->n_parts)
+        return false;
+    params_put_stage(self, slot, stage, version, put_ns);
+    while (slot->old)
+        drop_old(self, &slot->old);
     return true;
 }
 

@@ -23,13 +23,16 @@ typedef struct rp_param {
     const void *data;
     uint64_t bytes;
     uint64_t age_ns; /* since the put */
+    uint64_t bf16;   /* 1: this is the second form of the value, which rp_publisher_put_bf16 was given */
 } rp_param;
 
-/* Stores a new version of a slot. version may be NULL. With shards: returns when shard 0 and all others that answer have it. */
+/* Stores a new version of a slot. version may be NULL. A value may be of any size that the broker has room for (a quarter of its
+ * memory_limit holds all values, and the old version as long as it is read): a large one goes in parts. With shards: returns when shard 0 and all others that answer have it. */
 RP_API rp_status rp_params_put(rp_client *client, const char *name, const void *data, uint64_t bytes,
                                int64_t timeout_ms, uint64_t *version, rp_error *err);
 /* Waits until the slot has a version other than `have`, and gives that version. timeout_ms 0 polls: RP_DEADLINE_EXCEEDED if
- * there is none. *out is NULL unless RP_OK is returned. A broker that keeps nothing on disk counts versions from 1 again
+ * there is none. A large value comes in parts, for as long as parts arrive; from a broker on this host it is mapped, and not copied.
+ * *out is NULL unless RP_OK is returned. A broker that keeps nothing on disk counts versions from 1 again
  * after a restart. */
 RP_API rp_status rp_params_get(rp_client *client, const char *name, uint64_t have, int64_t timeout_ms, rp_params **out,
                                rp_error *err);
@@ -58,6 +61,7 @@ typedef struct rp_publisher_stats {
     uint64_t replaced; /* of them: never sent, because a newer block came first */
     uint64_t puts;     /* sent, including retries */
     uint64_t version;  /* of the newest block that the broker has stored; 0: none */
+    uint64_t parts;    /* of large blocks: sent, including retries */
 } rp_publisher_stats;
 
 RP_API rp_publisher *rp_publisher_new(rp_client *client, const char *name, rp_error *err);
@@ -65,6 +69,9 @@ RP_API rp_publisher *rp_publisher_new(rp_client *client, const char *name, rp_er
  * blocks that are given in between, only the newest is sent. While no broker answers, the newest block waits. If the broker
  * has refused an earlier block, that error is returned once; the block of this call is taken all the same. */
 RP_API rp_status rp_publisher_put(rp_publisher *publisher, const void *data, uint64_t bytes, rp_error *err);
+/* The same with a second, shorter form of the block, for subscribers that want it: for example its float32 tensors as bfloat16. */
+RP_API rp_status rp_publisher_put_bf16(rp_publisher *publisher, const void *data, uint64_t bytes, const void *bf16,
+                                       uint64_t bf16_bytes, rp_error *err);
 /* Waits until the newest block is stored. version may be NULL. RP_DEADLINE_EXCEEDED: the block is still in flight. */
 RP_API rp_status rp_publisher_flush(rp_publisher *publisher, int64_t timeout_ms, uint64_t *version, rp_error *err);
 RP_API rp_status rp_publisher_get_stats(rp_publisher *publisher, rp_publisher_stats *out);
@@ -78,10 +85,13 @@ typedef struct rp_subscriber_stats {
     uint64_t arrived;  /* versions received */
     uint64_t replaced; /* of them: not taken before a newer version came */
     uint64_t taken;
+    uint64_t parts; /* of large values: received */
 } rp_subscriber_stats;
 
 /* Starts asking for a version other than `have` (0: any). After the broker was restarted, any version is new. */
 RP_API rp_subscriber *rp_subscriber_new(rp_client *client, const char *name, uint64_t have, rp_error *err);
+/* The same, but takes the second form of a version that has one. */
+RP_API rp_subscriber *rp_subscriber_new_bf16(rp_client *client, const char *name, uint64_t have, rp_error *err);
 /* Gives the newest version that has arrived since the last call; release it with rp_params_release. timeout_ms 0 never
  * waits: RP_DEADLINE_EXCEEDED if nothing has arrived. A version that is not taken within about 20 ms is replaced by a newer
  * one. If the broker has refused a request, that error is returned once. */

@@ -353,8 +353,9 @@ static void check_params(const struct params *a, const struct params *b)
         struct param_slot *slot = params_find(b, a->slots[i].name);
         assert_non_null(slot);
         assert_int_equal(slot->version, a->slots[i].version);
-        assert_int_equal(zmq_msg_size(&slot->value), zmq_msg_size(&a->slots[i].value));
-        assert_memory_equal(zmq_msg_data(&slot->value), zmq_msg_data(&a->slots[i].value), zmq_msg_size(&slot->value));
+        assert_int_equal(zmq_msg_size(&slot->value->parts[0]), zmq_msg_size(&a->slots[i].value->parts[0]));
+        assert_memory_equal(zmq_msg_data(&slot->value->parts[0]), zmq_msg_data(&a->slots[i].value->parts[0]),
+                            zmq_msg_size(&slot->value->parts[0]));
     }
     assert_int_equal(a->n_counters, b->n_counters);
     for (uint32_t i = 0; i < a->n_counters; i++)

@@ -1,16 +1,28 @@
 /* Parameter slots: put, get, publishers and subscribers. All of it is public in replay/params.h.
  *
  * A publisher and a subscriber have in common: a name, errors that the caller learns of at the next call, and shards: one part for
- * each connection (one for each shard), which has at most one request in flight. A single put is a publisher with one block. */
+ * each connection (one for each shard), which has at most one request in flight. A single put is a publisher with one block.
+ *
+ * A value of more than PARTS_FROM bytes, or with a second form, goes in parts of PART_BYTES, of which WINDOW are in flight at a
+ * time: they are views of the publisher's block, and a subscriber copies them into one piece of memory. Replies come in the order of
+ * the requests. So both sides know the first part that is not there yet, and after a lost connection, a restart of the broker or a
+ * refusal they go on from it. A random number names the value: whatever version it gets, and at whichever shard, parts of two values
+ * are never mixed. A broker on this host offers the memory of the value instead, which is mapped and not copied. */
 #include "replay/params.h"
 
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
 
+#include "agent/client/conn/arena.h"
 #include "agent/client/conn/client.h"
 #include "proto/base/clock.h"
 #include "proto/base/error.h"
+#include "proto/base/rng.h"
 #include "proto/base/trace.h"
 #include "replay/types.h"
 
@@ -21,6 +33,15 @@
 #define SILENCE_MS 500
 /* Delay before the next request after the broker has ended one because it shuts down. */
 #define RETRY_NS (100 * NS_PER_MS)
+/* A part is so small that the broker's one thread handles it well below a millisecond, and so large that its requests cost nothing
+ * beside it. Smaller values go in one message: one round trip less. */
+#define PARTS_FROM (4u << 20)
+#define PART_BYTES (512u << 10)
+#define WINDOW 32u
+/* How long a value in parts may stand still before a call that waits for it gives up. */
+#define STALL_MS 10000
+/* Where the broker puts a value in its memory: PROTOCOL.md, 14. */
+#define MEMORY_AT 4096u
 
 static rp_status unexpected(rp_error *err)
 {
@@ -29,8 +50,97 @@ static rp_status unexpected(rp_error *err)
 
 /* ---- slots */
 
+/* How a value is cut: SlotParts. put 0: it is not. */
+struct parts {
+    uint64_t put, bytes, bf16_bytes, part_bytes;
+    uint32_t part;
+    Replay__Arena memory; /* size 0: none */
+};
+
+/* Returns the number of parts of so many bytes. */
+static uint64_t parts_of(uint64_t bytes, uint64_t part_bytes)
+{
+    return bytes ? (bytes - 1) / part_bytes + 1 : 0;
+}
+
+/* Memory of large values of one subscriber. What the caller has released is used for the next value: fresh pages would cost more than
+ * the way of the bytes. Shared by the subscriber and its copies. */
+struct spare {
+    pthread_mutex_t lock;
+    uint32_t refs;
+    bool closed;     /* the subscriber is gone: nothing is kept */
+    uint8_t *memory; /* NULL: none */
+    uint64_t bytes;
+};
+
+static struct spare *spare_new(void)
+{
+    struct spare *self = calloc(1, sizeof *self);
+    if (!self)
+        return NULL;
+    pthread_mutex_init(&self->lock, NULL);
+    self->refs = 1;
+    return self;
+}
+
+/* Gives memory for a value, with a reference. NULL: there is none. */
+static uint8_t *spare_take(struct spare *self, uint64_t bytes)
+{
+    uint8_t *memory = NULL;
+    pthread_mutex_lock(&self->lock);
+    if (self->bytes != bytes) {
+        free(self->memory);
+        self->memory = NULL;
+    }
+    memory = self->memory ? self->memory : bytes <= SIZE_MAX ? malloc((size_t)bytes) : NULL;
+    self->memory = NULL;
+    self->refs += memory != NULL;
+    pthread_mutex_unlock(&self->lock);
+    return memory;
+}
+
+/* Returns memory and the reference; or, without memory, ends the keeping. */
+static void spare_return(struct spare *self, uint8_t *memory, uint64_t bytes)
+{
+    pthread_mutex_lock(&self->lock);
+    self->closed = self->closed || !memory;
+    uint8_t *surplus = memory;
+    if (self->closed != (self->memory == NULL)) { /* closed with memory, or open without */
+        surplus = self->closed ? self->memory : NULL;
+        self->memory = self->closed ? NULL : memory;
+        self->bytes = bytes;
+    }
+    bool last = --self->refs == 0;
+    pthread_mutex_unlock(&self->lock);
+    free(surplus);
+    if (last) {
+        pthread_mutex_destroy(&self->lock);
+        free(self);
+    }
+}
+
+/* Copies past the caches, where the processor can: the bytes are not read soon, and there are too many. */
+static void copy_past(uint8_t *to, const uint8_t *from, size_t bytes)
+{
+#ifdef __SSE2__
+    while ((uintptr_t)to % 16 && bytes) {
+        *to++ = *from++;
+        bytes--;
+    }
+    for (; bytes >= 64; to += 64, from += 64, bytes -= 64)
+        for (size_t i = 0; i < 64; i += 16)
+            _mm_stream_si128((__m128i *)(void *)(to + i), _mm_loadu_si128((const __m128i *)(const void *)(from + i)));
+    _mm_sfence();
+#endif
+    memcpy(to, from, bytes);
+}
+
 struct rp_params {
-    struct conn_reply *reply; /* holds the payload frame */
+    struct conn_reply *reply;  /* holds the payload frame; or NULL: the value came in parts */
+    struct conn_arena *memory; /* that holds it; or NULL */
+    uint8_t *copy;             /* of its parts; or NULL */
+    struct spare *spare;       /* where the copy goes back to */
+    struct parts parts;
     rp_param slot;
     char name[RP_MAX_NAME + 1];
 };
@@ -39,7 +149,11 @@ void rp_params_release(rp_params **params)
 {
     if (!params || !*params)
         return;
-    conn_reply_destroy(&(*params)->reply);
+    if ((*params)->reply)
+        conn_reply_destroy(&(*params)->reply);
+    conn_arena_unref(&(*params)->memory);
+    if ((*params)->copy)
+        spare_return((*params)->spare, (*params)->copy, (*params)->slot.bytes);
     free(*params);
     *params = NULL;
 }
@@ -49,10 +163,42 @@ const rp_param *rp_params_slot(const rp_params *params)
     return &params->slot;
 }
 
+/* Reads numbers of a message: of fields 1 to n. False: it is damaged. */
+static bool read_numbers(const struct pb_field *from, uint64_t *numbers, uint32_t n)
+{
+    struct pb_reader reader = pb_reader(from->data, from->wire == PB_BYTES ? from->size : 0);
+    struct pb_field field;
+    int more;
+    while ((more = pb_next(&reader, &field)) == 1)
+        if (field.number >= 1 && field.number <= n && field.wire != PB_BYTES)
+            numbers[field.number - 1] = field.value;
+    return more == 0 && from->wire == PB_BYTES;
+}
+
+static bool read_parts(const struct pb_field *from, struct parts *out)
+{
+    uint64_t numbers[5] = {0}, memory[4] = {0};
+    struct pb_reader reader = pb_reader(from->data, from->wire == PB_BYTES ? from->size : 0);
+    struct pb_field field;
+    bool ok = read_numbers(from, numbers, 5);
+    while (ok && pb_next(&reader, &field) == 1)
+        if (field.number == 6)
+            ok = read_numbers(&field, memory, 4);
+    *out = (struct parts){numbers[0], numbers[1], numbers[2], numbers[3], (uint32_t)numbers[4], REPLAY__ARENA__INIT};
+    out->memory.pid = (uint32_t)memory[0];
+    out->memory.fd = (uint32_t)memory[1];
+    out->memory.size = memory[2];
+    out->memory.nonce = memory[3];
+    uint64_t most = UINT64_C(1) << 48;
+    return ok && out->put && out->part_bytes && out->bytes <= most && out->bf16_bytes <= most &&
+           parts_of(out->bytes, out->part_bytes) + parts_of(out->bf16_bytes, out->part_bytes) <= UINT32_MAX;
+}
+
 /* Reads the slot of a reply to ParamsGet or ParamsPut; its data is the first frame. Without memory: the broker may have carried the
  * request out. *found: the reply has a slot. */
-static rp_status read_slot(struct conn_reply *reply, rp_param *out, bool *found, rp_error *err)
+static rp_status read_slot(struct conn_reply *reply, rp_param *out, struct parts *parts, bool *found, rp_error *err)
 {
+    *parts = (struct parts){0};
     struct pb_reader reader = pb_reader(reply->view.data, reply->view.size);
     struct pb_field slot, field;
     *found = reply->view.body == REPLAY__REPLY__BODY_PARAMS && pb_next(&reader, &slot) == 1;
@@ -60,13 +206,16 @@ static rp_status read_slot(struct conn_reply *reply, rp_param *out, bool *found,
         return reply->view.body == 0 || reply->view.body == REPLAY__REPLY__BODY_PARAMS ? RP_OK : unexpected(err);
     reader = pb_reader(slot.data, slot.wire == PB_BYTES ? slot.size : 0);
     int more;
+    bool ok = slot.wire == PB_BYTES;
     while ((more = pb_next(&reader, &field)) == 1) {
         if (field.number == 2 && field.wire == PB_FIXED64)
             out->version = field.value;
         else if (field.number == 4 && field.wire == PB_FIXED64)
             out->age_ns = field.value;
+        else if (field.number == 5)
+            ok = ok && read_parts(&field, parts);
     }
-    if (more < 0 || slot.wire != PB_BYTES)
+    if (more < 0 || !ok)
         return unexpected(err);
     if (reply->n_payload > 0) {
         out->data = zmq_msg_data(&reply->payload[0]);
@@ -75,7 +224,8 @@ static rp_status read_slot(struct conn_reply *reply, rp_param *out, bool *found,
     return RP_OK;
 }
 
-/* Makes a copy of a slot of a reply to ParamsGet; takes the reply. RP_DEADLINE_EXCEEDED: it has no other version than `have`. */
+/* Makes a copy of a slot of a reply to ParamsGet; takes the reply. A value in parts has no data yet. RP_DEADLINE_EXCEEDED: it has no
+ * other version than `have`. */
 static rp_status params_new(const char *name, uint64_t have, struct conn_reply *reply, rp_params **out, rp_error *err)
 {
     rp_params *self = calloc(1, sizeof *self);
@@ -87,8 +237,8 @@ static rp_status params_new(const char *name, uint64_t have, struct conn_reply *
     self->reply = reply;
     strcpy(self->name, name);
     self->slot.name = self->name;
-    rp_status status = read_slot(reply, &self->slot, &found, err);
-    if (status == RP_OK && found && !self->slot.data)
+    rp_status status = read_slot(reply, &self->slot, &self->parts, &found, err);
+    if (status == RP_OK && found && !self->slot.data && !self->parts.put)
         status = unexpected(err);
     if (status == RP_OK && !found)
         status = err_set(err, RP_DEADLINE_EXCEEDED, "slot '%s' has no version newer than %llu", name,
@@ -107,6 +257,7 @@ static rp_status get_from(struct conn *conn, const char *name, uint64_t have, in
     body.n_name = body.n_have = 1;
     body.name = (char **)(uintptr_t)&name;
     body.have = &have;
+    body.parts = true;
     if (timeout_ms >= 0) {
         body.has_timeout_ms_case = REPLAY__PARAMS_GET__HAS_TIMEOUT_MS_TIMEOUT_MS;
         body.timeout_ms = (uint64_t)timeout_ms;
@@ -146,14 +297,37 @@ static rp_status get_from_shards(rp_client *client, const char *name, uint64_t h
     }
 }
 
+/* Fetches a value in parts: as a subscriber, for as long as parts arrive. */
+static rp_status get_parts(rp_client *client, const char *name, uint64_t have, rp_params **out, rp_error *err)
+{
+    rp_subscriber *subscriber = rp_subscriber_new(client, name, have, err);
+    if (!subscriber)
+        return RP_NO_MEMORY;
+    rp_subscriber_stats stats = {.struct_size = sizeof stats};
+    uint64_t before;
+    rp_status status;
+    do {
+        before = stats.parts;
+        status = rp_subscriber_take(subscriber, STALL_MS, out, err);
+        rp_subscriber_get_stats(subscriber, &stats);
+    } while (status == RP_DEADLINE_EXCEEDED && stats.parts != before);
+    rp_subscriber_destroy(&subscriber);
+    return status;
+}
+
 rp_status rp_params_get(rp_client *client, const char *name, uint64_t have, int64_t timeout_ms, rp_params **out,
                         rp_error *err)
 {
     *out = NULL;
     RP_TRY(client_check_name("name", name, err));
     if (client_shards(client) > 1)
-        return get_from_shards(client, name, have, timeout_ms, out, err);
-    return get_from(client_conn(client), name, have, timeout_ms, GRACE_MS, out, err);
+        RP_TRY(get_from_shards(client, name, have, timeout_ms, out, err));
+    else
+        RP_TRY(get_from(client_conn(client), name, have, timeout_ms, GRACE_MS, out, err));
+    if ((*out)->slot.data)
+        return RP_OK;
+    rp_params_release(out);
+    return get_parts(client, name, have, out, err);
 }
 
 /* ---- what publishers and subscribers share */
@@ -171,10 +345,10 @@ struct shard {
     struct conn_part part; /* first: reply functions get it */
     struct link *link;
     struct conn *conn;
-    bool up; /* lock: the connection is up */
-    bool in_flight;
-    int64_t next_ns;   /* time before which no request is sent */
-    uint64_t instance; /* of the broker that answered last; 0: none */
+    bool up;            /* lock: the connection is up */
+    uint32_t in_flight; /* requests */
+    int64_t next_ns;    /* time before which no request is sent */
+    uint64_t instance;  /* of the broker that answered last; 0: none */
 };
 
 /* Makes a publisher or a subscriber, which begins with its link. NULL with err set: the name is wrong, or no memory. */
@@ -262,10 +436,10 @@ static void shard_down(struct conn_part *part)
     shard_set_up((struct shard *)part, false);
 }
 
-/* True if a request may be sent now; otherwise *wake_ns is the time to look again. */
-static bool shard_is_free(const struct shard *self, int64_t now_ns, int64_t *wake_ns)
+/* True if a request may be sent now, where so many may be in flight; otherwise *wake_ns is the time to look again. */
+static bool shard_is_free(const struct shard *self, uint32_t most, int64_t now_ns, int64_t *wake_ns)
 {
-    *wake_ns = !self->up || self->in_flight ? INT64_MAX : self->next_ns;
+    *wake_ns = !self->up || self->in_flight >= most ? INT64_MAX : self->next_ns;
     return now_ns >= *wake_ns;
 }
 
@@ -275,7 +449,8 @@ static bool shard_is_free(const struct shard *self, int64_t now_ns, int64_t *wak
  *
  * A block goes through these places: `newest` (given, not sent; a newer block replaces it), `sent` (its put is in flight),
  * and then it is settled: refused, or stored and `current`. A put that the connection or the broker has broken off goes back to
- * `newest`, unless a newer block is there. The caller's thread fills `newest`; all other moves are the I/O thread's.
+ * `newest`, unless a newer block is there. The caller's thread fills `newest`; all other moves are the I/O thread's. A put in parts is
+ * not taken back: it goes on, and the newer block follows.
  *
  * With shards, that is the way to shard 0, which gives the block its version. Then the other shards are sent `current` with that
  * version. A shard that is away, or comes back as another broker, gets `current` when it is back. If another shard names a newer
@@ -293,28 +468,101 @@ enum put_kind {
     PUT_CURRENT, /* `current` with its version */
 };
 
+/* What is put: a value, and its second form. */
+struct block {
+    zmq_msg_t data, bf16;
+    uint64_t put; /* number that names it; 0: it goes in one message */
+};
+
+static void block_init(struct block *self)
+{
+    zmq_msg_init(&self->data);
+    zmq_msg_init(&self->bf16);
+    self->put = 0;
+}
+
+static void block_close(struct block *self)
+{
+    zmq_msg_close(&self->data);
+    zmq_msg_close(&self->bf16);
+}
+
+static void block_move(struct block *to, struct block *from)
+{
+    zmq_msg_move(&to->data, &from->data);
+    zmq_msg_move(&to->bf16, &from->bf16);
+    to->put = from->put;
+}
+
+static void block_copy(struct block *to, struct block *from)
+{
+    zmq_msg_copy(&to->data, &from->data);
+    zmq_msg_copy(&to->bf16, &from->bf16);
+    to->put = from->put;
+}
+
+static uint32_t block_parts(struct block *self)
+{
+    return self->put ? (uint32_t)(parts_of(zmq_msg_size(&self->data), PART_BYTES) +
+                                  parts_of(zmq_msg_size(&self->bf16), PART_BYTES))
+                     : 1;
+}
+
+static void view_free(void *data, void *hint)
+{
+    (void)data;
+    zmq_msg_close(hint);
+    free(hint);
+}
+
+/* Makes a message of a part: a view of the block, which stays as long as the view. False: no memory. */
+static bool block_part(struct block *self, uint32_t part, zmq_msg_t *out)
+{
+    uint32_t first = (uint32_t)parts_of(zmq_msg_size(&self->data), PART_BYTES);
+    zmq_msg_t *of = self->put && part >= first ? &self->bf16 : &self->data;
+    size_t at = (size_t)(of == &self->bf16 ? part - first : part) * PART_BYTES, left = zmq_msg_size(of) - at;
+    if (!self->put) {
+        zmq_msg_init(out);
+        return zmq_msg_copy(out, of) == 0;
+    }
+    zmq_msg_t *hold = malloc(sizeof *hold);
+    if (!hold)
+        return false;
+    zmq_msg_init(hold);
+    zmq_msg_copy(hold, of);
+    if (zmq_msg_init_data(out, (uint8_t *)zmq_msg_data(hold) + at, left < PART_BYTES ? left : PART_BYTES, view_free,
+                          hold) == 0)
+        return true;
+    view_free(NULL, hold);
+    return false;
+}
+
 struct publish_shard {
     struct shard shard; /* first */
     bool asleep;        /* lock: the I/O thread has nothing to do here until it is woken */
     uint64_t done;      /* lock: version of `current` that this shard has stored or refused */
     /* I/O thread: of the put in flight */
     enum put_kind kind;
-    uint64_t version, id;
+    uint64_t version, above, id;
+    struct block block;
+    uint32_t n;                       /* its parts; 0: no put is in flight */
+    uint32_t next, answered, missing; /* part to send; part of the next reply; first part that the broker lacks */
+    bool rewind; /* a part was lost: wait for the replies that are on their way, and go on with `missing` */
 };
 
 struct rp_publisher {
     struct link link; /* first; its lock guards what follows, up to the I/O thread's part */
-    zmq_msg_t newest;
-    bool waiting;     /* newest holds a block */
-    uint64_t settled; /* number of the newest block that shard 0 has stored or refused; blocks count from 1 */
-    zmq_msg_t current;
-    uint64_t above; /* version that another shard has, where that of `current` should be newer */
-    bool unsure;    /* shard 0 may have lost its count, and no put has shown that it has not */
-    uint64_t retry; /* id of a put at shard 0 that was broken off, and may have been done; 0: none */
+    struct block newest;
+    bool waiting;         /* newest holds a block */
+    uint64_t settled;     /* number of the newest block that shard 0 has stored or refused; blocks count from 1 */
+    struct block current; /* with shards */
+    uint64_t above;       /* version that another shard has, where that of `current` should be newer */
+    bool unsure;          /* shard 0 may have lost its count, and no put has shown that it has not */
+    uint64_t retry;       /* id of a put at shard 0 that was broken off, and may have been done; 0: none */
     rp_publisher_stats stats;
 
     /* I/O thread of shard 0 */
-    zmq_msg_t sent;
+    struct block sent;
     uint64_t sent_number;
 
     uint32_t n_shards;
@@ -347,7 +595,7 @@ static void put_broken_off(struct rp_publisher *self, const struct publish_shard
     if (self->waiting || shard->kind == PUT_CURRENT)
         return;
     if (shard->kind == PUT_NEWEST) {
-        zmq_msg_move(&self->newest, &self->sent);
+        block_move(&self->newest, &self->sent);
         self->waiting = true;
     }
     self->retry = shard->id;
@@ -358,8 +606,10 @@ static void put_ended(struct rp_publisher *self, struct publish_shard *shard, ui
 {
     if (shard->kind == PUT_NEWEST) {
         self->settled = self->sent_number;
-        if (version)
-            zmq_msg_move(&self->current, &self->sent);
+        if (version && self->n_shards > 1)
+            block_move(&self->current, &self->sent);
+        block_close(&self->sent);
+        block_init(&self->sent);
     }
     if (shard->kind == PUT_CURRENT) {
         bool behind =
@@ -378,14 +628,48 @@ static void put_ended(struct rp_publisher *self, struct publish_shard *shard, ui
     }
 }
 
-/* Reads the version in a reply to ParamsPut. */
-static rp_status read_version(struct conn_reply *reply, uint64_t *version, rp_error *err)
+/* Reads the version in a reply to ParamsPut; or 0, and the first part that is missing. */
+static rp_status read_version(struct conn_reply *reply, uint64_t *version, uint32_t *missing, rp_error *err)
 {
     rp_param slot = {0};
+    struct parts parts;
     bool found;
-    RP_TRY(read_slot(reply, &slot, &found, err));
+    RP_TRY(read_slot(reply, &slot, &parts, &found, err));
     *version = slot.version;
-    return found && slot.version ? RP_OK : unexpected(err);
+    *missing = parts.part;
+    return found && (slot.version || parts.put) ? RP_OK : unexpected(err);
+}
+
+/* The put in flight was answered for good, or is taken back. */
+static void shard_put_over(struct publish_shard *shard)
+{
+    shard->n = 0;
+    block_close(&shard->block);
+    block_init(&shard->block);
+}
+
+/* A part was answered; status RP_OK with version 0: others are missing. Lock held. */
+static void part_answered(struct rp_publisher *self, struct publish_shard *shard, rp_status status, uint64_t version,
+                          const rp_error *error)
+{
+    uint32_t part = shard->answered++;
+    bool broken_off = status == RP_UNAVAILABLE || status == RP_CANCELLED;
+    if (broken_off && shard->n == 1) {
+        put_broken_off(self, shard);
+        shard_put_over(shard);
+    } else if (!broken_off && (status != RP_OK || version)) {
+        put_ended(self, shard, version);
+        shard_put_over(shard);
+        bool replaced = shard->kind == PUT_AGAIN && status == RP_FAILED_PRECONDITION;
+        if (status != RP_OK && !replaced)
+            shard_keep_error(&shard->shard, error);
+    } else {
+        shard->rewind = shard->rewind || broken_off || shard->missing <= part;
+        if (shard->shard.in_flight == 0) {
+            shard->next = shard->answered = shard->missing;
+            shard->rewind = false;
+        }
+    }
 }
 
 static void on_put(void *ctx, struct conn_reply *reply)
@@ -394,28 +678,27 @@ static void on_put(void *ctx, struct conn_reply *reply)
     struct rp_publisher *self = publisher_of(shard);
     rp_error error = {0};
     uint64_t version = 0;
+    uint32_t missing = 0;
     rp_status status = conn_reply_status(reply, &error);
     if (status == RP_OK)
-        status = read_version(reply, &version, &error);
+        status = read_version(reply, &version, &missing, &error);
     conn_reply_destroy(&reply);
-    shard->shard.in_flight = false;
-    pthread_mutex_lock(&self->link.lock);
-    if (status == RP_UNAVAILABLE || status == RP_CANCELLED) {
-        put_broken_off(self, shard);
+    shard->shard.in_flight--;
+    if (status == RP_OK && !version && shard->n && missing >= shard->n)
+        status = unexpected(&error);
+    if (status == RP_OK)
+        shard->missing = missing;
+    if (status == RP_UNAVAILABLE || status == RP_CANCELLED)
         shard->shard.next_ns = conn_now() + RETRY_NS;
-    } else {
-        put_ended(self, shard, version);
-        bool replaced = shard->kind == PUT_AGAIN && status == RP_FAILED_PRECONDITION;
-        if (status != RP_OK && !replaced)
-            shard_keep_error(&shard->shard, &error);
-    }
+    pthread_mutex_lock(&self->link.lock);
+    if (shard->n) /* otherwise an earlier reply has ended the put */
+        part_answered(self, shard, status, version, &error);
     pthread_cond_broadcast(&self->link.changed);
     pthread_mutex_unlock(&self->link.lock);
 }
 
 /* Decides what to put next, and copies the block. PUT_NOTHING: whoever has something wakes this thread. */
-static enum put_kind take_block(struct rp_publisher *self, struct publish_shard *shard, zmq_msg_t *block,
-                                Replay__ParamsPut *body)
+static enum put_kind take_block(struct rp_publisher *self, struct publish_shard *shard)
 {
     pthread_mutex_lock(&self->link.lock);
     uint64_t version = self->stats.version;
@@ -427,22 +710,59 @@ static enum put_kind take_block(struct rp_publisher *self, struct publish_shard 
         shard->kind = is_first(shard) && self->above ? PUT_AGAIN : PUT_NOTHING;
     shard->asleep = shard->kind == PUT_NOTHING;
     if (shard->kind == PUT_NEWEST) {
-        zmq_msg_move(&self->sent, &self->newest);
+        block_move(&self->sent, &self->newest);
         self->waiting = false;
         self->sent_number = self->stats.given;
     }
     if (shard->kind != PUT_NOTHING) {
-        zmq_msg_copy(block, shard->kind == PUT_NEWEST ? &self->sent : &self->current);
+        block_copy(&shard->block, shard->kind == PUT_NEWEST ? &self->sent : &self->current);
+        shard->n = block_parts(&shard->block);
         self->stats.puts++;
     }
+    shard->next = shard->answered = shard->missing = 0;
+    shard->rewind = false;
     shard->version = version;
-    body->version = shard->kind == PUT_NEWEST ? 0 : version;
+    shard->above = 0;
     if (shard->kind != PUT_CURRENT && self->n_shards > 1)
-        body->above = self->above > version ? self->above : version;
+        shard->above = self->above > version ? self->above : version;
     shard->id = shard->kind == PUT_NEWEST || shard->kind == PUT_AGAIN ? self->retry : 0;
     self->retry = shard->id ? 0 : self->retry;
     pthread_mutex_unlock(&self->link.lock);
     return shard->kind;
+}
+
+/* Sends a part of the put. False: it was not sent. */
+static bool send_part(struct rp_publisher *self, struct publish_shard *shard)
+{
+    Replay__ParamsPut body = REPLAY__PARAMS_PUT__INIT;
+    zmq_msg_t part;
+    body.name = self->link.name;
+    body.version = shard->kind == PUT_NEWEST ? 0 : shard->version;
+    body.above = shard->above;
+    if (shard->block.put) {
+        body.put = shard->block.put;
+        body.bytes = zmq_msg_size(&shard->block.data);
+        body.bf16_bytes = zmq_msg_size(&shard->block.bf16);
+        body.part_bytes = PART_BYTES;
+        body.part = shard->next;
+    }
+    if (!block_part(&shard->block, shard->next, &part))
+        return false;
+    struct conn_message message = {.field = REPLAY__REQUEST__BODY_PARAMS_PUT,
+                                   .body = &body.base,
+                                   .payload = &part,
+                                   .n_payload = 1,
+                                   .timeout_ms = -1,
+                                   .again = shard->n == 1 ? shard->id : 0};
+    uint64_t id = conn_send_once(shard->shard.conn, &shard->shard.part, &message, on_put);
+    zmq_msg_close(&part);
+    shard->id = id ? id : shard->id;
+    shard->shard.in_flight += id != 0;
+    shard->next += id != 0;
+    pthread_mutex_lock(&self->link.lock);
+    self->stats.parts += id && shard->block.put;
+    pthread_mutex_unlock(&self->link.lock);
+    return id != 0;
 }
 
 static int64_t publisher_tick(struct conn_part *part, int64_t now_ns)
@@ -450,35 +770,24 @@ static int64_t publisher_tick(struct conn_part *part, int64_t now_ns)
     struct publish_shard *shard = (struct publish_shard *)part;
     struct rp_publisher *self = publisher_of(shard);
     int64_t wake_ns;
-    if (!shard_is_free(&shard->shard, now_ns, &wake_ns))
+    if (!shard_is_free(&shard->shard, shard->n > 1 ? WINDOW : 1, now_ns, &wake_ns))
         return wake_ns;
-    Replay__ParamsPut body = REPLAY__PARAMS_PUT__INIT;
-    zmq_msg_t block;
-    body.name = self->link.name;
-    zmq_msg_init(&block);
-    if (take_block(self, shard, &block, &body) == PUT_NOTHING) {
-        zmq_msg_close(&block);
+    if (!shard->n && take_block(self, shard) == PUT_NOTHING)
         return INT64_MAX;
-    }
-    shard->shard.next_ns = now_ns + GAP_NS;
-    struct conn_message message = {.field = REPLAY__REQUEST__BODY_PARAMS_PUT,
-                                   .body = &body.base,
-                                   .payload = &block,
-                                   .n_payload = 1,
-                                   .timeout_ms = -1,
-                                   .again = shard->id};
-    uint64_t id = conn_send_once(shard->shard.conn, part, &message, on_put);
-    zmq_msg_close(&block);
-    shard->shard.in_flight = id != 0;
-    if (id) {
-        shard->id = id;
-        return INT64_MAX;
-    }
-    pthread_mutex_lock(&self->link.lock);
-    put_broken_off(self, shard);
-    pthread_mutex_unlock(&self->link.lock);
-    shard->shard.next_ns = now_ns + RETRY_NS;
-    return shard->shard.next_ns;
+    if (shard->n == 1)
+        shard->shard.next_ns = now_ns + GAP_NS;
+    while (shard->next < shard->n && !shard->rewind && shard->shard.in_flight < WINDOW)
+        if (!send_part(self, shard)) {
+            pthread_mutex_lock(&self->link.lock);
+            if (shard->n == 1) {
+                put_broken_off(self, shard);
+                shard_put_over(shard);
+            }
+            pthread_mutex_unlock(&self->link.lock);
+            shard->shard.next_ns = now_ns + RETRY_NS;
+            return shard->shard.next_ns;
+        }
+    return INT64_MAX;
 }
 
 static void publisher_up(struct conn_part *part, const struct conn_hello *hello)
@@ -495,25 +804,49 @@ static void publisher_up(struct conn_part *part, const struct conn_hello *hello)
 
 static const struct conn_part_ops publisher_ops = {.up = publisher_up, .down = shard_down, .tick = publisher_tick};
 
-rp_status rp_publisher_put(rp_publisher *publisher, const void *data, uint64_t bytes, rp_error *err)
+/* Copies bytes into a message. */
+static rp_status copy_bytes(zmq_msg_t *out, const void *data, uint64_t bytes, rp_error *err)
 {
-    zmq_msg_t block;
-    RP_TRY(conn_check_process(client_conn(publisher->link.client), err));
-    if (bytes > SIZE_MAX || zmq_msg_init_size(&block, (size_t)bytes) != 0)
+    if (bytes > SIZE_MAX || zmq_msg_init_size(out, (size_t)bytes) != 0)
         return err_set(err, RP_NO_MEMORY, "no memory for %llu bytes", (unsigned long long)bytes);
     if (bytes)
-        memcpy(zmq_msg_data(&block), data, (size_t)bytes);
+        memcpy(zmq_msg_data(out), data, (size_t)bytes);
+    return RP_OK;
+}
+
+rp_status rp_publisher_put_bf16(rp_publisher *publisher, const void *data, uint64_t bytes, const void *bf16,
+                                uint64_t bf16_bytes, rp_error *err)
+{
+    struct block block;
+    RP_TRY(conn_check_process(client_conn(publisher->link.client), err));
+    if (bf16_bytes && !bytes)
+        return err_set(err, RP_INVALID_ARGUMENT, "a second form of an empty value");
+    block_init(&block);
+    rp_status status = copy_bytes(&block.data, data, bytes, err);
+    if (status == RP_OK)
+        status = copy_bytes(&block.bf16, bf16, bf16_bytes, err);
+    if (status != RP_OK) {
+        block_close(&block);
+        return status;
+    }
+    while (!block.put && (bytes > PARTS_FROM || bf16_bytes))
+        rng_system(&block.put, sizeof block.put);
     pthread_mutex_lock(&publisher->link.lock);
-    rp_status status = link_take_error(&publisher->link, "an earlier put of", err);
+    status = link_take_error(&publisher->link, "an earlier put of", err);
     publisher->stats.replaced += publisher->waiting;
-    zmq_msg_move(&publisher->newest, &block);
+    block_move(&publisher->newest, &block);
     publisher->waiting = true;
     publisher->retry = 0;
     publisher->stats.given++;
     wake_shards(publisher, 0, 1);
     pthread_mutex_unlock(&publisher->link.lock);
-    zmq_msg_close(&block);
+    block_close(&block);
     return status;
+}
+
+rp_status rp_publisher_put(rp_publisher *publisher, const void *data, uint64_t bytes, rp_error *err)
+{
+    return rp_publisher_put_bf16(publisher, data, bytes, NULL, 0, err);
 }
 
 /* Returns a shard that has yet to get the newest block; shards that are away need not, but for shard 0. NULL: all have it. Lock held. */
@@ -565,10 +898,12 @@ rp_publisher *rp_publisher_new(rp_client *client, const char *name, rp_error *er
     rp_publisher *self = link_new(sizeof *self + n * sizeof self->shards[0], client, name, err);
     if (!self)
         return NULL;
-    zmq_msg_init(&self->newest);
-    zmq_msg_init(&self->sent);
-    zmq_msg_init(&self->current);
+    block_init(&self->newest);
+    block_init(&self->sent);
+    block_init(&self->current);
     self->n_shards = n;
+    for (uint32_t i = 0; i < n; i++)
+        block_init(&self->shards[i].block);
     for (uint32_t i = 0; i < n; i++)
         shard_open(&self->shards[i].shard, &self->link, i, &publisher_ops);
     return self;
@@ -587,9 +922,11 @@ rp_status rp_publisher_destroy(rp_publisher **publisher, int64_t timeout_ms, rp_
     rp_status status = rp_publisher_flush(self, timeout_ms, NULL, err);
     for (uint32_t i = 0; i < self->n_shards; i++)
         conn_detach(self->shards[i].shard.conn, &self->shards[i].shard.part);
-    zmq_msg_close(&self->newest);
-    zmq_msg_close(&self->sent);
-    zmq_msg_close(&self->current);
+    for (uint32_t i = 0; i < self->n_shards; i++)
+        block_close(&self->shards[i].block);
+    block_close(&self->newest);
+    block_close(&self->sent);
+    block_close(&self->current);
     link_free(&self->link);
     return status;
 }
@@ -599,7 +936,7 @@ rp_status rp_params_put(rp_client *client, const char *name, const void *data, u
 {
     RP_TRY(client_check_name("name", name, err));
     RP_TRY(conn_check_process(client_conn(client), err));
-    if (client_shards(client) > 1) { /* as a publisher that has one block */
+    if (client_shards(client) > 1 || bytes > PARTS_FROM) { /* as a publisher that has one block */
         rp_publisher *publisher = rp_publisher_new(client, name, err);
         if (!publisher)
             return RP_NO_MEMORY;
@@ -609,10 +946,7 @@ rp_status rp_params_put(rp_client *client, const char *name, const void *data, u
         return status;
     }
     zmq_msg_t payload;
-    if (bytes > SIZE_MAX || zmq_msg_init_size(&payload, (size_t)bytes) != 0)
-        return err_set(err, RP_NO_MEMORY, "no memory for %llu bytes", (unsigned long long)bytes);
-    if (bytes)
-        memcpy(zmq_msg_data(&payload), data, (size_t)bytes);
+    RP_TRY(copy_bytes(&payload, data, bytes, err));
     Replay__ParamsPut body = REPLAY__PARAMS_PUT__INIT;
     body.name = (char *)(uintptr_t)name;
     struct conn_message message = {.field = REPLAY__REQUEST__BODY_PARAMS_PUT,
@@ -626,7 +960,8 @@ rp_status rp_params_put(rp_client *client, const char *name, const void *data, u
     if (status != RP_OK)
         return status;
     uint64_t stored;
-    status = read_version(reply, version ? version : &stored, err);
+    uint32_t missing;
+    status = read_version(reply, version ? version : &stored, &missing, err);
     conn_reply_destroy(&reply);
     return status;
 }
@@ -635,8 +970,8 @@ rp_status rp_params_put(rp_client *client, const char *name, const void *data, u
  *
  * A subscriber: a ParamsGet that waits at the broker, and the newest copy that it has brought.
  *
- * There is at most one request. It is sent when the caller has taken the last copy; the next copy lies ready until the caller
- * takes it, which makes the I/O thread ask again. A copy that lies ready for REFRESH_NS is replaced by a newer one, so that slow
+ * There is at most one request, unless a value comes in parts. It is sent when the caller has taken the last copy; the next copy lies
+ * ready until the caller takes it, which makes the I/O thread ask again. A copy that lies ready for REFRESH_NS is replaced by a newer one, so that slow
  * callers get fresh parameters and fast callers do not pay for copies they skip.
  *
  * With shards, the nearest one is asked. Another takes over when that shard is lost, or has
@@ -654,6 +989,7 @@ struct subscribe_shard {
     struct shard shard; /* first */
     bool other;         /* lock: another broker than before, and versions have not begun anew */
     uint64_t behind;    /* lock: version that the shard had when others had a newer one; 0: none */
+    uint32_t next;      /* lock: part of `fetch` that this shard is asked for next */
 };
 
 struct rp_subscriber {
@@ -662,6 +998,11 @@ struct rp_subscriber {
     int64_t arrived_ns; /* time at which it arrived */
     uint64_t have;      /* version of the newest copy; 0: none from this broker */
     uint64_t newest;    /* version that has arrived; 0: none since versions began */
+    bool bf16;          /* take the second form, where there is one */
+    rp_params *fetch;   /* value whose parts are on their way; NULL: none */
+    uint32_t first, n;  /* of its parts: the first one of its form, and their number */
+    uint32_t got;       /* of them: in its memory */
+    struct spare *spare;
     rp_subscriber_stats stats;
     uint32_t active; /* number of the shard that asks */
     uint32_t n_shards;
@@ -686,26 +1027,76 @@ static bool pass_on(struct rp_subscriber *self, const struct subscribe_shard *sh
     return passed;
 }
 
-/* Lock held. */
-static void keep(struct rp_subscriber *self, struct subscribe_shard *shard, rp_params *params)
+/* True if a shard's version is news. Otherwise two shards were asked, and this is the same version, or an older one. Lock held. */
+static bool is_new(struct rp_subscriber *self, struct subscribe_shard *shard, uint64_t version)
 {
-    uint64_t version = params->slot.version;
     bool older = self->n_shards > 1 && version < self->newest;
     shard->behind = older ? version : 0;
     shard->other = shard->other && older;
     if (self->n_shards > 1 && version == self->newest)
         self->have = version;
-    if (older ||
-        version == self->have) { /* two shards were asked, and bring the same, or the second one an older version */
-        rp_params_release(&params);
-        return;
-    }
+    return !older && version != self->have;
+}
+
+/* The copy is there. Lock held. */
+static void keep(struct rp_subscriber *self, rp_params *params)
+{
     self->stats.replaced += self->ready != NULL;
     rp_params_release(&self->ready);
     self->ready = params;
     self->arrived_ns = conn_now();
-    self->have = self->newest = version;
+    self->have = self->newest = params->slot.version;
     self->stats.arrived++;
+}
+
+/* Maps the value, if the broker on this host offers its memory. */
+static bool map_value(const struct conn *conn, rp_params *params, uint64_t at)
+{
+    bool inside = conn_is_inside(conn);
+    if (params->parts.memory.size)
+        params->memory = conn_arena_map(NULL, &params->parts.memory, inside);
+    if (params->memory && (at > params->memory->size || params->slot.bytes > params->memory->size - at))
+        conn_arena_unref(&params->memory);
+    if (params->memory)
+        params->slot.data = params->memory->data + at;
+    return params->memory != NULL;
+}
+
+/* A version has come: keeps it, or begins to fetch its parts; takes params. Lock held. */
+static rp_status take_version(struct rp_subscriber *self, struct subscribe_shard *shard, rp_params *params,
+                              rp_error *err)
+{
+    const struct parts *parts = &params->parts;
+    if (!is_new(self, shard, params->slot.version) || (parts->put && self->fetch)) {
+        rp_params_release(&params);
+        return RP_OK;
+    }
+    if (!parts->put) {
+        keep(self, params);
+        return RP_OK;
+    }
+    bool second = self->bf16 && parts->bf16_bytes;
+    uint64_t pages = (parts->bytes + MEMORY_AT - 1) / MEMORY_AT * MEMORY_AT;
+    params->slot.bytes = second ? parts->bf16_bytes : parts->bytes;
+    params->slot.bf16 = second;
+    if (map_value(shard->shard.conn, params, MEMORY_AT + (second ? pages : 0))) {
+        keep(self, params);
+        return RP_OK;
+    }
+    params->spare = self->spare;
+    params->copy = spare_take(self->spare, params->slot.bytes);
+    if (!params->copy) {
+        rp_status status =
+            err_set(err, RP_NO_MEMORY, "no memory for %llu bytes", (unsigned long long)params->slot.bytes);
+        rp_params_release(&params);
+        return status;
+    }
+    params->slot.data = params->copy;
+    self->fetch = params;
+    self->first = second ? (uint32_t)parts_of(parts->bytes, parts->part_bytes) : 0;
+    self->n = (uint32_t)parts_of(params->slot.bytes, parts->part_bytes);
+    self->got = 0;
+    return RP_OK;
 }
 
 static void on_params(void *ctx, struct conn_reply *reply)
@@ -722,19 +1113,97 @@ static void on_params(void *ctx, struct conn_reply *reply)
         status = params_new(self->link.name, have, reply, &params, &error);
     else
         conn_reply_destroy(&reply);
-    shard->shard.in_flight = false;
-    if (status != RP_OK)
-        shard->shard.next_ns = conn_now() + RETRY_NS;
+    shard->shard.in_flight--;
     pthread_mutex_lock(&self->link.lock);
     if (status == RP_OK)
-        keep(self, shard, params);
-    else if (status != RP_UNAVAILABLE && status != RP_CANCELLED && status != RP_DEADLINE_EXCEEDED &&
-             status != RP_RESOURCE_EXHAUSTED) /* what others have left unread goes away: asks again */
+        status = take_version(self, shard, params, &error);
+    if (status != RP_OK)
+        shard->shard.next_ns = conn_now() + RETRY_NS;
+    if (status != RP_OK && status != RP_UNAVAILABLE && status != RP_CANCELLED && status != RP_DEADLINE_EXCEEDED &&
+        status != RP_RESOURCE_EXHAUSTED) /* what others have left unread goes away: asks again */
         shard_keep_error(&shard->shard, &error);
     pthread_cond_broadcast(&self->link.changed);
     pthread_mutex_unlock(&self->link.lock);
     if (status == RP_DEADLINE_EXCEEDED && have == 0)
         pass_on(self, shard, client_move_nearest(self->link.client, conn_shard(shard->shard.conn)));
+}
+
+/* Puts a part in its place. Parts that come again, or of another value, are dropped. Lock held. */
+static rp_status take_part(struct rp_subscriber *self, const rp_param *part, const struct parts *parts, rp_error *err)
+{
+    rp_params *fetch = self->fetch;
+    if (!fetch || parts->put != fetch->parts.put || parts->part != self->first + self->got)
+        return RP_OK;
+    uint64_t at = (uint64_t)self->got * fetch->parts.part_bytes, left = fetch->slot.bytes - at;
+    if (!part->data || part->bytes != (left < fetch->parts.part_bytes ? left : fetch->parts.part_bytes))
+        return unexpected(err);
+    copy_past(fetch->copy + at, part->data, part->bytes);
+    self->stats.parts++;
+    if (++self->got == self->n) {
+        self->fetch = NULL;
+        if (self->n_shards > 1 && fetch->slot.version < self->newest) /* another shard was faster */
+            rp_params_release(&fetch);
+        else
+            keep(self, fetch);
+    }
+    return RP_OK;
+}
+
+static void on_part(void *ctx, struct conn_reply *reply)
+{
+    struct subscribe_shard *shard = ctx;
+    struct rp_subscriber *self = subscriber_of(shard);
+    rp_error error = {0};
+    rp_param part = {0};
+    struct parts parts;
+    bool found;
+    rp_status status = conn_reply_status(reply, &error);
+    if (status == RP_OK)
+        status = read_slot(reply, &part, &parts, &found, &error);
+    shard->shard.in_flight--;
+    pthread_mutex_lock(&self->link.lock);
+    if (status == RP_OK)
+        status = take_part(self, &part, &parts, &error);
+    bool again = status == RP_UNAVAILABLE || status == RP_CANCELLED || status == RP_RESOURCE_EXHAUSTED;
+    if (again)
+        shard->shard.next_ns = conn_now() + RETRY_NS;
+    else if (status != RP_OK)
+        rp_params_release(&self->fetch); /* RP_NOT_FOUND: too late, begins with the newest version */
+    if (status != RP_OK && !again && status != RP_NOT_FOUND)
+        shard_keep_error(&shard->shard, &error);
+    if (self->ready || self->link.error.status != RP_OK) /* not with every part */
+        pthread_cond_broadcast(&self->link.changed);
+    pthread_mutex_unlock(&self->link.lock);
+    conn_reply_destroy(&reply);
+}
+
+/* Asks for the next parts. True: the value has parts that are on their way, and *wake_ns is the time to look again. */
+static bool ask_for_parts(struct rp_subscriber *self, struct subscribe_shard *shard, int64_t now_ns, int64_t *wake_ns)
+{
+    char *name = self->link.name;
+    Replay__ParamsGet body = REPLAY__PARAMS_GET__INIT;
+    body.n_name = 1;
+    body.name = &name;
+    pthread_mutex_lock(&self->link.lock);
+    body.put = self->fetch ? self->fetch->parts.put : 0;
+    uint32_t first = self->first, n = self->n;
+    if (!shard->shard.in_flight)
+        shard->next = self->got;
+    pthread_mutex_unlock(&self->link.lock);
+    *wake_ns = INT64_MAX;
+    if (!body.put || !shard_is_free(&shard->shard, WINDOW, now_ns, wake_ns))
+        return body.put;
+    while (shard->next < n && shard->shard.in_flight < WINDOW) {
+        body.part = first + shard->next;
+        struct conn_message message = {.field = REPLAY__REQUEST__BODY_PARAMS_GET, .body = &body.base, .timeout_ms = -1};
+        if (!conn_send_once(shard->shard.conn, &shard->shard.part, &message, on_part)) {
+            *wake_ns = shard->shard.next_ns = now_ns + RETRY_NS;
+            return true;
+        }
+        shard->shard.in_flight++;
+        shard->next++;
+    }
+    return true;
 }
 
 /* True if this shard is to ask; otherwise *wake_ns is the time to look again. */
@@ -759,7 +1228,8 @@ static int64_t subscriber_tick(struct conn_part *part, int64_t now_ns)
     struct rp_subscriber *self = subscriber_of(shard);
     uint64_t have;
     int64_t wake_ns;
-    if (!is_its_turn(self, shard, now_ns, &wake_ns) || !shard_is_free(&shard->shard, now_ns, &wake_ns))
+    if (!is_its_turn(self, shard, now_ns, &wake_ns) || ask_for_parts(self, shard, now_ns, &wake_ns) ||
+        !shard_is_free(&shard->shard, 1, now_ns, &wake_ns))
         return wake_ns;
     pthread_mutex_lock(&self->link.lock);
     wake_ns = self->ready ? self->arrived_ns + REFRESH_NS : 0;
@@ -776,12 +1246,13 @@ static int64_t subscriber_tick(struct conn_part *part, int64_t now_ns)
     body.n_name = body.n_have = 1;
     body.name = &name;
     body.have = &have;
+    body.parts = true;
     struct conn_message message = {.field = REPLAY__REQUEST__BODY_PARAMS_GET, .body = &body.base, .timeout_ms = -1};
-    shard->shard.in_flight = conn_send_once(shard->shard.conn, part, &message, on_params);
-    if (!shard->shard.in_flight) {
+    if (!conn_send_once(shard->shard.conn, part, &message, on_params)) {
         shard->shard.next_ns = now_ns + RETRY_NS;
         return shard->shard.next_ns;
     }
+    shard->shard.in_flight++;
     pthread_mutex_lock(&self->link.lock);
     self->stats.polls++;
     pthread_mutex_unlock(&self->link.lock);
@@ -855,6 +1326,10 @@ rp_status rp_subscriber_take(rp_subscriber *subscriber, int64_t timeout_ms, rp_p
     rp_status status = link_take_error(&subscriber->link, "slot", err);
     uint64_t have = subscriber->have;
     uint32_t active = subscriber->active;
+    char progress[100] = "";
+    if (subscriber->fetch)
+        snprintf(progress, sizeof progress, "; of version %llu there are %u of %u parts",
+                 (unsigned long long)subscriber->fetch->slot.version, subscriber->got, subscriber->n);
     if (status == RP_OK && subscriber->ready) {
         *out = subscriber->ready;
         subscriber->ready = NULL;
@@ -868,8 +1343,8 @@ rp_status rp_subscriber_take(rp_subscriber *subscriber, int64_t timeout_ms, rp_p
     char why[256] = "";
     if (timeout_ms != 0)
         client_describe(subscriber->link.client, why, sizeof why);
-    return err_set(err, RP_DEADLINE_EXCEEDED, "no other version of '%s' than %llu has arrived%s%s",
-                   subscriber->link.name, (unsigned long long)have, why[0] ? ": " : "", why);
+    return err_set(err, RP_DEADLINE_EXCEEDED, "no other version of '%s' than %llu has arrived%s%s%s",
+                   subscriber->link.name, (unsigned long long)have, progress, why[0] ? ": " : "", why);
 }
 
 rp_status rp_subscriber_get_stats(rp_subscriber *subscriber, rp_subscriber_stats *out)
@@ -877,18 +1352,34 @@ rp_status rp_subscriber_get_stats(rp_subscriber *subscriber, rp_subscriber_stats
     return link_copy_stats(&subscriber->link, &subscriber->stats, sizeof *out, out);
 }
 
-rp_subscriber *rp_subscriber_new(rp_client *client, const char *name, uint64_t have, rp_error *err)
+static rp_subscriber *subscriber_new(rp_client *client, const char *name, uint64_t have, bool bf16, rp_error *err)
 {
     uint32_t n = client_shards(client);
     rp_subscriber *self = link_new(sizeof *self + n * sizeof self->shards[0], client, name, err);
+    if (self && !(self->spare = spare_new())) {
+        err_set(err, RP_NO_MEMORY, "no memory for the slot '%s'", name);
+        link_free(&self->link);
+        self = NULL;
+    }
     if (!self)
         return NULL;
     self->have = have;
+    self->bf16 = bf16;
     self->active = client_nearest(client);
     self->n_shards = n;
     for (uint32_t i = 0; i < n; i++)
         shard_open(&self->shards[i].shard, &self->link, i, &subscriber_ops);
     return self;
+}
+
+rp_subscriber *rp_subscriber_new(rp_client *client, const char *name, uint64_t have, rp_error *err)
+{
+    return subscriber_new(client, name, have, false, err);
+}
+
+rp_subscriber *rp_subscriber_new_bf16(rp_client *client, const char *name, uint64_t have, rp_error *err)
+{
+    return subscriber_new(client, name, have, true, err);
 }
 
 void rp_subscriber_destroy(rp_subscriber **subscriber)
@@ -904,5 +1395,7 @@ void rp_subscriber_destroy(rp_subscriber **subscriber)
     for (uint32_t i = 0; i < self->n_shards; i++)
         conn_detach(self->shards[i].shard.conn, &self->shards[i].shard.part);
     rp_params_release(&self->ready);
+    rp_params_release(&self->fetch);
+    spare_return(self->spare, NULL, 0);
     link_free(&self->link);
 }

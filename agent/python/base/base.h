@@ -50,6 +50,7 @@ struct core_type {
     PyMethodDef *methods;
     PyGetSetDef *getters;
     lenfunc length;
+    int (*buffer)(PyObject *object, Py_buffer *view, int flags);
     bool is_base; /* Python code may derive from it */
 };
 

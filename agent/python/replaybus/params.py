@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Union
 
 import numpy as np
 
-from . import _core
+from . import _core, weights
 from .closing import Closing, Flushing
 from .errors import DeadlineExceeded, NotFound
 
@@ -20,24 +20,34 @@ class Param(NamedTuple):
     """One version of a parameter slot."""
 
     version: int
-    data: bytes
+    data: Union[bytes, memoryview]  # more than 4 MiB: a read-only memoryview; on the broker's host, of the broker's own memory
     age: float  # seconds since it was stored
 
 
-def _param(version: int, data: bytes, age_ns: int) -> Param:
+def _param(version: int, data: Any, age_ns: int, _bf16: bool) -> Param:
     return Param(version, data, age_ns / 1e9)
 
 
 class Publisher(_core.Publisher, Flushing):
     """Stores versions of a slot without waiting. At most one put is under way; of the blocks that wait, the newest is sent."""
 
+    _bf16 = False
+
+    def put(self, data: Any) -> None:
+        """Takes a block and returns at once. Of blocks that wait, only the newest is sent."""
+        super().put(data, weights.bf16(data) if self._bf16 else None)
+
 
 class Subscriber(_core.Subscriber, Closing):
     """Receives versions of a slot in the background, so that a loop of steps never waits for them."""
 
+    _bf16 = False
+
     def take(self, timeout: Timeout = 0) -> Optional[Param]:
         """The newest version that has arrived since the last one was taken; None if there is none."""
         row = self._take(timeout)
+        if row is not None and self._bf16 and not row[3]:  # the publisher does not offer it
+            row = (row[0], weights.bf16(row[1]), *row[2:])
         return None if row is None else _param(*row)
 
 
@@ -55,13 +65,19 @@ class Params:
         """Waits until the slot has another version than ``have``. timeout 0 polls; DeadlineExceeded if there is none."""
         return _param(*self._client._request("get", timeout, name, have))
 
-    def publisher(self, name: str, timeout: Timeout = DEFAULT) -> Publisher:
-        """Stores versions in the background. ``timeout`` is the deadline of connecting."""
-        return Publisher(self._client.connect(timeout), name)
+    def publisher(self, name: str, timeout: Timeout = DEFAULT, *, bf16: bool = False) -> Publisher:
+        """Stores versions in the background. ``timeout`` is the deadline of connecting. ``bf16``: blocks of ``replaybus.weights`` are
+        offered with bfloat16 for float32, too, to subscribers that ask for it."""
+        made = Publisher(self._client.connect(timeout), name)
+        made._bf16 = bf16
+        return made
 
-    def subscriber(self, name: str, have: int = 0, timeout: Timeout = DEFAULT) -> Subscriber:
-        """Receives versions other than ``have`` in the background. ``timeout`` is the deadline of connecting."""
-        return Subscriber(self._client.connect(timeout), name, have)
+    def subscriber(self, name: str, have: int = 0, timeout: Timeout = DEFAULT, *, bf16: bool = False) -> Subscriber:
+        """Receives versions other than ``have`` in the background. ``timeout`` is the deadline of connecting. ``bf16``: takes blocks with
+        bfloat16 for float32: half the bytes, where the publisher offers them."""
+        made = Subscriber(self._client.connect(timeout), name, have, bf16)
+        made._bf16 = bf16
+        return made
 
     def _newest(self, name: str) -> Optional[Param]:
         """The newest version; None if there is none. Waits for the broker, but not for a version."""

@@ -229,11 +229,47 @@ static PyObject *client_usable(PyObject *object, void *unused)
 
 /* ---- questions */
 
-PyObject *param_row(const rp_params *params)
+/* A value of this size is not copied. */
+#define LARGE_VALUE (4u << 20)
+
+/* The memory of a large value. */
+typedef struct value_object {
+    PyObject_HEAD rp_params *params;
+} value_object;
+
+static PyTypeObject *value_type;
+
+static void value_dealloc(PyObject *object)
 {
-    const rp_param *slot = rp_params_slot(params);
-    return Py_BuildValue("(Ky#K)", slot->version, slot->data ? (const char *)slot->data : "", (Py_ssize_t)slot->bytes,
-                         slot->age_ns);
+    rp_params_release(&((value_object *)object)->params);
+    core_free(object);
+}
+
+static int value_buffer(PyObject *object, Py_buffer *view, int flags)
+{
+    const rp_param *slot = rp_params_slot(((value_object *)object)->params);
+    return PyBuffer_FillInfo(view, object, (void *)(uintptr_t)slot->data, (Py_ssize_t)slot->bytes, 1, flags);
+}
+
+static PyObject *value_view(rp_params **params)
+{
+    value_object *object = (value_object *)PyType_GenericAlloc(value_type, 0);
+    if (!object)
+        return NULL;
+    object->params = *params;
+    *params = NULL;
+    PyObject *view = PyMemoryView_FromObject((PyObject *)object);
+    Py_DECREF(object);
+    return view;
+}
+
+PyObject *param_row(rp_params **params)
+{
+    const rp_param slot = *rp_params_slot(*params);
+    PyObject *data =
+        slot.bytes > LARGE_VALUE ? value_view(params) : PyBytes_FromStringAndSize(slot.data, (Py_ssize_t)slot.bytes);
+    rp_params_release(params);
+    return data ? Py_BuildValue("(KNKO)", slot.version, data, slot.age_ns, slot.bf16 ? Py_True : Py_False) : NULL;
 }
 
 /* What is asked: which members are used depends on the kind. The answer, likewise. */
@@ -363,7 +399,7 @@ static PyObject *answer_version(struct request *self)
 
 static PyObject *answer_param(struct request *self)
 {
-    return param_row(self->params);
+    return param_row(&self->params);
 }
 
 static PyObject *answer_value(struct request *self)
@@ -475,5 +511,10 @@ bool client_register(PyObject *module)
                                    .dealloc = guarded_dealloc,
                                    .methods = methods,
                                    .getters = getters};
-    return core_add_type(module, &type, &client_type);
+    const struct core_type value = {.name = "replaybus._core.Value",
+                                    .doc = "The memory of a large value of a slot.",
+                                    .size = sizeof(value_object),
+                                    .dealloc = value_dealloc,
+                                    .buffer = value_buffer};
+    return core_add_type(module, &type, &client_type) && core_add_type(module, &value, &value_type);
 }

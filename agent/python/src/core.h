@@ -34,8 +34,8 @@ struct conn {
 /* The client of a Client object for a new user of it. NULL with an exception set. */
 struct conn *client_share(PyObject *client);
 void conn_drop(struct conn **conn);
-/* (version, data, age_ns) */
-PyObject *param_row(const rp_params *params);
+/* (version, data, age_ns, bf16); takes the params. The data is bytes, or a read-only memoryview of a large value, which keeps it. */
+PyObject *param_row(rp_params **params);
 
 /* ---- batch.c */
 
@@ -64,5 +64,6 @@ PyObject *rows_check_sequence(PyObject *module, PyObject *args);
 /* weights.c: weights_encode({name: array}): a block; weights_list(block): [(name, dtype, shape, offset)] */
 PyObject *weights_from_arrays(PyObject *module, PyObject *tensors);
 PyObject *weights_entries(PyObject *module, PyObject *block);
+PyObject *weights_half(PyObject *module, PyObject *block);
 
 #endif

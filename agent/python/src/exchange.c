@@ -65,7 +65,7 @@ static PyObject *publisher_make(PyTypeObject *type, PyObject *args, PyObject *kw
 
 struct publishing {
     const handle_object *object;
-    Py_buffer data;
+    Py_buffer data, bf16; /* bf16.obj NULL: there is no second form */
     uint64_t version;
 };
 
@@ -73,7 +73,8 @@ static rp_status put_attempt(void *call, int64_t timeout_ms, rp_error *err)
 {
     (void)timeout_ms;
     struct publishing *self = call;
-    return rp_publisher_put(self->object->publisher, self->data.buf, (uint64_t)self->data.len, err);
+    return rp_publisher_put_bf16(self->object->publisher, self->data.buf, (uint64_t)self->data.len, self->bf16.buf,
+                                 (uint64_t)self->bf16.len, err);
 }
 
 static rp_status publish_attempt(void *call, int64_t timeout_ms, rp_error *err)
@@ -82,14 +83,17 @@ static rp_status publish_attempt(void *call, int64_t timeout_ms, rp_error *err)
     return rp_publisher_flush(self->object->publisher, timeout_ms, &self->version, err);
 }
 
-static PyObject *publisher_put(PyObject *object, PyObject *data)
+static PyObject *publisher_put(PyObject *object, PyObject *args)
 {
     handle_object *self = (handle_object *)object;
     struct publishing call = {.object = self};
-    if (PyObject_GetBuffer(data, &call.data, PyBUF_SIMPLE) < 0)
+    PyObject *data, *bf16 = Py_None;
+    if (!PyArg_ParseTuple(args, "O|O", &data, &bf16) || PyObject_GetBuffer(data, &call.data, PyBUF_SIMPLE) < 0)
         return NULL;
-    bool ok = guarded_call(&self->guarded, "publisher", put_attempt, &call, 0);
+    bool ok = (bf16 == Py_None || PyObject_GetBuffer(bf16, &call.bf16, PyBUF_SIMPLE) == 0) &&
+              guarded_call(&self->guarded, "publisher", put_attempt, &call, 0);
     PyBuffer_Release(&call.data);
+    PyBuffer_Release(&call.bf16);
     return ok ? Py_NewRef(Py_None) : NULL;
 }
 
@@ -114,8 +118,9 @@ static PyObject *publisher_close(PyObject *object, PyObject *args, PyObject *kwa
 }
 
 static PyMethodDef publisher_methods[] = {
-    {"put", publisher_put, METH_O,
-     "put($self, data, /)\n--\n\nTakes a block and returns at once. Of blocks that wait, only the newest is sent."},
+    {"put", publisher_put, METH_VARARGS,
+     "put($self, data, bf16=None, /)\n--\n\nTakes a block and returns at once. Of blocks that wait, only the newest is "
+     "sent."},
     {"flush", CORE_METHOD(publisher_flush), METH_VARARGS | METH_KEYWORDS,
      "flush($self, timeout=None)\n--\n\nWaits until the newest block is stored; returns its version."},
     {"close", CORE_METHOD(publisher_close), METH_VARARGS | METH_KEYWORDS,
@@ -131,13 +136,14 @@ static PyObject *subscriber_make(PyTypeObject *type, PyObject *args, PyObject *k
     PyObject *client;
     const char *name;
     unsigned long long have = 0;
+    int bf16 = 0;
     rp_error err;
-    if (!PyArg_ParseTuple(args, "Os|K", &client, &name, &have))
+    if (!PyArg_ParseTuple(args, "Os|Kp", &client, &name, &have, &bf16))
         return NULL;
     handle_object *self = handle_new(type, client);
     if (!self)
         return NULL;
-    self->subscriber = rp_subscriber_new(self->conn->client, name, have, &err);
+    self->subscriber = (bf16 ? rp_subscriber_new_bf16 : rp_subscriber_new)(self->conn->client, name, have, &err);
     return handle_made(self, self->subscriber, &err);
 }
 
@@ -166,9 +172,7 @@ static PyObject *subscriber_take(PyObject *object, PyObject *seconds)
         return Py_NewRef(Py_None);
     if (status != RP_OK)
         return status == GATE_INTERRUPTED ? NULL : core_raise(status, err.text);
-    PyObject *out = param_row(call.params);
-    rp_params_release(&call.params);
-    return out;
+    return param_row(&call.params);
 }
 
 static PyObject *subscriber_close(PyObject *object, PyObject *args, PyObject *kwargs)
@@ -178,7 +182,8 @@ static PyObject *subscriber_close(PyObject *object, PyObject *args, PyObject *kw
 }
 
 static PyMethodDef subscriber_methods[] = {
-    {"_take", subscriber_take, METH_O, "_take(timeout): (version, data, age in ns), or None if nothing has arrived."},
+    {"_take", subscriber_take, METH_O,
+     "_take(timeout): (version, data, age in ns, bf16), or None if nothing has arrived."},
     {"close", CORE_METHOD(subscriber_close), METH_VARARGS | METH_KEYWORDS,
      "close($self, timeout=None)\n--\n\nStops asking."},
     {NULL, NULL, 0, NULL},

@@ -33,6 +33,7 @@ static PyMethodDef methods[] = {
     {"check_sequence", rows_check_sequence, METH_VARARGS,
      "check_sequence(length, period, burn_in): an error if there are no such sequences."},
     {"weights_encode", weights_from_arrays, METH_O, "weights_encode({name: array}): a block of proto/PROTOCOL.md, 21."},
+    {"weights_bf16", weights_half, METH_O, "weights_bf16(block): the same tensors, with bfloat16 for float32."},
     {"weights_list", weights_entries, METH_O, "weights_list(block): [(name, dtype, shape, offset)]"},
     {NULL, NULL, 0, NULL},
 };

@@ -141,3 +141,23 @@ PyObject *weights_entries(PyObject *module, PyObject *block)
     PyBuffer_Release(&view);
     return list;
 }
+
+PyObject *weights_half(PyObject *module, PyObject *block)
+{
+    (void)module;
+    Py_buffer view;
+    uint8_t *half = NULL;
+    size_t size = 0;
+    rp_error err;
+    rp_status status;
+    if (PyObject_GetBuffer(block, &view, PyBUF_SIMPLE) < 0)
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS;
+    status = weights_bf16(view.buf, (size_t)view.len, &half, &size, &err);
+    Py_END_ALLOW_THREADS;
+    PyBuffer_Release(&view);
+    PyObject *out = status == RP_OK ? PyBytes_FromStringAndSize((const char *)half, (Py_ssize_t)size)
+                                    : core_raise(status, err.text);
+    free(half);
+    return out;
+}

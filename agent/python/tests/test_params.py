@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import replaybus
+from replaybus import weights
 
 
 def test_patterns(client):
@@ -93,3 +94,43 @@ def test_a_late_broker_is_no_empty_slot():
         os.kill(server.process.pid, signal.SIGSTOP)
         threading.Timer(2.5, os.kill, (server.process.pid, signal.SIGCONT)).start()  # longer than a look at the slot may take
         assert client.params["late"].data == b"here" and "late" in client.params and "never" not in client.params
+
+
+@pytest.mark.parametrize("shared", ["0", "1"])
+def test_large_values(client, monkeypatch, shared):
+    monkeypatch.setenv("REPLAY_SHM", shared)
+    tensors = {"w": np.arange(3_000_000, dtype="float32"), "bias": np.full(7, 1.5, "float32"), "steps": np.array([3], "uint64")}
+    block = weights.encode(tensors)
+    with replaybus.Client(client.endpoint) as other:
+        name = f"large {shared}"
+        assert other.params.put(name, block) == 1
+        param = other.params[name]
+        assert isinstance(param.data, memoryview) and param.data.readonly and param.data == block
+        assert (weights.decode(param.data)["w"] == tensors["w"]).all()
+        other.params[name] = b"small"
+        assert other.params[name].data == b"small"
+        assert param.data == block  # the old version stays as long as somebody has it
+    del other
+    assert param.data[-4:] == block[-4:]
+
+
+@pytest.mark.parametrize("offered", [True, False])
+@pytest.mark.parametrize("size", [10, 3_000_000])
+def test_bf16(client, offered, size):
+    tensors = {"w": np.linspace(-3, 3, size, dtype="float32"), "steps": np.array([3], "uint64")}
+    tensors["w"][0] = np.nan
+    name = f"half {offered} {size}"
+    with client.params.subscriber(name, bf16=True) as half, client.params.subscriber(name) as full, \
+            client.params.publisher(name, bf16=offered) as publisher:
+        publisher.put(weights.encode(tensors))
+        assert publisher.flush(10) == 1
+        assert (weights.decode(full.take(10).data)["w"][1:] == tensors["w"][1:]).all()
+        param = half.take(10)
+        got = weights.decode(param.data)
+        assert param.version == 1 and got["w"].dtype == np.uint16 and got["steps"].tolist() == [3]
+        assert len(param.data) < 2 * size + 300
+        back = (got["w"].astype("uint32") << 16).view("float32")
+        assert np.isnan(back[0]) and np.abs(back[1:] - tensors["w"][1:]).max() <= 3 / 256
+        if offered:
+            with pytest.raises(replaybus.DataLoss, match="not weights"):
+                publisher.put(b"something else than weights, which has no second form")

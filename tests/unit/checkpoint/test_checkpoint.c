@@ -263,8 +263,8 @@ static void model_take(struct model *self)
         struct param_slot *slot = &broker->params.slots[i];
         uint32_t at = (uint32_t)(slot->name[1] - '0');
         self->versions[at] = slot->version;
-        self->bytes[at] = zmq_msg_size(&slot->value);
-        memcpy(self->values[at], zmq_msg_data(&slot->value), self->bytes[at]);
+        self->bytes[at] = zmq_msg_size(&slot->value->parts[0]);
+        memcpy(self->values[at], zmq_msg_data(&slot->value->parts[0]), self->bytes[at]);
     }
 }
 
@@ -374,8 +374,8 @@ static void check_params(const struct params *params, const struct model *model)
     for (uint32_t i = 0; i < params->n_slots; i++) {
         uint32_t at = (uint32_t)(params->slots[i].name[1] - '0');
         assert_int_equal(params->slots[i].version, model->versions[at]);
-        assert_int_equal(zmq_msg_size(&params->slots[i].value), model->bytes[at]);
-        assert_memory_equal(zmq_msg_data(&params->slots[i].value), model->values[at], model->bytes[at]);
+        assert_int_equal(zmq_msg_size(&params->slots[i].value->parts[0]), model->bytes[at]);
+        assert_memory_equal(zmq_msg_data(&params->slots[i].value->parts[0]), model->values[at], model->bytes[at]);
     }
 }
 
@@ -881,8 +881,8 @@ TEST(the_rest_is_of_the_instant_too, set_up, tear_down)
     const struct params *params = &files.broker->params;
     assert_int_equal(params->n_slots, 1);
     assert_int_equal(params->slots[0].version, 5);
-    assert_int_equal(zmq_msg_size(&params->slots[0].value), large);
-    assert_memory_equal(zmq_msg_data(&params->slots[0].value), value, large);
+    assert_int_equal(zmq_msg_size(&params->slots[0].value->parts[0]), large);
+    assert_memory_equal(zmq_msg_data(&params->slots[0].value->parts[0]), value, large);
     assert_int_equal(files.loading.selections.count, 1);
     const struct kept_image *kept = &files.loading.oldest->kept;
     assert_int_equal(kept->picks.n, 4);

@@ -242,8 +242,8 @@ CASE(values)
     sure(off);
     assert_int_equal(off->params.n_slots, 2);
     assert_int_equal(off->params.slots[0].version, 2);
-    assert_int_equal(zmq_msg_size(&off->params.slots[0].value), 4);
-    assert_memory_equal(zmq_msg_data(&off->params.slots[0].value), "defg", 4);
+    assert_int_equal(zmq_msg_size(&off->params.slots[0].value->parts[0]), 4);
+    assert_memory_equal(zmq_msg_data(&off->params.slots[0].value->parts[0]), "defg", 4);
     assert_int_equal(off->params.n_counters, 1);
     assert_int_equal(off->params.counters[0].value, -4);
     assert_memory_equal(&off->loading.tables[1].limiter, &limiter, sizeof limiter);

@@ -66,6 +66,13 @@ static size_t example(uint16_t type, uint8_t *out)
         memcpy(body + 1, "abc", 3);
         return sizeof *body + 12;
     }
+    case ENTRY_SLOT_PART: {
+        BODY(struct entry_part);
+        *body = (struct entry_part){.put = 1, .bytes = 9, .part_bytes = 9, .name_bytes = 3, .data_bytes = 9};
+        memcpy(body + 1, "abc", 3);
+        return sizeof *body + 12;
+    }
+    case ENTRY_SLOT_WHOLE:
     case ENTRY_COUNTER: {
         BODY(struct entry_value);
         body->name_bytes = 3;
@@ -172,6 +179,9 @@ TEST(values)
     refused(ENTRY_CHUNK, offsetof(struct entry_chunk, length), &zero, 4);
     refused(ENTRY_SLOT, offsetof(struct entry_value, value_bytes), &many, 8);
     refused(ENTRY_SLOT, sizeof(struct entry_value) + 1, &zero, 1);
+    refused(ENTRY_SLOT_PART, offsetof(struct entry_part, data_bytes), &many, 8);
+    refused(ENTRY_SLOT_PART, offsetof(struct entry_part, name_bytes), &zero, 4);
+    refused(ENTRY_SLOT_WHOLE, sizeof(struct entry_value) + 1, &zero, 1);
     refused(ENTRY_SELECTOR, 0, &large, 4);
     refused(ENTRY_CHECKPOINT, offsetof(struct entry_checkpoint, base), &many, 8);
     refused(ENTRY_CHECKPOINT, offsetof(struct entry_checkpoint, number), &zero, 8);

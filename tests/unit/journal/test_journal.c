@@ -136,8 +136,8 @@ TEST(a_put_and_its_reply_are_in_one_record)
     const struct params *params = &files.broker->params;
     assert_int_equal(params->n_slots, 1);
     assert_int_equal(params->slots[0].version, 4);
-    assert_int_equal(zmq_msg_size(&params->slots[0].value), sizeof value);
-    assert_memory_equal(zmq_msg_data(&params->slots[0].value), value, sizeof value);
+    assert_int_equal(zmq_msg_size(&params->slots[0].value->parts[0]), sizeof value);
+    assert_memory_equal(zmq_msg_data(&params->slots[0].value->parts[0]), value, sizeof value);
     twin_unload(&files);
     embed_stop(&embed);
     twin_folder_fini(&folder);

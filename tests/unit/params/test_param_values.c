@@ -19,8 +19,8 @@ static void expect(const struct params *params, const char *name, uint64_t versi
     assert_non_null(slot);
     assert_int_equal(slot->version, version);
     assert_int_equal(params_version(params, name), version);
-    assert_int_equal(zmq_msg_size(&slot->value), strlen(value));
-    assert_memory_equal(zmq_msg_data(&slot->value), value, strlen(value));
+    assert_int_equal(zmq_msg_size(&slot->value->parts[0]), strlen(value));
+    assert_memory_equal(zmq_msg_data(&slot->value->parts[0]), value, strlen(value));
 }
 
 TEST(values_stay_when_the_array_grows)

@@ -244,6 +244,215 @@ EMBED_TEST(mistakes_are_told, TABLE, NULL)
     free(long_name);
 }
 
+/* ---- values in parts ---- */
+
+#define PART 1000u
+
+/* A value of 2500 bytes and a second form of 1200: parts of 1000, 1000, 500 and 1000, 200. */
+static const Replay__ParamsPut in_parts = {PROTOBUF_C_MESSAGE_INIT(&replay__params_put__descriptor),
+                                           .name = (char *)"policy",
+                                           .put = 77,
+                                           .bytes = 2500,
+                                           .bf16_bytes = 1200,
+                                           .part_bytes = PART};
+static const uint32_t part_sizes[] = {1000, 1000, 500, 1000, 200};
+
+static struct testpeer_answer *put_one(struct testpeer *peer, Replay__ParamsPut ask, uint32_t part, uint32_t size)
+{
+    static uint8_t data[2 * PART];
+    memset(data, (int)(ask.put + part), sizeof data);
+    ask.part = part;
+    return put_as(peer, ask, data, size);
+}
+
+static struct testpeer_answer *get_one(struct testpeer *peer, uint64_t value, uint32_t part)
+{
+    Replay__ParamsGet ask = REPLAY__PARAMS_GET__INIT;
+    char *name = testpeer_text("policy");
+    ask.n_name = 1;
+    ask.name = &name;
+    ask.parts = true;
+    ask.put = value;
+    ask.part = part;
+    TESTPEER_REQUEST(request, PARAMS_GET, params_get, &ask);
+    return testpeer_await(peer, testpeer_ask(peer, &request));
+}
+
+/* Puts all parts. Returns the version. */
+static uint64_t put_all(struct testpeer *peer, Replay__ParamsPut ask)
+{
+    uint64_t version = 0;
+    for (uint32_t i = 0; i < 5; i++)
+        version = put_one(peer, ask, i, part_sizes[i])->reply->params->slots[0]->version;
+    return version;
+}
+
+static void expect_part(struct testpeer *peer, uint64_t value, uint32_t part)
+{
+    struct testpeer_answer *answer = get_one(peer, value, part);
+    assert_int_equal(answer->status, RP_OK);
+    assert_int_equal(answer->n_payload, 1);
+    assert_int_equal(zmq_msg_size(&answer->payload[0]), part_sizes[part]);
+    const uint8_t *data = zmq_msg_data(&answer->payload[0]);
+    for (uint32_t i = 0; i < part_sizes[part]; i++)
+        assert_int_equal(data[i], (uint8_t)(value + part));
+    assert_int_equal(answer->reply->params->slots[0]->parts->part, part);
+}
+
+EMBED_TEST(the_last_missing_part_makes_the_version, TABLE, NULL)
+{
+    static const uint32_t order[] = {3, 0, 0, 4, 2}, missing[] = {0, 1, 1, 1, 1};
+    static const char *const names[] = {"policy"};
+    struct testpeer *peer = testpeer_new(embed), *other = testpeer_new(embed);
+    put(peer, "policy", "old", 3);
+    uint64_t waits = get(other, 1, names, (const uint64_t[]){1}, NO_TIMEOUT, false);
+    for (uint32_t i = 0; i < 5; i++) {
+        struct testpeer_answer *answer = put_one(peer, in_parts, order[i], part_sizes[order[i]]);
+        assert_int_equal(answer->status, RP_OK);
+        assert_int_equal(answer->reply->params->slots[0]->version, 0);
+        assert_int_equal(answer->reply->params->slots[0]->parts->part, missing[i]);
+        assert_int_equal(testpeer_info(peer)->server->memory->params_staged, 3700);
+    }
+    assert_int_equal(params_version(&embed->broker->params, "policy"), 1);
+    assert_null(testpeer_poll(other, waits));
+    struct testpeer_answer *answer = put_one(peer, in_parts, 1, 1000);
+    assert_int_equal(answer->reply->params->slots[0]->version, 2);
+    assert_null(answer->reply->params->slots[0]->parts);
+    assert_int_equal(testpeer_await(other, waits)->status, RP_FAILED_PRECONDITION); /* it does not know of parts */
+    for (uint32_t i = 0; i < 5; i++)
+        expect_part(peer, 77, i);
+    /* The reply to any part may have been lost, the last one's, too. */
+    assert_int_equal(put_one(peer, in_parts, 1, 1000)->reply->params->slots[0]->version, 2);
+    Replay__InfoReply *info = testpeer_info(peer);
+    assert_int_equal(info->slots[0]->bytes, 2500);
+    assert_int_equal(info->server->memory->params_staged, 0);
+    assert_int_equal(info->server->memory->params, 3700);
+    assert_int_equal(get_one(peer, 77, 5)->status, RP_INVALID_ARGUMENT);
+    assert_int_equal(get_one(peer, 78, 0)->status, RP_NOT_FOUND);
+}
+
+EMBED_TEST(an_old_version_stays_as_long_as_it_is_read, TABLE, NULL)
+{
+    struct testpeer *peer = testpeer_new(embed);
+    Replay__ParamsPut ask = in_parts;
+    put_all(peer, ask);
+    expect_part(peer, 77, 0);
+    for (ask.put = 80; ask.put < 90; ask.put++) {
+        assert_int_equal(put_all(peer, ask), ask.put - 78);
+        expect_part(peer, 77, (uint32_t)(ask.put % 5));
+        expect_part(peer, ask.put, 0);
+        if (ask.put == 80 + PARAMS_OLD_MOST - 1)
+            break;
+    }
+    assert_int_equal(testpeer_info(peer)->server->memory->params_old, PARAMS_OLD_MOST * 3700);
+    ask.put++;
+    put_all(peer, ask); /* the oldest goes for want of a place */
+    assert_int_equal(get_one(peer, 77, 1)->status, RP_NOT_FOUND);
+    expect_part(peer, 81, 4);
+    embed_advance(embed, PARAMS_HOLD_NS / NS_PER_MS / 2);
+    expect_part(peer, 81, 4);
+    embed_advance(embed, PARAMS_HOLD_NS / NS_PER_MS / 2 + 1000);
+    expect_part(peer, 81, 4);
+    assert_int_equal(get_one(peer, 82, 4)->status, RP_NOT_FOUND);
+    embed_advance(embed, PARAMS_HOLD_NS / NS_PER_MS + 1000);
+    assert_int_equal(get_one(peer, 81, 4)->status, RP_NOT_FOUND);
+    assert_int_equal(testpeer_info(peer)->server->memory->params_old, 0);
+    assert_int_equal(testpeer_info(peer)->server->memory->params, 3700);
+    ask.put++;
+    put_all(peer, ask); /* nobody has begun to read the one before */
+    assert_int_equal(testpeer_info(peer)->server->memory->params_old, 0);
+    expect_part(peer, ask.put, 4);
+}
+
+/* Whatever parts say, nothing is stored that does not fit, and a put that is right is none the worse for it. */
+EMBED_TEST(hostile_parts, TABLE, "memory_limit: 1MiB\n")
+{
+    struct testpeer *peer = testpeer_new(embed);
+    static const struct {
+        uint64_t bytes, bf16_bytes, part_bytes;
+        uint32_t part, size;
+        rp_status status;
+    } asks[] = {
+        {2500, 1200, PART, 0, 999, RP_INVALID_ARGUMENT},  /* too short */
+        {2500, 1200, PART, 0, 1001, RP_INVALID_ARGUMENT}, /* would overlap the next */
+        {2500, 1200, PART, 2, 1000, RP_INVALID_ARGUMENT}, /* the last one of a form, too long */
+        {2500, 1200, PART, 5, 1000, RP_INVALID_ARGUMENT}, /* one too many */
+        {2500, 1200, PART, UINT32_MAX, 1000, RP_INVALID_ARGUMENT},
+        {2500, 1200, 0, 0, 1000, RP_INVALID_ARGUMENT},
+        {0, 1200, PART, 0, 1000, RP_INVALID_ARGUMENT},
+        {UINT64_MAX, 0, PART, 0, 1000, RP_INVALID_ARGUMENT},
+        {UINT64_MAX, UINT64_MAX, UINT64_MAX, 0, 1000, RP_INVALID_ARGUMENT},
+        {1000, UINT64_MAX / 2, UINT64_MAX / 2, 0, 1000, RP_INVALID_ARGUMENT},
+        {1u << 20, 0, 1, 0, 1, RP_INVALID_ARGUMENT},               /* a million parts */
+        {300000, 0, PART, 0, 1000, RP_RESOURCE_EXHAUSTED},         /* more than a quarter of memory_limit */
+        {1u << 30, 1u << 30, 1u << 20, 0, 9, RP_INVALID_ARGUMENT}, /* and a wrong part of it */
+        {2500, 0, PART, 0, 1000, RP_INVALID_ARGUMENT},             /* as value 77, which has a second form */
+    };
+    assert_int_equal(put_one(peer, in_parts, 1, 1000)->status, RP_OK);
+    for (uint32_t i = 0; i < sizeof asks / sizeof asks[0]; i++) {
+        Replay__ParamsPut ask = in_parts;
+        ask.bytes = asks[i].bytes;
+        ask.bf16_bytes = asks[i].bf16_bytes;
+        ask.part_bytes = asks[i].part_bytes;
+        if (asks[i].status == RP_RESOURCE_EXHAUSTED)
+            ask.put = 78;
+        struct testpeer_answer *answer = put_one(peer, ask, asks[i].part, asks[i].size);
+        assert_int_equal(answer->status, asks[i].status);
+        assert_true(strlen(answer->text) > 10);
+        assert_int_equal(testpeer_info(peer)->server->memory->params, 3700);
+    }
+    assert_int_equal(put_all(peer, in_parts), 1);
+    for (uint32_t i = 0; i < 5; i++)
+        expect_part(peer, 77, i);
+}
+
+/* Values that are never finished take no more than there is, and go. */
+EMBED_TEST(abandoned_puts_are_bounded, TABLE, "memory_limit: 1MiB\n")
+{
+    struct testpeer *peer = testpeer_new(embed);
+    Replay__ParamsPut ask = in_parts;
+    uint32_t refused = 0;
+    assert_int_equal(put_all(peer, ask), 1);
+    for (ask.put = 100; ask.put < 200; ask.put++) {
+        refused += put_one(peer, ask, 0, 1000)->status == RP_RESOURCE_EXHAUSTED;
+        testpeer_forget(peer);
+    }
+    assert_int_equal(refused, 100 - PARAMS_STAGES_MOST);
+    assert_int_equal(testpeer_info(peer)->server->memory->params_staged, PARAMS_STAGES_MOST * 3700);
+    /* What is silent makes room: for a small value, and for a large one. */
+    uint8_t *large = calloc(1, 200000);
+    assert_int_equal(put(peer, "other", large, 200000)->status, RP_RESOURCE_EXHAUSTED);
+    embed_advance(embed, PARAMS_SILENT_NS / NS_PER_MS);
+    assert_int_equal(put(peer, "other", large, 200000)->status, RP_OK);
+    assert_in_range(testpeer_info(peer)->server->memory->params, 200000 + 3700, (1u << 20) / 4);
+    assert_true(embed->broker->params.n_stages > 0);
+    embed_advance(embed, PARAMS_STAGE_NS / NS_PER_MS + 1000);
+    assert_int_equal(embed->broker->params.n_stages, 0);
+    assert_int_equal(testpeer_info(peer)->server->memory->params, 200000 + 3700);
+    assert_int_equal(testpeer_info(peer)->n_slots, 2);
+    expect_part(peer, 77, 2);
+    free(large);
+}
+
+/* As shard 0 and as another shard: see versions_come_from_outside. */
+EMBED_TEST(versions_of_parts_come_from_outside, TABLE, NULL)
+{
+    struct testpeer *peer = testpeer_new(embed);
+    Replay__ParamsPut ask = in_parts;
+    ask.version = 7;
+    assert_int_equal(put_all(peer, ask), 7);
+    ask.put = 80;
+    ask.version = 6; /* older: told at the first part */
+    assert_int_equal(put_one(peer, ask, 0, 1000)->reply->params->slots[0]->version, 7);
+    assert_int_equal(embed->broker->params.n_stages, 0);
+    ask.put = 77;
+    ask.version = 7;
+    ask.above = 20; /* the same value, with a higher version: any part will do */
+    assert_int_equal(put_one(peer, ask, 0, 1000)->reply->params->slots[0]->version, 21);
+    expect_part(peer, 77, 3);
+    assert_int_equal(put_one(peer, ask, 0, 1000)->status, RP_FAILED_PRECONDITION);
+}
+
 EMBED_TEST(a_put_is_announced, TABLE, NULL)
 {
     struct testpeer *peer = testpeer_new(embed);

@@ -53,6 +53,8 @@ def _find(tensors: Mapping[str, np.ndarray], name: str, like: torch.Tensor) -> t
     if array is None or array.shape != tuple(like.shape):
         there = "not in the weights" if array is None else f"{list(array.shape)} in the weights"
         raise InvalidArgument(f"tensor '{name}' is {there} and {list(like.shape)} in the module")
+    if array.dtype == np.uint16 and like.is_floating_point():  # bfloat16
+        return torch.from_numpy(array.astype("int16")).view(torch.bfloat16)
     return torch.from_numpy(np.array(array))
 
 
@@ -148,9 +150,9 @@ def _unpack(block: np.ndarray) -> Any:
 class _Networks(Flushing):
     """Publishes networks without waiting, and saves them with what else belongs to a learner's state."""
 
-    def __init__(self, client: Client, modules: dict[str, nn.Module]) -> None:
+    def __init__(self, client: Client, modules: dict[str, nn.Module], bf16: bool = False) -> None:
         self._modules, self._kept = modules, {}
-        self._slot = client.params.publisher(weights.SLOT)
+        self._slot = client.params.publisher(weights.SLOT, bf16=bf16)
 
     def keep(self, **objects: Any) -> Any:
         """Saves and loads these, too: optimisers, target networks, whatever has ``state_dict`` and ``load_state_dict``. Actors do not get
@@ -226,10 +228,10 @@ class Publisher(_Networks):
 
 class States(_Networks):
     """Publishes networks of any form, as state dicts, for actors and evaluators of one's own: ``States(client, policy=network)``.
-    There, ``load_states(tensors, policy=network)`` fills the same network."""
+    There, ``load_states(tensors, policy=network)`` fills the same network. ``bf16``: actors may take bfloat16 instead."""
 
-    def __init__(self, client: Client, **modules: nn.Module) -> None:
-        super().__init__(client, modules)
+    def __init__(self, client: Client, *, bf16: bool = False, **modules: nn.Module) -> None:
+        super().__init__(client, modules, bf16)
 
     def _arrays(self) -> dict[str, np.ndarray]:
         return {f"{prefix}/{name}": value.detach().cpu().contiguous().numpy()
