@@ -46,7 +46,7 @@ from .writer import close_all
 STEPS, LEARNER_STEPS, LEARNER_END = "environment_steps", "learner_steps", "learner_end"  # counters of the broker
 EVALUATE, SAVE = "evaluations_asked", "saves_asked"  # counters that replay-launch ask raises
 CAUSES = ("sample", "parameters", "reduce", "updates", "counters")  # what a learner may wait for
-ACTOR_CAUSES = ("credit", "parameters", "counters")  # what an actor may wait for
+ACTOR_CAUSES = ("credit", "sample", "parameters", "counters")  # what an actor may wait for
 STATE_FILE, BEST_FILE = "learner.weights", "best.weights"
 _SLICE_S = 0.2  # a wait for a batch or for parameters; between two of them the program notices a request to stop
 _REQUEST_S = 1.0  # deadline of a look at the counters, in case the broker is away
@@ -123,6 +123,7 @@ class _Process:
         self._every, self._environment_steps, self._config = every, 0, None
         self._began = self._reported = time.monotonic()
         self._idle_before = dict(self.idle)  # at the last report
+        self._items = 0  # that batches() gave
         self._handlers: dict[int, Any] = {}
         self._seen: Optional[int] = None  # of the counter that asks this program for something
         self._end = math.inf  # the deadline of the last requests, once the program ends
@@ -218,6 +219,31 @@ class _Process:
     def _finish(self) -> None:
         self.report()
 
+    # ---- batches
+
+    def _takes_part(self) -> bool:
+        """False: another moment passes before the next batch."""
+        return True
+
+    def batches(self, sampler: Batches) -> Iterator[Any]:
+        """The sampler's batches, until the run stops or the sampler ends. Waits are counted as waits for samples."""
+        while not self.stopped:
+            if not self._takes_part():
+                self._report_when_due()
+                continue
+            begun = time.monotonic()
+            try:
+                batch = sampler.next(_SLICE_S)
+            except EndOfStream:
+                return
+            except (DeadlineExceeded, Unavailable):
+                self._add_idle("sample", begun)
+                self._report_when_due()
+                continue
+            self._add_idle("sample", begun)
+            self._items += len(batch)
+            yield batch
+
     # ---- waits and reports
 
     @contextlib.contextmanager
@@ -292,7 +318,7 @@ class Learner(_Process):
         self._save_every, self._publisher, self._publish_every = save_every, None, 1
         self._saved = time.monotonic()
         self._before = (0, 0)  # steps and items at the last report
-        self._items, self._scalars, self._broker, self._learned = 0, {}, None, 0
+        self._scalars, self._broker, self._learned = {}, None, 0
         self._group: Any = None  # of parallel learners
 
     @property
@@ -317,6 +343,9 @@ class Learner(_Process):
             self.report()
 
     # ---- learning
+
+    def _takes_part(self) -> bool:
+        return self._group is None or self._group.join()
 
     def publishes(self, publisher: Publishes, every: int = 10) -> None:
         """Publishes the first parameters now, for which actors wait, and others every so many steps and at the end.
@@ -344,25 +373,6 @@ class Learner(_Process):
 
         self._group = Share(self, self._publisher, optimizers, backend)
         return self._group
-
-    def batches(self, sampler: Batches) -> Iterator[Any]:
-        """The sampler's batches, until the run stops or the sampler ends. Waits are counted as waits for samples."""
-        while not self.stopped:
-            if self._group is not None and not self._group.join():
-                self._report_when_due()
-                continue
-            begun = time.monotonic()
-            try:
-                batch = sampler.next(_SLICE_S)
-            except EndOfStream:
-                return
-            except (DeadlineExceeded, Unavailable):
-                self._add_idle("sample", begun)
-                self._report_when_due()
-                continue
-            self._add_idle("sample", begun)
-            self._items += len(batch)
-            yield batch
 
     def step(self, **scalars: Any) -> None:
         """Counts one step of the learner. The newest scalars (loss, q, policy_loss, entropy ...) go into the next report."""

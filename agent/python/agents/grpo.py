@@ -1,0 +1,249 @@
+#!/usr/bin/python3
+"""GRPO: group-relative policy optimisation (Shao et al. 2024) of a small language model, with clipped ratios and no critic.
+
+The task has a checkable answer: digits are to be put in order, and an answer is right or wrong. The learner trains the model on a few
+right answers first; after that the reward alone teaches it.
+
+What it asks of replay: three queues, one behind the other. The learner writes prompts. A rollout worker takes some, and writes several
+answers to each with the version of the parameters that made them. A reward worker takes answers and writes them with their rewards. The
+learner takes them in groups, the answers to one prompt, and none of them is more than max_lag versions behind. It writes prompts for
+max_lag + 1 batches, so that nothing is made that would be too old.
+
+What it reaches: docs/AGENTS.md has the share of right answers after 300 updates, and bench/lag draws it against the lag.
+
+  python3 agent/python/agents/grpo.py          or: replay-launch configs/agents/grpo-sort.yaml, grpo-small.yaml
+"""
+import math
+import time
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import replaybus
+import replaybus.run
+import replaybus.torch
+from common import device, main
+
+# digits: in a prompt; warm_up, warm_batch, warm_rate: steps on right answers; prompts, answers: of each in an update; low, high: how far
+# a ratio may be from 1; take: prompts that a rollout worker takes together; delay: seconds by which it is slower than it could be;
+# rewarders: actors that are reward workers; ahead: batches of prompts beside the one that is learned from (-1: max_lag)
+SETTINGS = dict(digits=8, width=128, layers=4, heads=4, warm_up=40, warm_batch=128, warm_rate=1e-3, prompts=128, answers=8, low=0.2,
+                high=0.28, take=32, delay=0.0, rewarders=1, ahead=-1)
+PROMPTS, ANSWERS = "prompts", "answers"  # tables
+SEPARATOR, TOKENS = 10, 11  # after the ten digits; with them
+
+
+class Block(nn.Module):
+    def __init__(self, width, heads):
+        super().__init__()
+        self.heads, self.attend, self.join = heads, nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.first, self.second = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.widen, self.narrow = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x, past=None):
+        """past: keys and values of the tokens before x. Returns those of all tokens, too."""
+        q, k, v = (part.unflatten(2, (self.heads, -1)).transpose(1, 2) for part in self.attend(self.first(x)).chunk(3, 2))
+        if past is not None:
+            k, v = torch.cat([past[0], k], 2), torch.cat([past[1], v], 2)
+        score = q @ k.transpose(2, 3) / math.sqrt(q.shape[3])
+        if past is None:
+            score = score + torch.full(score.shape[2:], -math.inf, device=x.device).triu(1)
+        x = x + self.join((score.softmax(3) @ v).transpose(1, 2).flatten(2))
+        return x + self.narrow(F.gelu(self.widen(self.second(x)))), (k, v)
+
+
+class Model(nn.Module):
+    """A transformer that continues digits and a separator with the same digits in order."""
+
+    def __init__(self, digits, width, layers, heads):
+        super().__init__()
+        self.digits, self.token, self.place = digits, nn.Embedding(TOKENS, width), nn.Embedding(2 * digits, width)
+        self.blocks, self.last = nn.ModuleList(Block(width, heads) for _ in range(layers)), nn.LayerNorm(width)
+        self.out = nn.Linear(width, TOKENS - 1)
+        for module in self.modules():
+            if isinstance(module, (nn.Linear, nn.Embedding)):
+                nn.init.normal_(module.weight, std=0.02)
+
+    def forward(self, tokens, past=None):
+        """Logits of the next digit after each token, and keys and values for what follows."""
+        begin = 0 if past is None else past[0][0].shape[2]
+        x = self.token(tokens) + self.place.weight[begin:begin + tokens.shape[1]]
+        kept = []
+        for i, block in enumerate(self.blocks):
+            x, keys = block(x, None if past is None else past[i])
+            kept.append(keys)
+        return self.out(self.last(x)), kept
+
+    def logits(self, prompts, answers):
+        """Of each digit of given answers."""
+        separator = torch.full_like(prompts[:, :1], SEPARATOR)
+        return self(torch.cat([prompts, separator, answers[:, :-1]], 1))[0][:, self.digits:]
+
+    @torch.no_grad()
+    def answer(self, prompts, count=0):
+        """`count` random answers to each prompt, one behind the other, with the logarithms of their digits' probabilities; with 0 the
+        most likely one."""
+        logits, past = self(torch.cat([prompts, torch.full_like(prompts[:, :1], SEPARATOR)], 1))
+        logits = logits[:, -1].repeat_interleave(max(1, count), 0)
+        past = [tuple(part.repeat_interleave(max(1, count), 0) for part in pair) for pair in past]
+        digits, chances = [], []
+        for i in range(self.digits):
+            if i:
+                logits, past = self(digits[-1], past)
+                logits = logits[:, -1]
+            chance = logits.log_softmax(1)
+            digits.append(torch.multinomial(chance.exp(), 1) if count else chance.argmax(1, True))
+            chances.append(chance.gather(1, digits[-1]))
+        return torch.cat(digits, 1), torch.cat(chances, 1)
+
+
+def made(settings, on):
+    return Model(settings.digits, settings.width, settings.layers, settings.heads).to(on)
+
+
+def warm_up(model, settings, on):
+    """Learns from right answers to random prompts."""
+    adam = torch.optim.AdamW(model.parameters(), settings.warm_rate)
+    for _ in range(settings.warm_up):
+        prompts = torch.randint(10, (settings.warm_batch, settings.digits), device=on)
+        answers = prompts.sort(1)[0]
+        loss = F.cross_entropy(model.logits(prompts, answers).flatten(0, 1), answers.flatten())
+        adam.zero_grad()
+        loss.backward()
+        adam.step()
+
+
+def right(prompts, answers):
+    """Whether each answer has the digits of its prompt in order."""
+    return (np.sort(prompts, -1) == answers).all(-1)
+
+
+def update(model, adam, groups, settings):
+    """One step of the learner. groups: tensors whose first two dimensions are prompts and answers."""
+    rows, reward = {name: value.flatten(0, 1) for name, value in groups.items()}, groups["reward"]
+    advantage = ((reward - reward.mean(1, True)) / (reward.std(1, keepdim=True) + 1e-4)).reshape(-1, 1)
+    answers = rows["answer"].long()
+    chance = model.logits(rows["prompt"].long(), answers).log_softmax(2).gather(2, answers[:, :, None])[:, :, 0]
+    ratio = (chance - rows["chance"]).exp()
+    clipped = ratio.clamp(1 - settings.low, 1 + settings.high)
+    loss = -torch.minimum(ratio * advantage, clipped * advantage).mean()
+    adam.zero_grad()
+    loss.backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    adam.step()
+    return dict(policy_loss=loss.detach(), accuracy=reward.mean(), clipped=(ratio != clipped).float().mean())
+
+
+def actor():
+    with replaybus.run.Actor() as run:
+        settings = run.options(**SETTINGS)
+        torch.manual_seed(run.seeds(1)[0] % 2**63)
+        (rewards if run.index < settings.rewarders else rollouts)(run, settings)
+
+
+def rollouts(run, settings):
+    """Answers prompts with the newest parameters."""
+    on = device()
+    model = made(settings, on)
+    writer = run.client.writer(chunk_length=settings.answers)
+    for batch in run.batches(run.client.sampler(PROMPTS, settings.take, in_flight=0, flexible=True, squeeze=True)):
+        tensors = run.parameters()
+        if tensors is not None:
+            replaybus.torch.load_states(tensors, policy=model)
+        answers, chances = model.answer(torch.from_numpy(batch.data["prompt"]).to(on).long(), settings.answers)
+        time.sleep(settings.delay)
+        rows = {name: np.repeat(value, settings.answers, 0) for name, value in batch.data.items()}
+        rows.update(answer=answers.cpu().numpy().astype("uint8"), chance=chances.cpu().numpy())
+        write(run, writer, ANSWERS, rows, np.full(len(batch), run.version), settings)
+        if not run.claims(len(answers)):
+            break
+    writer.close()
+
+
+def rewards(run, settings):
+    """Marks answers."""
+    writer = run.client.writer(chunk_length=settings.answers)
+    for batch in run.batches(run.client.sampler(ANSWERS, settings.take, in_flight=0, flexible=True)):
+        rows = {name: value.reshape(-1, *value.shape[2:]) for name, value in batch.data.items()}
+        rows["reward"] = right(rows["prompt"], rows["answer"]).astype("float32")
+        write(run, writer, run.table, rows, batch.policy, settings)
+    writer.close()
+
+
+def write(run, writer, table, rows, versions, settings):
+    """Writes groups of answers, one behind the other, each with the version of the parameters that made it."""
+    with run.waiting("credit"):
+        for i, version in enumerate(versions):
+            writer.set_policy(int(version))
+            group = {name: value[i * settings.answers:(i + 1) * settings.answers] for name, value in rows.items()}
+            writer.append_block(group, replaybus.Last(settings.answers, table))
+            writer.end_episode(wait=False)
+        writer.flush()
+
+
+class Ledger(set):
+    """The numbers of the prompts that were learned from. It is saved with the learner's state."""
+
+    def state_dict(self):
+        return {"numbers": torch.tensor(sorted(self), dtype=torch.int64)}
+
+    def load_state_dict(self, state):
+        self.update(state["numbers"].tolist())
+
+
+class Groups:
+    """Groups of answers with their rewards. Before the learner takes a batch, it writes prompts for it and for those ahead of it."""
+
+    def __init__(self, run, settings, ledger):
+        self._run, self._settings, self._written = run, settings, max(ledger, default=-1) + 1
+        self._writer = run.client.writer()
+        self._sampler = run.client.sampler(run.table, settings.prompts, in_flight=0, whole=True)
+
+    def next(self, timeout=None):
+        issued, facts = (self._run.client.info(table)["tables"][0] for table in (PROMPTS, self._run.table))
+        settings, under_way = self._settings, issued["total_inserts"] - facts["total_samples"] - facts["stale"]
+        ahead = settings.ahead if settings.ahead >= 0 else facts["max_lag"]
+        missing = settings.prompts * (ahead + 1) - under_way
+        if missing > 0:
+            number = self._written = max(self._written, issued["total_inserts"])
+            random = np.random.default_rng([self._run.config["seed"], number])
+            self._writer.append_block(dict(number=np.arange(number, number + missing),
+                                           prompt=random.integers(10, size=(missing, settings.digits), dtype="uint8")),
+                                      replaybus.Last(1, PROMPTS))
+            self._writer.flush()
+            self._written += missing
+        return self._sampler.next(timeout)
+
+
+def learner():
+    with replaybus.run.Learner() as run:
+        settings, on, ledger = run.options(**SETTINGS), device(), Ledger()
+        torch.manual_seed(run.seeds(1)[0] % 2**63)
+        model = made(settings, on)
+        warm_up(model, settings, on)
+        adam = torch.optim.AdamW(model.parameters(), run.config["agent.learning_rate"] or 2e-4)
+        publisher = replaybus.torch.States(run.client, policy=model).keep(adam=adam, ledger=ledger)
+        run.publishes(publisher, every=1)
+        for batch in run.batches(Groups(run, settings, ledger)):
+            numbers = batch.data["number"][:, 0].tolist()
+            new = [i for i, number in enumerate(numbers) if number not in ledger]
+            groups = {name: torch.from_numpy(value[new]).to(on) for name, value in batch.data.items()}
+            ledger.update(numbers)
+            run.step(twice=len(numbers) - len(new), **update(model, adam, groups, settings))
+            publisher.flush()  # the next batch is of the version that was made here, or of those shortly before
+
+
+def evaluator():
+    with replaybus.run.Evaluator() as run:
+        settings, on = run.options(**SETTINGS), device()
+        prompts = np.random.default_rng(run.seeds(1)).integers(10, size=(run.episodes, settings.digits))
+        model = made(settings, on)
+        for tensors in run.parameters():
+            replaybus.torch.load_states(tensors, policy=model)
+            run.result(right(prompts, model.answer(torch.from_numpy(prompts).to(on))[0].cpu().numpy()))
+
+
+if __name__ == "__main__":
+    main("grpo-sort.yaml", actor=actor, learner=learner, evaluator=evaluator)
