@@ -154,6 +154,8 @@ uint32_t run_config_actors(const struct run_config *self);
 uint32_t run_config_learners(const struct run_config *self);
 /* The table that actors insert into and learners sample, or NULL. */
 const struct table_config *run_config_table(const struct run_config *self);
+/* Whether that table has max_lag. */
+bool run_config_bounds_lag(const struct run_config *self);
 
 /* Prescribes the fields of the items of adder.table as environment and adder make them, unless another program inserts. Reports a
  * signature of the file that they do not fit; again: the file is that of a run that goes on, so the signature is ours, and is made

@@ -54,6 +54,12 @@ const struct table_config *run_config_table(const struct run_config *self)
     return NULL;
 }
 
+bool run_config_bounds_lag(const struct run_config *self)
+{
+    const struct table_config *table = run_config_table(self);
+    return table && table->max_lag >= 0;
+}
+
 /* Writes the path of a key of the table that actors insert into. */
 static void table_path(const struct run_config *config, const char *key, char *out, size_t size)
 {

@@ -207,7 +207,7 @@ static rp_status actor_update(struct actor *self, rp_error *err)
     bool fresh;
     RP_TRY(variables_pull(variables, 0, &fresh, err));
     if (fresh && self->options.adder)
-        adder_set_policy(self->options.adder, variables->steps);
+        adder_set_policy(self->options.adder, variables_stamp(variables, self->options.config));
     return RP_OK;
 }
 

@@ -191,7 +191,8 @@ static rp_status read_batch(const struct learner *self, const rp_batch *batch, s
 static void count_provenance(struct learner *self, const rp_batch_arrays *arrays)
 {
     struct learner_stats *stats = &self->stats;
-    double now = (double)self->options.agent->steps;
+    bool versions = run_config_bounds_lag(self->options.config);
+    double now = (double)(versions ? self->variables.version : self->options.agent->steps);
     for (uint32_t i = 0; i < arrays->n; i++) {
         double age = (double)arrays->age_ns[i] * 1e-9, stale = now - (double)arrays->policy[i];
         stale = stale > 0.0 ? stale : 0.0;
@@ -373,7 +374,9 @@ static rp_status use_batch(struct learner *self, const rp_batch *batch, rp_error
     count_provenance(self, &arrays);
     count_scalars(&self->stats, &result);
     if (agent->steps % (uint64_t)self->options.config->learners.publish_every == 0 && learner_leads(self))
-        return self->options.lockstep ? learner_publish(self, err) : variables_offer(&self->variables, err);
+        return self->options.lockstep || run_config_bounds_lag(self->options.config)
+                   ? learner_publish(self, err)
+                   : variables_offer(&self->variables, err);
     return RP_OK;
 }
 

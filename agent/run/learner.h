@@ -29,7 +29,7 @@ struct learner_stats {
     uint64_t skipped;            /* items that do not fit environment and algorithm */
     uint64_t learn_ns;           /* time for gradients and what follows, without waits */
     double age_sum_s, age_max_s; /* age of items since their insert */
-    double stale_sum, stale_max; /* how many learner steps the policy of an item is behind */
+    double stale_sum, stale_max; /* how many learner steps, or versions, an item is behind */
     double weight_sum;           /* of importance weights */
     uint32_t n_scalars;          /* means */
     struct agent_scalar scalars[AGENT_MAX_SCALARS];
@@ -48,7 +48,7 @@ rp_status learner_step(struct learner *self, int64_t timeout_ms, rp_error *err);
  * limiter's min_size. */
 rp_status learner_check_loaded(const struct learner *self, rp_error *err);
 /* Publishes the present policy and waits until the broker has it. Between two steps the learner publishes by itself,
- * without waiting. */
+ * and waits only if the table has max_lag: the next batch is then of versions that it knows. */
 rp_status learner_publish(struct learner *self, rp_error *err);
 /* Time waited since its start. Others add what they wait for on its behalf. */
 struct idle *learner_idle(struct learner *self);

@@ -72,6 +72,11 @@ rp_status variables_pull(struct variables *self, int64_t timeout_ms, bool *fresh
     return status;
 }
 
+uint64_t variables_stamp(const struct variables *self, const struct run_config *config)
+{
+    return run_config_bounds_lag(config) ? self->version : self->steps;
+}
+
 rp_status variables_wait(struct variables *self, const atomic_bool *stop, rp_error *err)
 {
     bool fresh = self->version != 0;

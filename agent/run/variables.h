@@ -5,6 +5,7 @@
 
 #include <stdatomic.h>
 
+#include "agent/config/config.h"
 #include "agent/learn/agent.h"
 #include "replay/client.h"
 #include "replay/params.h"
@@ -33,6 +34,9 @@ rp_status variables_open_publisher(struct variables *self, rp_error *err);
 /* Takes the newest policy if there is one; *fresh (may be NULL) says whether. No answer from the broker in time is
  * not an error: the present policy stays. */
 rp_status variables_pull(struct variables *self, int64_t timeout_ms, bool *fresh, rp_error *err);
+/* What the items that this policy makes are stamped with: the version of the slot if the run's table has max_lag, otherwise the learner's
+ * steps, which also survive a broker that has lost the slot. */
+uint64_t variables_stamp(const struct variables *self, const struct run_config *config);
 /* Waits for the first policy, until *stop (may be NULL) is set: RP_CANCELLED. */
 rp_status variables_wait(struct variables *self, const atomic_bool *stop, rp_error *err);
 /* Loads the policy and its learner step from a learner's saved state instead. */

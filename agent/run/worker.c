@@ -199,7 +199,7 @@ struct actor_work {
     struct claim claim;
     uint64_t owed;   /* steps that are claimed and not taken */
     uint64_t total;  /* steps of all actors before these */
-    uint64_t policy; /* learner step of the parameters that the adders know */
+    uint64_t policy; /* stamp of the parameters that the adders know */
     uint64_t episodes, reported_steps;
     double value_sum; /* sum of returns since the last report */
     uint64_t value_count, length_sum;
@@ -265,9 +265,10 @@ static void actor_report(struct actor_work *self)
 /* The loops share their parameters: the first of them pulls. */
 static void tell_policy(struct actor_work *self)
 {
-    for (uint32_t i = 0; self->policy != self->variables.steps && i < self->n; i++)
-        adder_set_policy(self->loops[i].actor.options.adder, self->variables.steps);
-    self->policy = self->variables.steps;
+    uint64_t policy = variables_stamp(&self->variables, self->worker.config);
+    for (uint32_t i = 0; self->policy != policy && i < self->n; i++)
+        adder_set_policy(self->loops[i].actor.options.adder, policy);
+    self->policy = policy;
 }
 
 /* Takes the claimed steps in whole rounds. The rest waits for the next claim, unless there is none. An actor that is

@@ -180,9 +180,10 @@ void player_destroy(struct player **player, int64_t wait_ms)
 /* Tells all adders which parameters act from now on. */
 static void tell_policy(struct player *self)
 {
-    for (uint32_t i = 0; self->policy != self->variables.steps && self->options.insert && i < self->options.n; i++)
-        adder_set_policy(self->subenvs[i].adder, self->variables.steps);
-    self->policy = self->variables.steps;
+    uint64_t policy = variables_stamp(&self->variables, &self->options.config);
+    for (uint32_t i = 0; self->policy != policy && self->options.insert && i < self->options.n; i++)
+        adder_set_policy(self->subenvs[i].adder, policy);
+    self->policy = policy;
 }
 
 static rp_status await_parameters(struct player *self, int64_t timeout_ms, rp_error *err)

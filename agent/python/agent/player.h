@@ -46,7 +46,7 @@ struct player {
     struct claim claim;
     uint64_t owed, total; /* steps that are claimed and not taken; steps of all actors before them */
     bool finished;        /* stop.steps is reached */
-    uint64_t policy;      /* learner step of the parameters that the adders know */
+    uint64_t policy;      /* stamp of the parameters that the adders know */
     uint64_t steps, pulled_at;
     uint64_t episodes;
     double last_value; /* return of the episode that ended last */
