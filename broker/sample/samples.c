@@ -200,6 +200,21 @@ static uint32_t waiter_take(struct waiter *self, uint32_t n)
     return got;
 }
 
+/* Items that can be picked; a group counts with all that it may have. */
+static uint64_t items_shown(const struct table *table)
+{
+    return (uint64_t)table_visible(table) * (table->in.groups.size ? table->in.groups.size : 1);
+}
+
+/* The items that a whole batch lacks in a table that gives each item once: its limiter may allow more samples than there are items. */
+static uint32_t missing_items(const struct waiter *self)
+{
+    const struct table *table = self->table;
+    uint64_t shown = items_shown(table);
+    bool once = self->whole && self->picks.n == 0 && table->config->max_times_sampled == 1;
+    return once && shown < self->want ? self->want - (uint32_t)shown : 0;
+}
+
 /* Bytes in the journal of the pick and the removal of an item, and of the entry around them; each is less. */
 #define PICK_BYTES 64u
 #define PICKS_BYTES 256u
@@ -226,7 +241,7 @@ static bool take_group(struct waiter *self, uint64_t most)
     self->short_of_memory = !picks_reserve(picks, n) || !picks_reserve_refs(picks, refs);
     if (self->short_of_memory)
         return false;
-    picks->table_size = (uint64_t)table_visible(table) * table->in.groups.size;
+    picks->table_size = items_shown(table);
     EFFECT(table->loop, together, (size_t)n * PICK_BYTES + PICKS_BYTES);
     for (uint32_t i = 0; i < n; i++, slot = slots[slot].next) {
         (void)picks_add_member(picks, table, slot, probability); /* there is room */
@@ -246,7 +261,7 @@ static bool take_group(struct waiter *self, uint64_t most)
 static void fill_groups(struct waiter *self)
 {
     struct table *table = self->table;
-    if (self->whole && self->picks.n == 0 && table_sampleable(table, self->want) < self->want)
+    if (missing_items(self) || (self->whole && self->picks.n == 0 && table_sampleable(table, self->want) < self->want))
         return;
     while (self->picks.n + self->empty < self->want && !self->full) {
         uint32_t size = table->in.groups.size;
@@ -272,6 +287,8 @@ static void fill_allowed(struct waiter *self)
 {
     struct table *table = self->table;
     if (self->whole && self->picks.n == 0 && table_sampleable(table, self->want) < self->want)
+        return;
+    if (missing_items(self))
         return;
     while (self->picks.n < self->want && !self->full) {
         uint64_t n = table_sampleable(table, self->want - self->picks.n);
@@ -347,6 +364,9 @@ void waiter_explain(const struct waiter *self, char *text, size_t size)
     uint32_t least = self->whole ? left : groups ? table->in.groups.size : 1;
     if (table_sampleable(table, least) < least && !(groups && !table_visible(table)))
         limiter_explain_sample(&table->limiter, groups ? least : left, rest, room);
+    if (!rest[0] && missing_items(self) && !groups && !table->in.leased)
+        snprintf(rest, room, "needs %u more inserts for a whole batch: the table has %u items, and gives each once",
+                 missing_items(self), table->in.size);
     if (!rest[0] && table->in.leased) {
         char who[200];
         leases_explain(&self->samples->leases, table, who, sizeof who);
@@ -634,7 +654,7 @@ void permit_state(const struct table *table, Replay__PermitReply *out)
     out->deal = shard_mode(table);
     out->room = table_sampleable(table, UINT32_MAX);
     out->mass = table_mass(table);
-    out->size = (uint64_t)table_visible(table) * (table->in.groups.size ? table->in.groups.size : 1);
+    out->size = items_shown(table);
     out->min_size = table->limiter.kind == LIMITER_NONE ? 0 : (uint64_t)table->limiter.min_size_part;
     out->buffer = limiter_span(&table->limiter);
     out->removes = table->one_by_one;

@@ -29,7 +29,7 @@ from common import device, main
 # digits: in a prompt; warm_up, warm_batch, warm_rate: steps on right answers; prompts, answers: of each in an update; low, high: how far
 # a ratio may be from 1; take: prompts that a rollout worker takes together; delay: seconds by which it is slower than it could be;
 # rewarders: actors that are reward workers; ahead: batches of prompts beside the one that is learned from (-1: max_lag)
-SETTINGS = dict(digits=8, width=128, layers=4, heads=4, warm_up=40, warm_batch=128, warm_rate=1e-3, prompts=128, answers=8, low=0.2,
+SETTINGS = dict(digits=8, width=128, layers=4, heads=4, warm_up=40, warm_batch=128, warm_rate=5e-4, prompts=128, answers=8, low=0.2,
                 high=0.28, take=32, delay=0.0, rewarders=1, ahead=-1)
 PROMPTS, ANSWERS = "prompts", "answers"  # tables
 SEPARATOR, TOKENS = 10, 11  # after the ten digits; with them

@@ -93,6 +93,18 @@ def test_writers_wait_for_the_next_version():
         assert facts(client)["size"] == 12 and facts(client)["limiter"]["max_diff"] == 12
 
 
+def test_a_whole_batch_waits_for_all_its_items():
+    """The limiter lag allows samples at any time, but each item is given once."""
+    with replaybus.Server([queue(1)]) as server, server.client(timeout=20) as client, client.writer() as writer:
+        client.params["policy"] = b"w"
+        write(writer, 1, 3)
+        writer.flush()
+        with pytest.raises(replaybus.DeadlineExceeded, match="needs 1 more insert"):
+            client.sample("rollouts", 4, timeout=0.2, whole=True)
+        write(writer, 1, 1)
+        assert len(client.sample("rollouts", 4, whole=True)) == 4
+
+
 def test_each_version_learns_from_its_own_items():
     """max_lag 0 is synchronous training: whoever publishes after each batch gets items of the newest version alone, and does not starve."""
     with replaybus.Server([queue(0)]) as server, server.client(timeout=60) as client, client.writer() as writer:
