@@ -162,6 +162,10 @@ class Launched(Single):
         return [processes.program("replay-launch"), self.config(case), "--folder", path, "--seed", str(case.seed), "--quiet",
                 *self.options(case)]
 
+    def figures(self, learners):
+        """More for a run's result, from the reports of its learners."""
+        return {}
+
     def make(self, case, path, file):
         shutil.rmtree(path, ignore_errors=True)
         with open(os.devnull, "w") as printed:
@@ -178,7 +182,7 @@ class Launched(Single):
                   "environment_steps": report["steps"] if acts else report["learner_steps"], "learner_steps": report["learner_steps"],
                   "seconds": report["elapsed_s"], "restarts": report["restarts"], "wait_share": averaged(learners, "wait_share"),
                   "updates_per_second": rate(learners, "learner_steps"),
-                  "steps_per_second": rate(reports(path, "actor"), "environment_steps")}
+                  "steps_per_second": rate(reports(path, "actor"), "environment_steps"), **self.figures(learners)}
         file.write(json.dumps(result) + "\n")
 
 

@@ -226,13 +226,16 @@ def learner():
         adam = torch.optim.AdamW(model.parameters(), run.config["agent.learning_rate"] or 2e-4)
         publisher = replaybus.torch.States(run.client, policy=model).keep(adam=adam, ledger=ledger)
         run.publishes(publisher, every=1)
+        version, last = publisher.flush(), run.config["stop.learner_steps"]
         for batch in run.batches(Groups(run, settings, ledger)):
             numbers = batch.data["number"][:, 0].tolist()
             new = [i for i, number in enumerate(numbers) if number not in ledger]
             groups = {name: torch.from_numpy(value[new]).to(on) for name, value in batch.data.items()}
             ledger.update(numbers)
-            run.step(twice=len(numbers) - len(new), **update(model, adam, groups, settings))
-            publisher.flush()  # the next batch is of the version that was made here, or of those shortly before
+            run.step(**update(model, adam, groups, settings), policy_staleness=version - batch.policy.mean())
+            version = publisher.flush()  # the next batch is of this version, or of those shortly before
+            if run.steps == last:
+                run.stop()
 
 
 def evaluator():
