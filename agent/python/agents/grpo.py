@@ -30,7 +30,7 @@ from common import device, main
 # a ratio may be from 1; take: prompts that a rollout worker takes together; delay: seconds by which it is slower than it could be;
 # rewarders: actors that are reward workers; ahead: batches of prompts beside the one that is learned from (-1: max_lag)
 SETTINGS = dict(digits=8, width=128, layers=4, heads=4, warm_up=40, warm_batch=128, warm_rate=5e-4, prompts=128, answers=8, low=0.2,
-                high=0.28, take=32, delay=0.0, rewarders=1, ahead=-1)
+                high=0.28, take=64, delay=0.0, rewarders=1, ahead=-1)
 PROMPTS, ANSWERS = "prompts", "answers"  # tables
 SEPARATOR, TOKENS = 10, 11  # after the ten digits; with them
 
@@ -57,11 +57,12 @@ class Block(nn.Module):
 class Model(nn.Module):
     """A transformer that continues digits and a separator with the same digits in order."""
 
-    def __init__(self, digits, width, layers, heads):
+    def __init__(self, settings):
         super().__init__()
-        self.digits, self.token, self.place = digits, nn.Embedding(TOKENS, width), nn.Embedding(2 * digits, width)
-        self.blocks, self.last = nn.ModuleList(Block(width, heads) for _ in range(layers)), nn.LayerNorm(width)
-        self.out = nn.Linear(width, TOKENS - 1)
+        self.digits, width = settings.digits, settings.width
+        self.token, self.place = nn.Embedding(TOKENS, width), nn.Embedding(2 * self.digits, width)
+        self.blocks = nn.ModuleList(Block(width, settings.heads) for _ in range(settings.layers))
+        self.last, self.out = nn.LayerNorm(width), nn.Linear(width, TOKENS - 1)
         for module in self.modules():
             if isinstance(module, (nn.Linear, nn.Embedding)):
                 nn.init.normal_(module.weight, std=0.02)
@@ -97,10 +98,6 @@ class Model(nn.Module):
             digits.append(torch.multinomial(chance.exp(), 1) if count else chance.argmax(1, True))
             chances.append(chance.gather(1, digits[-1]))
         return torch.cat(digits, 1), torch.cat(chances, 1)
-
-
-def made(settings, on):
-    return Model(settings.digits, settings.width, settings.layers, settings.heads).to(on)
 
 
 def warm_up(model, settings, on):
@@ -146,7 +143,7 @@ def actor():
 def rollouts(run, settings):
     """Answers prompts with the newest parameters."""
     on = device()
-    model = made(settings, on)
+    model = Model(settings).to(on)
     writer = run.client.writer(chunk_length=settings.answers)
     for batch in run.batches(run.client.sampler(PROMPTS, settings.take, in_flight=0, flexible=True, squeeze=True)):
         tensors = run.parameters()
@@ -221,18 +218,19 @@ def learner():
     with replaybus.run.Learner() as run:
         settings, on, ledger = run.options(**SETTINGS), device(), Ledger()
         torch.manual_seed(run.seeds(1)[0] % 2**63)
-        model = made(settings, on)
+        model = Model(settings).to(on)
         warm_up(model, settings, on)
         adam = torch.optim.AdamW(model.parameters(), run.config["agent.learning_rate"] or 2e-4)
         publisher = replaybus.torch.States(run.client, policy=model).keep(adam=adam, ledger=ledger)
         run.publishes(publisher, every=1)
-        version, last = publisher.flush(), run.config["stop.learner_steps"]
+        version, last, losses = publisher.flush(), run.config["stop.learner_steps"], {}
         for batch in run.batches(Groups(run, settings, ledger)):
-            numbers = batch.data["number"][:, 0].tolist()
-            new = [i for i, number in enumerate(numbers) if number not in ledger]
-            groups = {name: torch.from_numpy(value[new]).to(on) for name, value in batch.data.items()}
-            ledger.update(numbers)
-            run.step(**update(model, adam, groups, settings), policy_staleness=version - batch.policy.mean())
+            new = {number: i for i, number in enumerate(batch.data["number"][:, 0].tolist()) if number not in ledger}
+            ledger.update(new)
+            if new:
+                groups = {name: torch.from_numpy(value[list(new.values())]).to(on) for name, value in batch.data.items()}
+                losses = update(model, adam, groups, settings)
+            run.step(**losses, policy_staleness=version - batch.policy.mean())
             version = publisher.flush()  # the next batch is of this version, or of those shortly before
             if run.steps == last:
                 run.stop()
@@ -242,7 +240,7 @@ def evaluator():
     with replaybus.run.Evaluator() as run:
         settings, on = run.options(**SETTINGS), device()
         prompts = np.random.default_rng(run.seeds(1)).integers(10, size=(run.episodes, settings.digits))
-        model = made(settings, on)
+        model = Model(settings).to(on)
         for tensors in run.parameters():
             replaybus.torch.load_states(tensors, policy=model)
             run.result(right(prompts, model.answer(torch.from_numpy(prompts).to(on))[0].cpu().numpy()))

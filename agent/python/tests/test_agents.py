@@ -23,6 +23,7 @@ TINY = {
     "cql": FILE,
     "dqfd": ["stop.steps=1600", "stop.value=.inf", "environment.options.size=5", "adder.length=6", "adder.period=5",
              "agent.options={demonstrations: 5, pretrain: 10}"],
+    "grpo-small": ["stop.learner_steps=10", "agent.options.warm_up=2"],
     "iql": FILE,
     "d4pg-pendulum": ["stop.steps=600", "actors.random_steps=100", "broker.tables[0].limiter.min_size=100"],
     "mpo-swingup": ["stop.steps=600", "actors.random_steps=100", "broker.tables[0].limiter.min_size=100"],
