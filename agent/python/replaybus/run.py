@@ -462,7 +462,8 @@ class _Pulls(_Process):
 class Actor(_Pulls):
     """One actor of a run: it takes steps, and writes items through ``client``.
 
-    ``while actor.claims(n)`` goes around once for each step of n environments, until the run has all of ``stop.steps`` or stops.
+    ``while actor.claims(n)`` goes around once for each step of n environments, until the run has all of ``stop.steps`` or stops. An
+    actor that works on a queue takes its ``batches`` instead.
     A program that waits for room in a table while the run stops is interrupted after a second: its ``with`` block ends there.
     """
 
