@@ -145,7 +145,7 @@ def rollouts(run, settings):
     on = device()
     model = Model(settings).to(on)
     writer = run.client.writer(chunk_length=settings.answers)
-    for batch in run.batches(run.client.sampler(PROMPTS, settings.take, in_flight=0, flexible=True, squeeze=True)):
+    for batch in run.batches(run.client.sampler(PROMPTS, settings.take, flexible=True, squeeze=True, ack=True)):
         tensors = run.parameters()
         if tensors is not None:
             replaybus.torch.load_states(tensors, policy=model)
@@ -154,6 +154,7 @@ def rollouts(run, settings):
         rows = {name: np.repeat(value, settings.answers, 0) for name, value in batch.data.items()}
         rows.update(answer=answers.cpu().numpy().astype("uint8"), chance=chances.cpu().numpy())
         write(run, writer, ANSWERS, rows, np.full(len(batch), run.version), settings)
+        batch.ack()
         if not run.claims(len(answers)):
             break
     writer.close()
@@ -162,10 +163,11 @@ def rollouts(run, settings):
 def rewards(run, settings):
     """Marks answers."""
     writer = run.client.writer(chunk_length=settings.answers)
-    for batch in run.batches(run.client.sampler(ANSWERS, settings.take, in_flight=0, flexible=True)):
+    for batch in run.batches(run.client.sampler(ANSWERS, settings.take, flexible=True, ack=True)):
         rows = {name: value.reshape(-1, *value.shape[2:]) for name, value in batch.data.items()}
         rows["reward"] = right(rows["prompt"], rows["answer"]).astype("float32")
         write(run, writer, run.table, rows, batch.policy, settings)
+        batch.ack()
     writer.close()
 
 
@@ -196,11 +198,11 @@ class Groups:
     def __init__(self, run, settings, ledger):
         self._run, self._settings, self._written = run, settings, max(ledger, default=-1) + 1
         self._writer = run.client.writer()
-        self._sampler = run.client.sampler(run.table, settings.prompts, in_flight=0, whole=True)
+        self._sampler = run.client.sampler(run.table, settings.prompts, whole=True, ack=True)
 
     def next(self, timeout=None):
         issued, facts = (self._run.client.info(table)["tables"][0] for table in (PROMPTS, self._run.table))
-        settings, under_way = self._settings, issued["total_inserts"] - facts["total_samples"] - facts["stale"]
+        settings, under_way = self._settings, issued["total_inserts"] - facts["total_inserts"] + facts["size"]
         ahead = settings.ahead if settings.ahead >= 0 else facts["max_lag"]
         missing = settings.prompts * (ahead + 1) - under_way
         if missing > 0:
@@ -230,6 +232,7 @@ def learner():
             if new:
                 groups = {name: torch.from_numpy(value[list(new.values())]).to(on) for name, value in batch.data.items()}
                 losses = update(model, adam, groups, settings)
+            batch.ack()  # before the next version, for which it may be too old
             run.step(**losses, policy_staleness=version - batch.policy.mean())
             version = publisher.flush()  # the next batch is of this version, or of those shortly before
             if run.steps == last:
