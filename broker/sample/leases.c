@@ -3,6 +3,7 @@
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "broker/peer/peers.h"
 #include "broker/sample/samples.h"
@@ -89,12 +90,19 @@ static struct lease *lease_make(struct leases *self, uint64_t client, uint64_t i
     uint32_t number = self->n_free ? self->free[--self->n_free] : ++self->n;
     *lease = (struct lease){
         .leases = self, .holder = holder, .client = client, .id = id, .table = table, .number = number, .ms = ms};
+    lease->slots = lease->few;
+    lease->capacity = LEASE_FEW;
     self->list[number - 1] = lease;
     lease->prev = holder->end;
     *holder->end = lease;
     holder->end = &lease->next;
     account(self, sizeof *lease);
     return lease;
+}
+
+static size_t block_bytes(const struct lease *self)
+{
+    return self->slots == self->few ? 0 : self->capacity * sizeof *self->slots;
 }
 
 static void lease_free(struct lease *lease)
@@ -107,18 +115,22 @@ static void lease_free(struct lease *lease)
         holder_leave(self, lease);
     self->list[lease->number - 1] = NULL;
     self->free[self->n_free++] = lease->number;
-    account(self, -(int64_t)(sizeof *lease + lease->capacity * sizeof *lease->slots));
-    free(lease->slots);
+    account(self, -(int64_t)(sizeof *lease + block_bytes(lease)));
+    if (lease->slots != lease->few)
+        free(lease->slots);
     free(lease);
 }
 
 static void list_slot(struct lease *self, uint32_t slot)
 {
     if (self->n == self->capacity) {
-        uint32_t more = self->capacity ? self->capacity : 8;
-        self->slots = need_resize(self->slots, self->capacity + more, sizeof *self->slots);
-        self->capacity += more;
-        account(self->leases, (int64_t)(more * sizeof *self->slots));
+        account(self->leases, -(int64_t)block_bytes(self));
+        bool few = self->slots == self->few;
+        self->capacity = few ? LEASE_BLOCK : 2 * self->capacity;
+        self->slots = need_resize(few ? NULL : self->slots, self->capacity, sizeof *self->slots);
+        if (few)
+            memcpy(self->slots, self->few, sizeof self->few);
+        account(self->leases, (int64_t)block_bytes(self));
     }
     self->slots[self->n++] = slot;
     self->left++;

@@ -44,6 +44,11 @@ struct lease_holder {
     bool gone;    /* and so did the one before: its leases end */
 };
 
+/* Items of a lease without a block of its own. The first block is large: glibc gathers very many small ones before it frees them, and
+ * then frees all of them at once. */
+#define LEASE_FEW 8u
+#define LEASE_BLOCK 64u
+
 struct lease {
     struct timer timer;
     struct leases *leases;
@@ -54,10 +59,11 @@ struct lease {
     struct waiter *waiter; /* the sample that it is for, while that waits */
     uint32_t number;       /* item_lease of its items */
     uint32_t ms;
-    uint32_t n, capacity;
+    uint32_t n, capacity; /* of slots */
     uint32_t left; /* of n: neither acknowledged nor returned by their client */
     bool answered;
-    uint32_t *slots;
+    uint32_t *slots; /* `few`, or a block of its own */
+    uint32_t few[LEASE_FEW];
 };
 
 struct leases {

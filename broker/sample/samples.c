@@ -142,6 +142,18 @@ static bool skip_picked(void *ctx, uint32_t slot)
     return self->table->in.items[slot].stamp == self->stamp;
 }
 
+static bool skip_none(void *ctx, uint32_t slot)
+{
+    (void)ctx, (void)slot;
+    return false;
+}
+
+/* True if a batch of picks can be hidden after all of them are made: no pick sees what an extension did at the one before. */
+static bool hides_at_once(const struct waiter *self)
+{
+    return self->lease && !self->table->hook_sample && self->table->sampler_ops->pick_distinct;
+}
+
 /* Prefetches what picks touch, stage by stage: everything is cold in a large table. Inlined always: gcc considers a function
  * that only prefetches to be without effect, and drops calls to it. */
 static inline __attribute__((always_inline)) void prefetch_picks(const struct table *table, const uint32_t *slots,
@@ -157,6 +169,14 @@ static inline __attribute__((always_inline)) void prefetch_picks(const struct ta
     }
 }
 
+static void take_one(struct waiter *self, uint32_t slot)
+{
+    if (self->lease)
+        lease_take(self->lease, slot);
+    else
+        table_sampled(self->table, slot);
+}
+
 /* Picks up to n items. Returns how many. */
 static uint32_t waiter_take(struct waiter *self, uint32_t n)
 {
@@ -168,8 +188,9 @@ static uint32_t waiter_take(struct waiter *self, uint32_t n)
         return 0;
     self->picks.table_size = table_visible(table);
     const rp_selector_ops *ops = table->sampler_ops;
-    uint32_t got = self->distinct ? ops->pick_distinct(table->in.sampler, n, skip_picked, self, slots, probabilities)
-                                  : ops->pick(table->in.sampler, n, slots, probabilities);
+    bool (*skip)(void *, uint32_t) = self->distinct ? skip_picked : n > 1 && self->lease ? skip_none : NULL;
+    uint32_t got = skip ? ops->pick_distinct(table->in.sampler, n, skip, self, slots, probabilities)
+                        : ops->pick(table->in.sampler, n, slots, probabilities);
     self->short_of_memory = got == RP_PICK_NO_MEMORY;
     if (self->short_of_memory)
         return 0;
@@ -188,10 +209,10 @@ static uint32_t waiter_take(struct waiter *self, uint32_t n)
             table->in.items[slots[i]].stamp = self->stamp;
         self->picks.times_sampled[self->picks.n - 1]++;
         EFFECT(table->loop, pick, self, slots[i], probabilities[i]);
-        if (self->lease)
-            lease_take(self->lease, slots[i]);
+        if (table->one_by_one)
+            take_one(self, slots[i]);
         else
-            table_sampled(table, slots[i]);
+            table_sampled_alike(table, slots[i]);
         if (self->picks.n_refs >= CHUNKS_PER_REPLY) {
             self->full = true;
             return i + 1;
@@ -292,7 +313,7 @@ static void fill_allowed(struct waiter *self)
         return;
     while (self->picks.n < self->want && !self->full) {
         uint64_t n = table_sampleable(table, self->want - self->picks.n);
-        if (table->one_by_one && n > 1)
+        if (table->one_by_one && n > 1 && !hides_at_once(self))
             n = 1;
         if (n > PICK_AT_ONCE)
             n = PICK_AT_ONCE;

@@ -205,13 +205,17 @@ static inline void table_count_sample(struct table *self, struct item *item)
 }
 /* Counts a sample of the slot's item, runs hooks, and removes the item if that was its last sample. */
 void table_sampled_one(struct table *self, uint32_t slot);
-static inline void table_sampled(struct table *self, uint32_t slot)
+static inline void table_sampled_alike(struct table *self, uint32_t slot) /* of a table that is not one_by_one */
 {
     if (self->in.marks)
         marks_touch(self->in.marks, self, &self->in, slot);
     self->in.unseen -= self->in.items[slot].times_sampled == 0;
     table_count_sample(self, &self->in.items[slot]);
     limiter_sampled(&self->limiter, 1);
+}
+static inline void table_sampled(struct table *self, uint32_t slot)
+{
+    table_sampled_alike(self, slot);
     if (self->one_by_one)
         table_sampled_one(self, slot);
 }

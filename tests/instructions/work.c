@@ -26,7 +26,9 @@ static const char compiler[] = "gcc" STRING(__GNUC__);
 
 static const char yaml[] = "service: inproc://service\n" /* not bound */
                            "tables:\n"
-                           "  - {name: replay, max_size: 1000, sampler: {kind: prioritized}, limiter: {kind: none}}\n";
+                           "  - {name: replay, max_size: 1000, sampler: {kind: prioritized}, limiter: {kind: none}}\n"
+                           "  - {name: queue, max_size: 100000, max_times_sampled: 1, sampler: {kind: fifo},\n"
+                           "     limiter: {kind: queue}}\n";
 
 static struct {
     struct broker_config config;
@@ -99,14 +101,14 @@ static void start(uint32_t item_bytes)
     sure(all.writer ? RP_OK : (rp_status)err.status);
 }
 
-static void insert(uint32_t n)
+static void insert(const char *table, uint32_t n)
 {
     static uint8_t row[SHARED_BYTES];
     const void *value = row;
     for (uint32_t i = 0; i < n; i++) {
         memcpy(row, &i, sizeof i);
         sure(rp_writer_append(all.writer, &value, WAIT_MS, &err));
-        sure(rp_writer_item_last(all.writer, "replay", 1 + i % 7, 1, WAIT_MS, &all.keys[i % ITEMS], &err));
+        sure(rp_writer_item_last(all.writer, table, 1 + i % 7, 1, WAIT_MS, &all.keys[i % ITEMS], &err));
         if (i % PER_MESSAGE == PER_MESSAGE - 1)
             sure(rp_writer_flush(all.writer, 0, WAIT_MS, &err));
     }
@@ -136,6 +138,29 @@ static void sample(uint32_t n, bool shared)
     rp_sampler_destroy(&sampler);
 }
 
+/* Inserts a batch into a queue n times, and takes it out again: not at all, by a plain sample, or by one with a lease that is
+ * acknowledged. */
+enum queue_use { FILLED, PLAIN, LEASED };
+static void queue(uint32_t n, enum queue_use use)
+{
+    rp_sampler_options options = {.struct_size = sizeof options};
+    options.batch_size = BATCH;
+    options.on_demand = true;
+    options.lease_ms = use == LEASED ? 1000000 : 0;
+    rp_sampler *sampler = rp_sampler_new(all.client, "queue", &options, &err);
+    sure(sampler ? RP_OK : (rp_status)err.status);
+    for (uint32_t i = 0; i < n; i++) {
+        rp_batch *batch = NULL;
+        insert("queue", BATCH);
+        if (use != FILLED)
+            sure(rp_sampler_next(sampler, &batch, WAIT_MS, &err));
+        if (use == LEASED)
+            sure(rp_items_lease(all.client, "queue", RP_LEASE_ACK, all.keys, BATCH, 0, WAIT_MS, NULL, &err));
+        rp_batch_release(&batch);
+    }
+    rp_sampler_destroy(&sampler);
+}
+
 static void update(uint32_t n)
 {
     double priorities[BATCH];
@@ -156,14 +181,20 @@ int main(int argc, char **argv)
         return puts(compiler) < 0;
     bool inserts = strcmp(kind, "insert") == 0, samples = strncmp(kind, "sample", 6) == 0;
     bool shared = strcmp(kind, "sample-shared") == 0;
-    if (n == 0 || (!inserts && !samples && strcmp(kind, "update") != 0)) {
-        fputs("usage: work compiler|insert|sample|sample-shared|update N\n", stderr);
+    static const char *const uses[] = {"queue-fill", "queue", "queue-lease"};
+    uint32_t use = 0;
+    while (use < 3 && strcmp(kind, uses[use]) != 0)
+        use++;
+    if (n == 0 || (use == 3 && !inserts && !samples && strcmp(kind, "update") != 0)) {
+        fputs("usage: work compiler|insert|sample|sample-shared|update|queue-fill|queue|queue-lease N\n", stderr);
         return 2;
     }
     setenv("REPLAY_SHM", shared ? "1" : "0", 1);
     start(shared ? SHARED_BYTES : ITEM_BYTES);
-    insert(inserts ? n : ITEMS);
-    if (samples)
+    insert("replay", inserts ? n : ITEMS);
+    if (use < 3)
+        queue(n, (enum queue_use)use);
+    else if (samples)
         sample(n, shared);
     else if (!inserts)
         update(n);

@@ -353,6 +353,48 @@ static void parameter_waiters(const char *unused)
     embed_stop(&embed);
 }
 
+/* All leases of a client end at the same time, of one item each or of the most that a sample takes: by their time, or with the client. */
+static void leases_end(const char *how)
+{
+    struct embed embed;
+    embed_start_real(&embed,
+                     "  - {name: t, max_size: 2000000, max_times_sampled: 1, sampler: {kind: fifo}, limiter: {kind: none}}\n",
+                     "memory_limit: 4GiB\n");
+    struct table *table = embed_table(&embed, "t");
+    struct leases *leases = &embed.broker->samples.leases;
+    fill(&embed, open_wide(&embed, "t"), "t", n_items, false);
+    bool gone = strcmp(how, "gone") == 0;
+    struct lease *lease = NULL;
+    for (uint32_t slot = 0, taken = 0; slot < n_items; slot++, taken++) {
+        if (!lease || taken == (slot < n_items / 2 ? 1 : SAMPLE_MAX_ITEMS)) {
+            if (lease)
+                lease_restored(lease, true);
+            lease = lease_restore(leases, 1, slot + 1, table, gone ? 1000000 : 1);
+            taken = 0;
+        }
+        lease_take(lease, slot);
+    }
+    lease_restored(lease, true);
+    assert_int_equal(table->in.leased, n_items);
+    struct watch watch = {.phase = gone ? "the end of a client with leases" : "the end of leases"};
+    if (gone) { /* as a sweep finds it */
+        leases->holders->descriptor = 0;
+        leases->holders->connection = UINT64_MAX;
+        for (uint32_t i = 0; i < 2; i++) {
+            int64_t start = cpu_now();
+            leases_sweep(leases);
+            watch_since(&watch, start);
+        }
+    }
+    while (table->in.leased)
+        turn(&embed, &watch);
+    rest(&embed, &watch);
+    assert_int_equal(table_visible(table), table->in.size);
+    assert_null(leases->holders);
+    judge(&watch);
+    embed_stop(&embed);
+}
+
 /* Another program may have had the caches or the huge pages: what is within the bar once in three tries is within it by
  * its own cost; what grows with the table never is. */
 static void attempt(void (*run)(const char *), const char *what)
@@ -393,6 +435,16 @@ TEST(the_end_of_a_session_stays_within_the_bar)
 TEST(waking_parameter_waiters_stays_within_the_bar)
 {
     attempt(parameter_waiters, NULL);
+}
+
+TEST(leases_that_end_together_stay_within_the_bar)
+{
+    attempt(leases_end, "time");
+}
+
+TEST(the_end_of_a_client_with_leases_stays_within_the_bar)
+{
+    attempt(leases_end, "gone");
 }
 
 int main(void)

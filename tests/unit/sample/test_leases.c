@@ -377,7 +377,7 @@ TEST(random_leases_match_the_model)
     rng_seed(&rng, naive_seed(__func__));
     embed_start(&embed,
                 "  - {name: t, max_size: 500, max_times_sampled: 1, sampler: {kind: fifo}, limiter: {kind: queue},\n"
-                "     max_deliveries: 4, dead_table: dead}\n"
+                "     max_deliveries: 6, dead_table: dead}\n"
                 "  - {name: dead, max_size: 500, limiter: {kind: none}}\n",
                 NULL);
     static struct model_item items[ITEMS + 1];
@@ -394,7 +394,7 @@ TEST(random_leases_match_the_model)
             testpeer_heartbeat(writer, 0, false);
             inserted += 5;
         } else if (dice < 6) {
-            workers[w]->lease_ms = 1 + (uint32_t)rng_below(&rng, 40);
+            workers[w]->lease_ms = 1 + (uint32_t)rng_below(&rng, 100);
             const struct testpeer_answer *answer =
                 testpeer_await(workers[w], testpeer_sample(workers[w], "t", 1 + (uint32_t)rng_below(&rng, 8), 0, 0));
             for (size_t i = 0; answer->status == RP_OK && i < answer->reply->sample->n_key; i++) {
@@ -411,12 +411,13 @@ TEST(random_leases_match_the_model)
             for (uint32_t i = 0; i < 20 && items[key].state != LEASED; i++)
                 key = 1 + rng_below(&rng, inserted);
             struct model_item *item = &items[key];
+            w = rng_below(&rng, 4) ? item->holder : w;
             if (item->state == LEASED && item->holder == w) {
                 applied = 1;
                 if (op == ACK)
                     item->state = DONE;
                 else if (op == RELEASE)
-                    item->state = item->deliveries < 4 ? FREE : DEAD_ITEM;
+                    item->state = item->deliveries < 6 ? FREE : DEAD_ITEM;
                 else
                     for (uint32_t i = 1; i <= inserted; i++) /* items of one lease end together */
                         if (items[i].state == LEASED && lease_number(&embed, i) == lease_number(&embed, key))
@@ -431,7 +432,7 @@ TEST(random_leases_match_the_model)
             embed_advance(&embed, ms);
             for (uint32_t i = 1; i <= inserted; i++)
                 if (items[i].state == LEASED && items[i].end_ms <= now_ms) {
-                    items[i].state = items[i].deliveries < 4 ? FREE : DEAD_ITEM;
+                    items[i].state = items[i].deliveries < 6 ? FREE : DEAD_ITEM;
                     dead += items[i].state == DEAD_ITEM;
                 }
         }
