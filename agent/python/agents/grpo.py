@@ -4,10 +4,10 @@
 The task has a checkable answer: digits are to be put in order, and an answer is right or wrong. The learner trains the model on a few
 right answers first; after that the reward alone teaches it.
 
-What it asks of replay: three queues, one behind the other. The learner writes prompts. A rollout worker takes some, and writes several
-answers to each with the version of the parameters that made them. A reward worker takes answers and writes them with their rewards. The
-learner takes them in groups, the answers to one prompt, and none of them is more than max_lag versions behind. It writes prompts for
-max_lag + 1 batches, so that nothing is made that would be too old.
+What it asks of replay: three queues, one behind the other. The learner writes prompts. A rollout worker takes some under lease, and writes
+several answers to each with the version of the parameters that made them. A reward worker takes answers under lease, and writes them with
+their rewards, in groups: the answers to one prompt. The learner takes groups that are at most max_lag versions behind, and writes prompts
+for max_lag + 1 batches, so that nothing is made that would be too old. Whoever is killed: no prompt is lost, and none is learned twice.
 
 What it reaches: docs/AGENTS.md has the share of right answers after 300 updates, and bench/lag draws it against the lag.
 
@@ -32,6 +32,7 @@ from common import device, main
 SETTINGS = dict(digits=8, width=128, layers=4, heads=4, warm_up=40, warm_batch=128, warm_rate=5e-4, prompts=128, answers=8, low=0.2,
                 high=0.28, take=64, delay=0.0, rewarders=1, ahead=-1)
 PROMPTS, ANSWERS = "prompts", "answers"  # tables
+LEASE_S = 10.0  # after which a worker that does not answer has lost its work to others
 SEPARATOR, TOKENS = 10, 11  # after the ten digits; with them
 
 
@@ -145,41 +146,37 @@ def rollouts(run, settings):
     on = device()
     model = Model(settings).to(on)
     writer = run.client.writer(chunk_length=settings.answers)
-    for batch in run.batches(run.client.sampler(PROMPTS, settings.take, flexible=True, squeeze=True, ack=True)):
+    for batch in run.batches(run.client.sampler(PROMPTS, settings.take, flexible=True, squeeze=True, ack=True, lease=LEASE_S)):
         tensors = run.parameters()
         if tensors is not None:
             replaybus.torch.load_states(tensors, policy=model)
         answers, chances = model.answer(torch.from_numpy(batch.data["prompt"]).to(on).long(), settings.answers)
         time.sleep(settings.delay)
         rows = {name: np.repeat(value, settings.answers, 0) for name, value in batch.data.items()}
-        rows.update(answer=answers.cpu().numpy().astype("uint8"), chance=chances.cpu().numpy())
-        write(run, writer, ANSWERS, rows, np.full(len(batch), run.version), settings)
+        writer.set_policy(run.version)
+        with run.waiting("credit"):
+            writer.append_block(dict(rows, answer=answers.cpu().numpy().astype("uint8"), chance=chances.cpu().numpy()),
+                                replaybus.Last(1, ANSWERS))
+            writer.flush()
         batch.ack()
         if not run.claims(len(answers)):
             break
-    writer.close()
 
 
 def rewards(run, settings):
-    """Marks answers."""
+    """Marks answers. Those to one prompt are a group, even if several workers have marked them."""
     writer = run.client.writer(chunk_length=settings.answers)
-    for batch in run.batches(run.client.sampler(ANSWERS, settings.take, flexible=True, ack=True)):
-        rows = {name: value.reshape(-1, *value.shape[2:]) for name, value in batch.data.items()}
-        rows["reward"] = right(rows["prompt"], rows["answer"]).astype("float32")
-        write(run, writer, run.table, rows, batch.policy, settings)
+    most = settings.take * settings.answers
+    for batch in run.batches(run.client.sampler(ANSWERS, most, flexible=True, squeeze=True, ack=True, lease=LEASE_S)):
+        rows = dict(batch.data, reward=right(batch.data["prompt"], batch.data["answer"]).astype("float32"))
+        begins = np.flatnonzero(np.diff(rows["number"], prepend=-1) | np.diff(batch.policy.astype("int64"), prepend=-1))
+        with run.waiting("credit"):
+            for begin, end in zip(begins, [*begins[1:], len(batch)]):
+                writer.set_policy(int(batch.policy[begin]))
+                writer.set_group(int(rows["number"][begin]) + 1)
+                writer.append_block({name: value[begin:end] for name, value in rows.items()}, replaybus.Last(1, run.table))
+            writer.flush()
         batch.ack()
-    writer.close()
-
-
-def write(run, writer, table, rows, versions, settings):
-    """Writes groups of answers, one behind the other, each with the version of the parameters that made it."""
-    with run.waiting("credit"):
-        for i, version in enumerate(versions):
-            writer.set_policy(int(version))
-            group = {name: value[i * settings.answers:(i + 1) * settings.answers] for name, value in rows.items()}
-            writer.append_block(group, replaybus.Last(settings.answers, table))
-            writer.end_episode(wait=False)
-        writer.flush()
 
 
 class Ledger(set):
@@ -198,13 +195,13 @@ class Groups:
     def __init__(self, run, settings, ledger):
         self._run, self._settings, self._written = run, settings, max(ledger, default=-1) + 1
         self._writer = run.client.writer()
-        self._sampler = run.client.sampler(run.table, settings.prompts, whole=True, ack=True)
+        self._sampler = run.client.sampler(run.table, settings.prompts * settings.answers, in_flight=0, whole=True, squeeze=True)
 
     def next(self, timeout=None):
         issued, facts = (self._run.client.info(table)["tables"][0] for table in (PROMPTS, self._run.table))
-        settings, under_way = self._settings, issued["total_inserts"] - facts["total_inserts"] + facts["size"]
+        settings, gone = self._settings, (facts["total_inserts"] - facts["size"]) // self._settings.answers
         ahead = settings.ahead if settings.ahead >= 0 else facts["max_lag"]
-        missing = settings.prompts * (ahead + 1) - under_way
+        missing = settings.prompts * (ahead + 1) - (issued["total_inserts"] - gone)
         if missing > 0:
             number = self._written = max(self._written, issued["total_inserts"])
             random = np.random.default_rng([self._run.config["seed"], number])
@@ -227,12 +224,12 @@ def learner():
         run.publishes(publisher, every=1)
         version, last, losses = publisher.flush(), run.config["stop.learner_steps"], {}
         for batch in run.batches(Groups(run, settings, ledger)):
-            new = {number: i for i, number in enumerate(batch.data["number"][:, 0].tolist()) if number not in ledger}
+            groups = {name: torch.from_numpy(value).unflatten(0, (-1, settings.answers)) for name, value in batch.data.items()}
+            new = {number: i for i, number in enumerate(groups["number"][:, 0].tolist()) if number not in ledger}
             ledger.update(new)
             if new:
-                groups = {name: torch.from_numpy(value[list(new.values())]).to(on) for name, value in batch.data.items()}
+                groups = {name: value[list(new.values())].to(on) for name, value in groups.items()}
                 losses = update(model, adam, groups, settings)
-            batch.ack()  # before the next version, for which it may be too old
             run.step(**losses, policy_staleness=version - batch.policy.mean())
             version = publisher.flush()  # the next batch is of this version, or of those shortly before
             if run.steps == last:
