@@ -227,7 +227,7 @@ class Client(Closing):
         ...     with client.sampler("prompts", 1, ack=True) as sampler:
         ...         sampler.next(10).release()
         ...         with sampler.next(10) as batch:
-        ...             int(batch["prompt"][0, 0]), int(batch.times_sampled[0])
+        ...             int(batch["prompt"][0]), int(batch.times_sampled[0])
         Change(applied=1, missing=0, refused=0)
         (7, 2)
         """
