@@ -117,10 +117,8 @@ static const struct schema_row rows[] = {
     {"tables[].policy_slot", SCHEMA_STRING, TABLE(policy_slot), "policy", 0, 0, NULL, 0,
      "the parameter slot whose versions are meant: a learner puts them, and writers stamp their items"},
     {"tables[].max_deliveries", SCHEMA_INT, TABLE(max_deliveries), "0", 0, 1e9, NULL, 0,
-     "an item that samplers with leases have got this often, and have not acknowledged, goes to dead_table; 0: it "
-     "returns for ever"},
-    {"tables[].dead_table", SCHEMA_STRING, TABLE(dead_table), "", 0, 0, NULL, 0,
-     "the table for such items, which keep their keys"},
+     "an item that was delivered this often under lease, and never acknowledged, goes to dead_table; 0: never"},
+    {"tables[].dead_table", SCHEMA_STRING, TABLE(dead_table), "", 0, 0, NULL, 0, "another table, for such items"},
     {"tables[].group.size", SCHEMA_INT, TABLE(group_size), "0", 0, CONFIG_MAX_BATCH, NULL, 0,
      "items with the same group key are sampled together and leave together, as soon as there are this many; 0: no "
      "groups. Sizes, batches and limiter count items"},

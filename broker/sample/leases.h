@@ -60,7 +60,7 @@ struct lease {
     uint32_t number;       /* item_lease of its items */
     uint32_t ms;
     uint32_t n, capacity; /* of slots */
-    uint32_t left; /* of n: neither acknowledged nor returned by their client */
+    uint32_t left;        /* of n: neither acknowledged nor returned by their client */
     bool answered;
     uint32_t *slots; /* `few`, or a block of its own */
     uint32_t few[LEASE_FEW];

@@ -138,7 +138,7 @@ static void fuzz_sample(const uint8_t *data, size_t size)
     if (m == NULL)
         return;
     CHECK(m->count == in.count && m->distinct == in.distinct && m->flexible == in.flexible);
-    CHECK(m->whole == in.whole && m->paid == in.paid);
+    CHECK(m->whole == in.whole && m->paid == in.paid && m->lease_ms == in.lease_ms);
     CHECK(strnlen(m->table, in.table.size) <= in.table.size);
     CHECK(in.has_timeout == (m->has_timeout_ms_case == REPLAY__SAMPLE__HAS_TIMEOUT_MS_TIMEOUT_MS));
     CHECK(!in.has_timeout || in.timeout_ms == m->timeout_ms);
@@ -163,6 +163,21 @@ static void fuzz_keys(const uint8_t *data, size_t size)
     same_u64(&in.key, m->n_key, m->key);
     same_u64(&in.priority, m->n_priority, m->priority);
     replay__update__free_unpacked(m, NULL);
+}
+
+static void fuzz_lease(const uint8_t *data, size_t size)
+{
+    struct wire_lease in;
+    if (wire_read_lease(data, size, &in, NULL) != RP_OK)
+        return;
+    touch_string(&in.table);
+    touch_u64(&in.key, in.key.n);
+    Replay__Lease *m = replay__lease__unpack(NULL, size, data);
+    if (m == NULL)
+        return;
+    same_u64(&in.key, m->n_key, m->key);
+    CHECK(m->op == in.op && m->ms == in.ms);
+    replay__lease__free_unpacked(m, NULL);
 }
 
 static void touch_items(const struct wire_sampled *in)
@@ -229,6 +244,7 @@ static void fuzz_request(const uint8_t *data, size_t size)
     CHECK(in.body == 0 ? in.data == NULL && in.size == 0 : in.body >= 16);
     fuzz_sample(in.data, in.size);
     fuzz_keys(in.data, in.size);
+    fuzz_lease(in.data, in.size);
     Replay__Request *m = replay__request__unpack(NULL, size, data);
     if (m == NULL)
         return;

@@ -357,9 +357,10 @@ static void parameter_waiters(const char *unused)
 static void leases_end(const char *how)
 {
     struct embed embed;
-    embed_start_real(&embed,
-                     "  - {name: t, max_size: 2000000, max_times_sampled: 1, sampler: {kind: fifo}, limiter: {kind: none}}\n",
-                     "memory_limit: 4GiB\n");
+    embed_start_real(
+        &embed,
+        "  - {name: t, max_size: 2000000, max_times_sampled: 1, sampler: {kind: fifo}, limiter: {kind: none}}\n",
+        "memory_limit: 4GiB\n");
     struct table *table = embed_table(&embed, "t");
     struct leases *leases = &embed.broker->samples.leases;
     fill(&embed, open_wide(&embed, "t"), "t", n_items, false);

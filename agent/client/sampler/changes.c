@@ -162,10 +162,8 @@ static rp_status transmit(struct change_shard *shard, rp_error *err)
     }
     if (!body.failed && request) {
         *request = (struct change_request){shard, shard->n};
-        struct conn_message message = {.field = self->field,
-                                       .bytes = body.data,
-                                       .size = body.size,
-                                       .timeout_ms = conn_left_ms(self->expire_ns)};
+        struct conn_message message = {
+            .field = self->field, .bytes = body.data, .size = body.size, .timeout_ms = conn_left_ms(self->expire_ns)};
         id = conn_try_send(shard->conn, &message, on_change, request);
     }
     text_fini(&body);

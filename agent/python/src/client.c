@@ -372,8 +372,8 @@ static rp_status call_delete(struct request *self)
 
 static rp_status call_lease(struct request *self)
 {
-    return rp_items_lease(self->client, self->text, (rp_lease_op)self->number, self->keys.buf, self->n_keys, self->count,
-                          self->timeout_ms, &self->change, &self->err);
+    return rp_items_lease(self->client, self->text, (rp_lease_op)self->number, self->keys.buf, self->n_keys,
+                          self->count, self->timeout_ms, &self->change, &self->err);
 }
 
 static PyObject *answer_json(struct request *self)

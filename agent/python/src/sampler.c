@@ -23,8 +23,9 @@ typedef struct sampler_object {
 static bool read_options(PyObject *args, PyObject *kwargs, PyObject **sources, PyObject **pool,
                          rp_sampler_options *options)
 {
-    static char *names[] = {"sources",  "batch_size", "in_flight", "beta", "distinct",         "timeout",  "max_samples",
-                            "flexible", "whole",      "pool",      "seed", "tokens_per_batch", "lease_ms", NULL};
+    static char *names[] = {"sources", "batch_size",       "in_flight", "beta",  "distinct",
+                            "timeout", "max_samples",      "flexible",  "whole", "pool",
+                            "seed",    "tokens_per_batch", "lease_ms",  NULL};
     PyObject *seconds = Py_None;
     int distinct = 0, flexible = 0, whole = 0;
     long long batch_size = 256, in_flight = 4, max_samples = 0, tokens = 0, lease_ms = 0;

@@ -186,6 +186,32 @@ TEST(keys_are_checked_against_each_other)
         has_problem(problems, wants[i]);
 }
 
+TEST(a_table_of_dead_items_is_another_one)
+{
+    static const struct {
+        const char *table, *problem;
+    } rows[] = {
+        {"max_times_sampled: 1, max_deliveries: 3, dead_table: dead", NULL},
+        {"max_times_sampled: 1, max_deliveries: 3",
+         "tables[0].max_deliveries: max_deliveries and dead_table belong together"},
+        {"max_times_sampled: 1, dead_table: dead",
+         "tables[0].dead_table: max_deliveries and dead_table belong together"},
+        {"max_times_sampled: 1, max_deliveries: 3, dead_table: t", "tables[0].dead_table: must name another table"},
+        {"max_times_sampled: 1, max_deliveries: 3, dead_table: ded", "'ded' is not one"},
+        {"max_deliveries: 3, dead_table: dead", "write max_times_sampled: 1"},
+    };
+    for (uint32_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        struct broker_config config;
+        char yaml[400], problems[1000];
+        snprintf(yaml, sizeof yaml, "tables:\n  - {name: t, %s}\n  - {name: dead}\n", rows[i].table);
+        bool good = embed_read_config(yaml, &config, problems, sizeof problems);
+        assert_int_equal(good, !rows[i].problem);
+        if (!good)
+            has_problem(problems, rows[i].problem);
+        schema_free(&broker_schema, &config);
+    }
+}
+
 /* n tables with metadata of so many bytes each. */
 static bool read_metadata(uint32_t n, size_t bytes, char *problems, size_t size)
 {
