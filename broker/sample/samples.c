@@ -240,25 +240,15 @@ static uint32_t missing_items(const struct waiter *self)
 #define PICK_BYTES 64u
 #define PICKS_BYTES 256u
 
-/* Picks a group, if it has at most so many members. Its members are adjacent, in the order in which they came. False: there is none. */
-static bool take_group(struct waiter *self, uint64_t most)
+/* Adds all members of a group, in the order in which they came. False: no memory. */
+static bool take_group(struct waiter *self, uint32_t leader, double probability)
 {
     struct table *table = self->table;
     const struct group_member *slots = table->in.groups.slots;
-    const rp_selector_ops *ops = table->sampler_ops;
     struct picks *picks = &self->picks;
-    uint32_t leader, refs = 0;
-    double probability;
-    uint32_t got = self->distinct ? ops->pick_distinct(table->in.sampler, 1, skip_picked, self, &leader, &probability)
-                                  : ops->pick(table->in.sampler, 1, &leader, &probability);
-    self->short_of_memory = got == RP_PICK_NO_MEMORY;
-    if (got != 1 || slots[leader].n > most)
-        return false;
-    uint32_t n = slots[leader].n, slot = leader;
-    for (uint32_t i = 0; i < n; i++, slot = slots[slot].next) {
-        __builtin_prefetch(span_chunks(&table->in.items[slot].span)[0], 1);
+    uint32_t n = slots[leader].n, slot = leader, refs = 0;
+    for (uint32_t i = 0; i < n; i++, slot = slots[slot].next)
         refs += table->in.items[slot].span.n;
-    }
     self->short_of_memory = !picks_reserve(picks, n) || !picks_reserve_refs(picks, refs);
     if (self->short_of_memory)
         return false;
@@ -279,15 +269,60 @@ static bool take_group(struct waiter *self, uint64_t most)
     return true;
 }
 
+/* Prefetches the members of groups, in turn: each names the next. Inlined always: see prefetch_picks. */
+static inline __attribute__((always_inline)) void prefetch_groups(const struct table *table, const uint32_t *leaders,
+                                                                  uint32_t n)
+{
+    const struct groups *groups = &table->in.groups;
+    uint32_t at[PICK_AT_ONCE];
+    for (uint32_t i = 0; i < n; i++) {
+        at[i] = leaders[i];
+        __builtin_prefetch(&groups->slots[at[i]]);
+        __builtin_prefetch(&table->in.items[at[i]], 1);
+    }
+    for (uint32_t k = 0; k < groups->size; k++)
+        for (uint32_t i = 0; i < n; i++) {
+            const char *chunk = (const char *)span_chunks(&table->in.items[at[i]].span)[0];
+            __builtin_prefetch(chunk, 1);
+            __builtin_prefetch(chunk + 64);
+            at[i] = groups->slots[at[i]].next;
+            __builtin_prefetch(&groups->slots[at[i]]);
+            __builtin_prefetch(&table->in.items[at[i]], 1);
+        }
+}
+
+/* Picks up to n groups, of which each may have at most `most` members. Returns how many. */
+static uint32_t take_groups(struct waiter *self, uint32_t n, uint64_t most)
+{
+    struct table *table = self->table;
+    const rp_selector_ops *ops = table->sampler_ops;
+    uint32_t leaders[PICK_AT_ONCE], taken = 0;
+    double probabilities[PICK_AT_ONCE];
+    uint32_t got = self->distinct ? ops->pick_distinct(table->in.sampler, n, skip_picked, self, leaders, probabilities)
+                                  : ops->pick(table->in.sampler, n, leaders, probabilities);
+    self->short_of_memory = got == RP_PICK_NO_MEMORY;
+    if (self->short_of_memory)
+        return 0;
+    if (got > 1)
+        prefetch_groups(table, leaders, got);
+    while (taken < got && !self->full && table->in.groups.slots[leaders[taken]].n <= most &&
+           take_group(self, leaders[taken], probabilities[taken]))
+        taken++;
+    return taken;
+}
+
 static void fill_groups(struct waiter *self)
 {
     struct table *table = self->table;
+    uint32_t size = table->in.groups.size;
     if (missing_items(self) || (self->whole && self->picks.n == 0 && table_sampleable(table, self->want) < self->want))
         return;
     while (self->picks.n + self->empty < self->want && !self->full) {
-        uint32_t size = table->in.groups.size;
-        uint64_t most = !self->paid ? table_sampleable(table, size) : table_is_ready(table) ? size : 0;
-        if (!most || !take_group(self, most))
+        uint64_t left = self->want - self->picks.n - self->empty;
+        uint64_t most = !self->paid ? table_sampleable(table, left) : table_is_ready(table) ? left : 0;
+        uint64_t n = most / size; /* fewer: the next group may be one without all members */
+        n = n == 0 || table->one_by_one ? 1 : n < PICK_AT_ONCE ? n : PICK_AT_ONCE;
+        if (most == 0 || take_groups(self, (uint32_t)n, most < size ? most : size) < n)
             return;
     }
 }

@@ -163,7 +163,7 @@ static const struct figure table_rows[] = {
     PLAIN("group_size", FIRST),
     GAUGE("open_groups", SUM, "replay_table_open_groups", "Groups that wait for members."),
     COUNTER("complete_groups", "replay_table_complete_groups", "Groups that got their last member."),
-    COUNTER("short_groups", "replay_table_short_groups", "Groups that were delivered without all members."),
+    PLAIN("short_groups", SUM),
     COUNTER("dropped_groups", "replay_table_dropped_groups", "Groups that were dropped because members were missing."),
     COUNTER("orphaned_picks", "replay_table_orphaned_picks", "Sampled items whose reply could not be delivered."),
     COUNTER("permits", "replay_table_permits",

@@ -1,8 +1,8 @@
 /* Groups as a writer and a sampler meet them; test_model.c holds them against a model. */
 
 #include "broker/checkpoint/checkpoint.h"
-#include "tests/support/twin.h"
 #include "tests/support/testpeer.h"
+#include "tests/support/twin.h"
 
 #define TABLE(more)                                                                                                    \
     "  - {name: t, sampler: {kind: fifo}, max_size: 24, max_times_sampled: 1, limiter: {kind: queue}, " more "}\n"     \
@@ -83,7 +83,8 @@ EMBED_TEST(a_member_passes_those_that_would_begin_a_group,
     assert_int_equal(embed_table(embed, "t")->n_waiting_items, 2);
     struct testpeer_answer *beat = testpeer_heartbeat(one, 0, true);
     assert_int_equal(beat->reply->credit->n_waiting, 1);
-    assert_non_null(strstr(beat->reply->credit->waiting[0], "a new group needs room for 3 items: the limiter allows 2"));
+    assert_non_null(
+        strstr(beat->reply->credit->waiting[0], "a new group needs room for 3 items: the limiter allows 2"));
     assert_non_null(strstr(beat->reply->credit->waiting[0], "the oldest, key 1, has 2 of 3"));
     write_members(three, 1, 21, 1);
     embed_settle(embed);
