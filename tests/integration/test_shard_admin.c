@@ -344,7 +344,7 @@ CASE(replay_ctl_shows_each_shard)
     change_at(f, 1, 4);
     assert_int_equal(ctl(f, out, sizeof out, "items uniform --limit 0 --json --shards"), 0);
     for (uint32_t s = 0; s < SHARDS; s++) {
-        snprintf(size, sizeof size, "\"shard\": %u}", s);
+        snprintf(size, sizeof size, "\"shard\": %u,", s);
         assert_int_equal(count(out, size), f->by_shard[s]);
     }
     assert_int_equal(ctl(f, out, sizeof out, "top --count 1 --shards"), 0);

@@ -241,6 +241,8 @@ def test_what_cannot_work():
             replaybus.Server([table(**wrong)])
     with pytest.raises(replaybus.Error, match="shards"):
         replaybus.Server([table(incomplete="deliver")], shards=2)
+    with pytest.raises(replaybus.Error, match="its items need groups"):
+        replaybus.Server([table(), replaybus.Table("copied", extensions=[{"kind": "insert_on_sample", "table": "rollouts"}])])
 
 
 def test_another_size_is_refused_while_there_are_items(tmp_path):

@@ -268,7 +268,7 @@ def test_errors_of_items(client):
                              (("replay", float("nan")), replaybus.InvalidArgument), (("replay", 1, 0), replaybus.InvalidArgument),
                              (("replay", 1, 2), replaybus.Error), ((3,), TypeError), ((), TypeError),
                              (("replay", "x"), TypeError), (("replay", 1, 1, -1), ValueError),
-                             (("replay", 1, 1, None, 5), TypeError)):
+                             (("replay", 1, 1, None, 5, 6), TypeError)):
             with pytest.raises(error):
                 writer.item(*wrong)
         with pytest.raises(TypeError, match="twice"):
