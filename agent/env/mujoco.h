@@ -3,7 +3,18 @@
  *
  * Each environment owns its model and its data. MuJoCo's two process-wide handlers, of errors and of warnings, are
  * set once, so that the library never writes a log file, waits for a key or exits: an error inside of a step ends
- * the episode as truncated, in the state before that step. */
+ * the episode as truncated, in the state before that step.
+ *
+ * x points forward, z up, gravity is 9.81 m/s^2. Hinges turn about y; a positive angle turns z towards x. Damping is a force of
+ * -damping * velocity. Rewards and observations come from the state after the step. Episodes are truncated after 1000 steps; an
+ * unstable model truncates its episode with reward 0.
+ *
+ * Two of them are a cart of mass M on a rail with damping b, and a pole of mass m hinged to it, its centre of mass at distance l, moment
+ * of inertia I about that centre, damping c in the hinge. The angle is 0 when the pole points up, F is the force on the cart, constant
+ * during a step:
+ *
+ *    (M + m) x''        + m l cos(angle) angle''  =  F - b x' + m l sin(angle) angle'^2
+ *    m l cos(angle) x'' + (I + m l^2) angle''     =  m g l sin(angle) - c angle' */
 #ifndef AGENT_ENV_MUJOCO_H
 #define AGENT_ENV_MUJOCO_H
 

@@ -3,7 +3,7 @@
  *
  * Mass of the cart 1 kg; pole: mass 0.1 kg, centre of mass 0.5 m from the hinge, inertia 0.0094 kg m^2 about it; damping
  * 0.0005 on the rail and 0.000002 in the hinge; motor of 10 N per unit of action; Runge-Kutta of fourth order with
- * 0.01 s, one step per action. A soft limit keeps the cart within 1.8 m. docs/GUIDE.md has the equations. */
+ * 0.01 s, one step per action. A soft limit keeps the cart within 1.8 m. mujoco.h has the equations. */
 #include <math.h>
 
 #include "agent/env/builtin.h"

@@ -3,7 +3,8 @@
  *
  * The torso slides along x and z and turns about y. Each leg is thigh, shin and foot, from the joint above to the
  * joint below (or the tip), with springs that pull the joints towards 0. Links touch the ground and not each other.
- * docs/GUIDE.md has the table of links and joints. */
+ * Positions are x, z (relative to 0.7 m), pitch, back thigh, shin, foot, front thigh, shin, foot; the observation is these
+ * without x, then the velocities. Reward: the way along x / duration of the step, less 0.1 * the sum of squared actions. */
 #include "agent/env/builtin.h"
 #include "agent/env/mujoco.h"
 

@@ -2,7 +2,7 @@
  *
  * Mass of the cart 10.5 kg; pole: mass 5 kg, centre of mass 0.3 m above the hinge, inertia 0.19 kg m^2 about it; damping 1
  * in both joints; motor of 100 N per unit of action; Runge-Kutta of fourth order with 0.02 s, two steps per action. A soft
- * limit keeps the cart within 1 m. docs/GUIDE.md has the equations. */
+ * limit keeps the cart within 1 m. mujoco.h has the equations. */
 #include <math.h>
 
 #include "agent/env/builtin.h"

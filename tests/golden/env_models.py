@@ -599,7 +599,7 @@ class SpaceInvaders(MinAtar):
 
 class CartAndPole(Model):
     """A cart on a rail with a rigid pole: Lagrange's equations in x and the pole's angle (0 up, positive towards +x),
-    with the parameters of docs/GUIDE.md, "MuJoCo models". The pole's centre is at (x + l sin a, l cos a), so
+    with the equations of agent/env/mujoco.h. The pole's centre is at (x + l sin a, l cos a), so
 
         T = M x'^2 / 2 + m (x'^2 + 2 l cos(a) x' a' + l^2 a'^2) / 2 + I a'^2 / 2,    V = m g l cos(a)
 

@@ -31,7 +31,7 @@ def python_blocks(path):
     return blocks
 
 
-@pytest.mark.parametrize("path", ["README.md", "docs/GUIDE.md"])
+@pytest.mark.parametrize("path", ["README.md", "docs/GUIDE.md", "docs/FRESH.md"])
 def test_documents(path):
     blocks = python_blocks(ROOT / path)
     assert blocks
