@@ -241,8 +241,17 @@ def test_what_cannot_work():
             replaybus.Server([table(**wrong)])
     with pytest.raises(replaybus.Error, match="shards"):
         replaybus.Server([table(incomplete="deliver")], shards=2)
-    with pytest.raises(replaybus.Error, match="its items need groups"):
+    with pytest.raises(replaybus.Error, match="insert_on_sample"):
         replaybus.Server([table(), replaybus.Table("copied", extensions=[{"kind": "insert_on_sample", "table": "rollouts"}])])
+    with pytest.raises(replaybus.Error, match="dead_table"):
+        replaybus.Server([table(), replaybus.Table.queue("jobs", 9, max_deliveries=2, dead_table="rollouts")])
+    with pytest.raises(replaybus.Error, match="dead_table"):
+        replaybus.Server([table(max_deliveries=2, dead_table="dead"), replaybus.Table("dead")])
+    with replaybus.Server([table()]) as server, server.client(timeout=20) as client, client.writer() as writer:
+        write(writer, 7, 4)
+        with client.sampler("rollouts", 4, ack=True) as sampler, pytest.raises(replaybus.FailedPrecondition, match="groups"):
+            sampler.next(20)
+        assert len(client.sample("rollouts", 4)) == 4
 
 
 def test_another_size_is_refused_while_there_are_items(tmp_path):
