@@ -236,7 +236,7 @@ static uint64_t put_version(const struct param_slot *slot, const Replay__ParamsP
 }
 
 /* Makes room for so many bytes more. What a put replaces at once (`less`) does not count. */
-static rp_status make_room(struct service *service, uint64_t bytes, uint64_t less, rp_error *err)
+static rp_status params_make_room(struct service *service, uint64_t bytes, uint64_t less, rp_error *err)
 {
     struct params *params = service->params;
     uint64_t most = (uint64_t)service->config->memory_limit / 4;
@@ -305,7 +305,7 @@ static struct param_stage *put_stage(struct service *service, const Replay__Para
         return NULL;
     }
     if (stage || find_room(service, ask->name, err) != RP_OK ||
-        make_room(service, shape->bytes + shape->bf16_bytes, 0, err) != RP_OK)
+        params_make_room(service, shape->bytes + shape->bf16_bytes, 0, err) != RP_OK)
         return stage;
     stage = params_add_stage(params, ask->name, shape, service->loop->now_ns);
     if (!stage)
@@ -375,7 +375,7 @@ rp_status req_params_put(struct service *service, struct request *request, rp_er
     if (ask->put)
         return put_part(service, request, ask, err);
     struct param_slot *slot = params_find(service->params, ask->name);
-    RP_TRY(make_room(service, size, slot ? param_slot_bytes(slot) : 0, err));
+    RP_TRY(params_make_room(service, size, slot ? param_slot_bytes(slot) : 0, err));
     RP_TRY(find_room(service, ask->name, err));
     slot = params_make_slot(service->params, ask->name); /* after all refusals: a slot stays */
     uint64_t version = put_version(slot, ask);
