@@ -240,6 +240,7 @@ void broker_turn(struct broker *self, int wait_ms)
     busy |= loop->chores.first && stage(self, "chores", run_chores);
     busy |= self->spill && spill_run(self->spill);
     busy |= pump_wake(&self->tables);
+    busy |= !self->closed && self->tables.dirty; /* a chore has returned items, or made room */
     if (self->sessions.dirty)
         sessions_notify(&self->sessions);
     if (self->stream)

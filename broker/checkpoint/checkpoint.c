@@ -734,6 +734,15 @@ static void put_rest(struct checkpoint *self)
         journal_put_slot(sink, &state->params->slots[i]);
     for (struct param_stage *stage = state->params->stages; stage; stage = stage->next)
         journal_put_stage(sink, stage);
+    /* That a lease was answered changes no item, so items that lie in the base may not say so. */
+    const struct leases *leases = &state->samples->leases;
+    for (uint32_t i = 0; i < leases->n; i++) {
+        const struct lease *lease = leases->list[i];
+        if (lease && lease->answered) {
+            struct entry_request *entry = recorder_entry(sink, ENTRY_ANSWERED, 0, sizeof *entry);
+            *entry = (struct entry_request){lease->client, lease->id};
+        }
+    }
     samples_each(state->samples, hold_selection, self);
 }
 

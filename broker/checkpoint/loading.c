@@ -591,10 +591,11 @@ static rp_status apply_item(struct loading *self, const void *body)
     RP_TRY(slot_reserve(to, from->insert.slot, self->err));
     slot_clear(self, to->table, from->insert.slot);
     RP_TRY(slot_put(self, to, &from->insert, (const uint8_t *)body + sizeof *from, from->times_sampled, self->err));
-    rank_set(to, from->insert.slot, from->order[0], from->order[1]);
     struct item *item = &to->table->in.items[from->insert.slot];
     item->stamp = from->hidden ? ITEM_HIDDEN : 0;
-    if (from->hidden & HIDDEN_LEASED) {
+    if (!(from->hidden & HIDDEN_LEASED)) {
+        rank_set(to, from->insert.slot, from->order[0], from->order[1]);
+    } else {
         struct loaded_lease *lease = lease_named(self, from->order[0], from->order[1], to->table);
         lease->ms = from->hidden >> HIDDEN_BITS;
         lease->answered = from->hidden & HIDDEN_ANSWERED;

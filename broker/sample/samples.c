@@ -232,7 +232,7 @@ static uint32_t missing_items(const struct waiter *self)
 {
     const struct table *table = self->table;
     uint64_t shown = items_shown(table);
-    bool once = self->whole && self->picks.n == 0 && table->config->max_times_sampled == 1;
+    bool once = self->whole && self->picks.n == 0 && table->config->max_times_sampled == 1 && !table->waits_for_room;
     return once && shown < self->want ? self->want - (uint32_t)shown : 0;
 }
 

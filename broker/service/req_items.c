@@ -41,6 +41,11 @@ static rp_status sample_check(const struct wire_sample *ask, const struct table 
         return err_set(err, RP_INVALID_ARGUMENT,
                        "a batch of table '%s' has whole groups of %u items: ask for a multiple of that, not for %u",
                        table->name, group, ask->count);
+    if (ask->whole && table->config->max_times_sampled == 1 && ask->count > table->config->max_size)
+        return err_set(
+            err, RP_INVALID_ARGUMENT,
+            "a whole batch of %u can never be filled: table '%s' has max_size %lld, and gives each item once",
+            ask->count, table->name, (long long)table->config->max_size);
     if (!ask->distinct)
         return RP_OK;
     if (!table->sampler_ops->pick_distinct)

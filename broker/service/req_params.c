@@ -240,7 +240,8 @@ static rp_status params_make_room(struct service *service, uint64_t bytes, uint6
 {
     struct params *params = service->params;
     uint64_t most = (uint64_t)service->config->memory_limit / 4;
-    while (params->bytes - less + bytes > most && bytes <= most && params_yield(params, service->loop))
+    uint64_t stays = params->bytes - less - params->old_bytes - params->staged_bytes; /* what nobody can free */
+    while (params->bytes - less + bytes > most && stays + bytes <= most && params_yield(params, service->loop))
         ;
     if (params->bytes - less + bytes <= most)
         return RP_OK;
@@ -304,8 +305,12 @@ static struct param_stage *put_stage(struct service *service, const Replay__Para
                 ask->name, stage->value->shape.bytes, stage->value->shape.bf16_bytes, stage->value->shape.part_bytes);
         return NULL;
     }
+    const struct param_slot *slot = params_find(params, ask->name);
+    bool idle = slot && slot->value->used_ns + PARAMS_HOLD_NS <= service->loop->now_ns;
+    uint64_t less =
+        idle ? slot->value->shape.bytes + slot->value->shape.bf16_bytes : 0; /* nobody reads what is replaced */
     if (stage || find_room(service, ask->name, err) != RP_OK ||
-        params_make_room(service, shape->bytes + shape->bf16_bytes, 0, err) != RP_OK)
+        params_make_room(service, shape->bytes + shape->bf16_bytes, less, err) != RP_OK)
         return stage;
     stage = params_add_stage(params, ask->name, shape, service->loop->now_ns);
     if (!stage)
@@ -332,7 +337,8 @@ static rp_status put_part(struct service *service, struct request *request, cons
                        "part %u of %u of slot '%.64s' has %zu bytes: it is no part of that size", ask->part, n,
                        ask->name, size);
     bool stored = slot && slot->value->shape.put == ask->put, again = ask->version && ask->above;
-    if (slot && (stored ? !again : put_version(slot, ask) == slot->version)) {
+    bool replaced = slot && !stored && param_slot_value(slot, ask->put);
+    if (slot && (stored ? !again : replaced || put_version(slot, ask) == slot->version)) {
         put_is_known(service, request, slot); /* the reply to its last part was lost, or the slot has a newer version */
         return RP_OK;
     }

@@ -146,11 +146,12 @@ static void *value_free(void *value)
 }
 
 /* To free a gigabyte takes the kernel a tenth of a second, in which the core thread would serve nobody: another thread does it. */
+#define FREE_AT_ONCE (4u << 20)
 static void value_drop(struct params *params, struct param_value *self)
 {
     pthread_t thread;
     params->bytes -= value_bytes(self);
-    if (self->n_parts > 1 && pthread_create(&thread, NULL, value_free, self) == 0)
+    if (value_bytes(self) > FREE_AT_ONCE && pthread_create(&thread, NULL, value_free, self) == 0)
         pthread_detach(thread);
     else
         value_free(self);

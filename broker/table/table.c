@@ -409,11 +409,19 @@ static void set_group_timer(struct table *self)
 static void enter_group(struct table *self, uint32_t slot, uint64_t group)
 {
     struct groups *groups = &self->in.groups;
-    uint32_t leader = self->spared = groups_enter(groups, slot, group);
+    self->spared = groups_enter(groups, slot, group);
     self->in.items[slot].stamp = ITEM_HIDDEN;
     self->in.hidden++;
     EFFECT(self->loop, group, self, slot);
     set_group_timer(self);
+}
+
+/* Shows the group of an item that was inserted, if it was the last member: after the record of the insert, without which files would
+ * show a group that lacks it. */
+static void complete_group(struct table *self)
+{
+    struct groups *groups = &self->in.groups;
+    uint32_t leader = self->spared;
     if (groups->slots[leader].n < groups->size)
         return;
     show_group(self, leader);
@@ -533,6 +541,8 @@ rp_status table_insert(struct table *self, const struct arrival *arrival, rp_err
     limiter_inserted(&self->limiter, 1);
     self->stats.total_inserts++;
     EFFECT(loop, insert, self, slot, arrival->flow);
+    if (__builtin_expect(self->in.groups.slots != NULL, 0))
+        complete_group(self);
     if (episodes_enter(&self->in.episodes, span_episode(&item->span)) && !arrival->same_episode) {
         self->stats.episodes++;
         EFFECT(loop, episode, self);
@@ -876,6 +886,9 @@ static bool is_full_of_hidden(const struct table *self)
 static bool has_to_wait(const struct table *self, const struct span *span)
 {
     if (is_full_of_hidden(self))
+        return true;
+    bool all_leased = self->in.leased && !table_visible(self); /* then nothing can be evicted for the item but itself */
+    if (all_leased && (exceeds_memory(self) || exceeds_max_bytes(self, span)))
         return true;
     if (!limiter_counts(&self->limiter))
         return false;

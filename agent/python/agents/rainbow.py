@@ -131,7 +131,9 @@ class Update:
     def capture(self):
         """The graph of an update. The updates that lead to it count for nothing: everything is put back, in its place."""
         net, adam = copy.deepcopy(self.net.state_dict()), copy.deepcopy(self.adam.state_dict()["state"])
-        with torch.cuda.stream(torch.cuda.Stream()):
+        aside = torch.cuda.Stream()
+        aside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(aside):
             for _ in range(3):
                 self.learn()
         torch.cuda.synchronize()

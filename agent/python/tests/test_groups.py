@@ -165,7 +165,7 @@ def test_waiting_groups_do_not_keep_each_other_out():
             writer.close()
 
 
-@pytest.mark.parametrize("size", [4, 8])
+@pytest.mark.parametrize("size", [1, 4, 8])
 def test_groups_survive_a_kill(tmp_path, size):
     """No member of a group is lost or comes twice, whenever the broker is killed."""
     tables = [table(size, max_size=10_000)]
@@ -252,6 +252,8 @@ def test_what_cannot_work():
         with client.sampler("rollouts", 4, ack=True) as sampler, pytest.raises(replaybus.FailedPrecondition, match="groups"):
             sampler.next(20)
         assert len(client.sample("rollouts", 4)) == 4
+        with client.sampler("rollouts", 68, whole=True, in_flight=0) as sampler, pytest.raises(replaybus.InvalidArgument, match="max_size"):
+            sampler.next(20)  # it would wait for ever
 
 
 def test_another_size_is_refused_while_there_are_items(tmp_path):

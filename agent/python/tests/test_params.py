@@ -134,3 +134,12 @@ def test_bf16(client, offered, size):
         if offered:
             with pytest.raises(replaybus.DataLoss, match="not weights"):
                 publisher.put(b"something else than weights, which has no second form")
+
+
+def test_a_value_of_more_than_half_of_the_room_is_replaced():
+    with replaybus.Server([replaybus.Table("t")], config={"memory_limit": "64MiB"}) as server, server.client(timeout=60) as client:
+        for n in range(3):
+            client.params["policy"] = bytes([n]) * (10 << 20)  # of 16 MiB for all values
+        assert client.params["policy"].data[:1] == b"\2"
+        with pytest.raises(replaybus.Error, match="memory_limit"):
+            client.params["policy"] = bytes(17 << 20)
