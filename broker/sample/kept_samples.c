@@ -566,6 +566,10 @@ enum kept_found kept_samples_load(struct waiter *waiter)
 {
     struct kept_samples *self = &waiter->samples->kept;
     struct kept_sample *sample = sample_find(kept_client_find(&self->list, waiter->wait.client), waiter->wait.id);
+    if (sample && sample->loaned && (sample->info.flags & PICK_LEASED)) {
+        loan_end(self, sample); /* by their keys it is known which items are still under its lease */
+        sample = sample_find(kept_client_find(&self->list, waiter->wait.client), waiter->wait.id);
+    }
     if (!sample)
         return KEPT_NOTHING;
     bool answered = sample->info.answered;

@@ -107,6 +107,7 @@ static struct sampled sample_again(struct testpeer *self, const char *table, uin
     again.table = testpeer_text(table);
     again.count = n;
     again.shared = shared;
+    again.lease_ms = self->lease_ms;
     again.has_timeout_ms_case = REPLAY__SAMPLE__HAS_TIMEOUT_MS_TIMEOUT_MS;
     TESTPEER_REQUEST(request, SAMPLE, sample, &again);
     testpeer_ask_with(self, &request, id, NULL, 0);
@@ -395,4 +396,18 @@ TEST(loans_give_way_to_a_queue, begin, end)
     embed_settle(&embed);
     assert_int_equal(testpeer_await(other, id)->reply->sample->n_key, 280);
     assert_null(kept()->oldest_loan);
+}
+
+/* Items that have returned from their lease may be somebody else's: a retry gets others, though their data are still lent. */
+TEST(loan_of_a_lease_that_has_ended, begin, end)
+{
+    fill("q", 1, 4, LARGE);
+    peer->lease_ms = other->lease_ms = 1000;
+    struct sampled loan = sample(peer, "q", 2, SHARED);
+    assert_true(loan.n_places > 0 && kept()->oldest_loan);
+    embed_advance(&embed, 1000);
+    assert_int_equal(sample(other, "q", 2, 0).key[0], loan.key[0]);
+    struct sampled again = sample_again(peer, "q", 2, loan.id, true);
+    assert_int_equal(again.n, 2);
+    assert_int_equal(again.key[0], 3);
 }
