@@ -20,6 +20,7 @@ ROWS = {
     "heartbeat": (ACTOR, pb.Heartbeat(session=SESSION, epoch=1)),
     "bye": (ACTOR, pb.Bye(session=SESSION)),
     "sample": (LEARNER, pb.Sample(table="t", count=1, timeout_ms=0)),
+    "lease": (LEARNER, pb.Lease(table="t", key=[1])),
     "permit": (LEARNER, pb.Permit(table="t", count=1, timeout_ms=0)),
     "update": (LEARNER, pb.Update(table="t", key=[1], priority=[2.0])),
     "delete": (LEARNER, pb.Delete(table="t", key=[1])),
@@ -46,8 +47,8 @@ DOCUMENTED = {
     "write (sessions, heartbeats, everything on `ingest`)": ("heartbeat", "bye", "ingest"),
     "counters": ("counter",),
     "read parameters": ("params_get",),
-    "sample, permits, update, delete, publish parameters, reduce": ("sample", "permit", "update", "delete",
-                                                                    "params_put", "reduce"),
+    "sample, permits, leases, update, delete, publish parameters, reduce": ("sample", "permit", "lease", "update", "delete",
+                                                                            "params_put", "reduce"),
     "list and fetch items": ("list", "fetch"),
     "reset, limiter, checkpoint, trace": ("reset", "set_limiter", "checkpoint", "trace"),
 }
