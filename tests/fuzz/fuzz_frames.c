@@ -249,7 +249,7 @@ static void fuzz_request(const uint8_t *data, size_t size)
     if (m == NULL)
         return;
     CHECK(m->version == in.version && m->id == in.id && m->client == in.client && m->settled == in.settled);
-    CHECK(in.body > REPLAY__REQUEST__BODY_PERMIT ? m->body_case == 0 : m->body_case == in.body);
+    CHECK(in.body > REPLAY__REQUEST__BODY_LEASE ? m->body_case == 0 : m->body_case == in.body);
     replay__request__free_unpacked(m, NULL);
 }
 
