@@ -346,7 +346,7 @@ static struct pair *groups_restore(const struct loaded_table *self, const struct
             groups_close(groups, slot);
         if (!member->closed)
             continue;
-        if (!shown && !item_lease(item)) { /* the journal may end between the last member and this */
+        if (!shown) { /* the journal may end between the last member and this */
             item->stamp = 0;
             table->in.hidden--;
         }

@@ -221,17 +221,11 @@ static uint32_t waiter_take(struct waiter *self, uint32_t n)
     return got;
 }
 
-/* Items that can be picked; a group counts with all that it may have. */
-static uint64_t items_shown(const struct table *table)
-{
-    return (uint64_t)table_visible(table) * (table->in.groups.size ? table->in.groups.size : 1);
-}
-
 /* The items that a whole batch lacks in a table that gives each item once: its limiter may allow more samples than there are items. */
 static uint32_t missing_items(const struct waiter *self)
 {
     const struct table *table = self->table;
-    uint64_t shown = items_shown(table);
+    uint64_t shown = table_items_shown(table);
     bool once = self->whole && self->picks.n == 0 && table->config->max_times_sampled == 1 && !table->waits_for_room;
     return once && shown < self->want ? self->want - (uint32_t)shown : 0;
 }
@@ -252,7 +246,7 @@ static bool take_group(struct waiter *self, uint32_t leader, double probability)
     self->short_of_memory = !picks_reserve(picks, n) || !picks_reserve_refs(picks, refs);
     if (self->short_of_memory)
         return false;
-    picks->table_size = items_shown(table);
+    picks->table_size = table_items_shown(table);
     EFFECT(table->loop, together, (size_t)n * PICK_BYTES + PICKS_BYTES);
     for (uint32_t i = 0; i < n; i++, slot = slots[slot].next) {
         (void)picks_add_member(picks, table, slot, probability); /* there is room */
@@ -710,7 +704,7 @@ void permit_state(const struct table *table, Replay__PermitReply *out)
     out->deal = shard_mode(table);
     out->room = table_sampleable(table, UINT32_MAX);
     out->mass = table_mass(table);
-    out->size = items_shown(table);
+    out->size = table_items_shown(table);
     out->min_size = table->limiter.kind == LIMITER_NONE ? 0 : (uint64_t)table->limiter.min_size_part;
     out->buffer = limiter_span(&table->limiter);
     out->removes = table->one_by_one;

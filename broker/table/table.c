@@ -618,8 +618,7 @@ uint64_t table_sampleable(const struct table *self, uint64_t want)
 {
     if (!table_is_ready(self))
         return 0;
-    uint32_t size = self->in.groups.size ? self->in.groups.size : 1; /* leaders stand for their groups */
-    uint64_t leased = (uint64_t)self->in.leased * size, shown = (uint64_t)table_visible(self) * size;
+    uint64_t leased = self->in.leased, shown = table_items_shown(self);
     /* Items of open groups count for the limiter, and cannot be sampled: a whole batch waits until there are enough others. */
     if (self->in.groups.slots && self->config->max_times_sampled == 1 && want > shown)
         want = shown;
@@ -877,10 +876,7 @@ static bool exceeds_memory(const struct table *self)
 /* True if the table is full of hidden items: one more item would be evicted at once. */
 static bool is_full_of_hidden(const struct table *self)
 {
-    if (self->in.groups.slots) /* open groups are evicted; a leader under lease stands for its group */
-        return self->in.leased &&
-               ((uint64_t)self->in.leased + 1) * self->in.groups.size > (uint64_t)self->config->max_size;
-    return self->in.hidden >= (uint64_t)self->config->max_size;
+    return !self->in.groups.slots && self->in.hidden >= (uint64_t)self->config->max_size; /* open groups are evicted */
 }
 
 static bool has_to_wait(const struct table *self, const struct span *span)

@@ -173,6 +173,11 @@ static inline uint32_t table_visible(const struct table *self)
 {
     return self->in.size - self->in.hidden;
 }
+/* The same in items; a group counts with all that it may have. */
+static inline uint64_t table_items_shown(const struct table *self)
+{
+    return (uint64_t)table_visible(self) * (self->in.groups.size ? self->in.groups.size : 1);
+}
 /* Sets priorities that have been checked, one after another: a slot may stand there twice. A group has the mean of its members' ones. */
 void table_update(struct table *self, uint32_t n, const uint32_t *slots, const double *priorities);
 /* Makes the table empty, with a fresh limiter, at once; the old items are freed in slices. Waiters stay. */

@@ -266,31 +266,41 @@ static int has_parts(void *ctx)
     return parts_now(ctx) >= ((const struct parts *)ctx)->least;
 }
 
-/* A broker with a journal is killed while a value is put, and again while it is got: both go on where they were. */
-JOURNAL_CASE(a_put_and_a_get_go_on_after_a_restart)
+/* Kills the broker as soon as so many parts have come, before all have, and starts it again. */
+static void restart_amid(struct fixture *f, struct parts *parts)
 {
-    uint8_t *data = value_new(7, LARGE);
+    assert_true(process_await(has_parts, parts));
+    broker_process_stop(&f->broker, SIGKILL);
+    assert_true(parts_now(parts) < PARTS);
+    broker_process_again(&f->broker, NULL);
+}
+
+/* Puts a value as version 1, although the broker is killed meanwhile. */
+static rp_publisher *put_and_restart(struct fixture *f, uint64_t seed)
+{
+    uint8_t *data = value_new(seed, LARGE);
     rp_publisher *publisher = must(rp_publisher_new(f->client, SLOT, &err));
     struct parts putting = {.publisher = publisher, .least = 40};
     ok(rp_publisher_put(publisher, data, LARGE, &err));
-    assert_true(process_await(has_parts, &putting));
-    broker_process_stop(&f->broker, SIGKILL);
-    uint64_t sent = parts_now(&putting);
-    assert_true(sent < PARTS);
-    broker_process_again(&f->broker, NULL);
+    restart_amid(f, &putting);
     uint64_t version = 0;
     ok(rp_publisher_flush(publisher, WAIT, &version, &err));
     assert_int_equal(version, 1);
+    free(data);
+    return publisher;
+}
+
+/* A broker with a journal is killed while a value is put, and again while it is got: both go on where they were. */
+JOURNAL_CASE(a_put_and_a_get_go_on_after_a_restart)
+{
+    rp_publisher *publisher = put_and_restart(f, 7);
+    struct parts putting = {.publisher = publisher};
     assert_in_range(parts_now(&putting), PARTS, PARTS + 3 * WINDOW); /* those in flight came twice, no others */
     rp_publisher_destroy(&publisher, 0, NULL);
-    free(data);
 
     rp_subscriber *subscriber = must(rp_subscriber_new(f->client, SLOT, 0, &err));
     struct parts getting = {.subscriber = subscriber, .least = 40};
-    assert_true(process_await(has_parts, &getting));
-    broker_process_stop(&f->broker, SIGKILL);
-    assert_true(parts_now(&getting) < PARTS);
-    broker_process_again(&f->broker, NULL);
+    restart_amid(f, &getting);
     rp_params *params = NULL;
     ok(rp_subscriber_take(subscriber, WAIT, &params, &err));
     assert_int_equal(seed_of(rp_params_slot(params), LARGE), 7);
@@ -302,23 +312,10 @@ JOURNAL_CASE(a_put_and_a_get_go_on_after_a_restart)
 /* Without a journal the broker that comes back knows nothing: the put begins again, and so does the get, with what is there then. */
 CASE(a_put_and_a_get_begin_again_at_an_empty_broker)
 {
-    uint8_t *data = value_new(7, LARGE);
-    rp_publisher *publisher = must(rp_publisher_new(f->client, SLOT, &err));
-    struct parts putting = {.publisher = publisher, .least = 40};
-    ok(rp_publisher_put(publisher, data, LARGE, &err));
-    assert_true(process_await(has_parts, &putting));
-    broker_process_stop(&f->broker, SIGKILL);
-    assert_true(parts_now(&putting) < PARTS);
-    broker_process_again(&f->broker, NULL);
-    uint64_t version = 0;
-    ok(rp_publisher_flush(publisher, WAIT, &version, &err));
-    assert_int_equal(version, 1);
+    rp_publisher *publisher = put_and_restart(f, 7);
     rp_subscriber *subscriber = must(rp_subscriber_new(f->client, SLOT, 0, &err));
     struct parts getting = {.subscriber = subscriber, .least = 40};
-    assert_true(process_await(has_parts, &getting));
-    broker_process_stop(&f->broker, SIGKILL);
-    assert_true(parts_now(&getting) < PARTS);
-    broker_process_again(&f->broker, NULL);
+    restart_amid(f, &getting);
     put(f->client, 8, LARGE, 1); /* version 1 again, with other bytes */
     rp_params *params = NULL;
     ok(rp_subscriber_take(subscriber, WAIT, &params, &err));
@@ -326,7 +323,6 @@ CASE(a_put_and_a_get_begin_again_at_an_empty_broker)
     rp_params_release(&params);
     rp_subscriber_destroy(&subscriber);
     rp_publisher_destroy(&publisher, 0, NULL);
-    free(data);
 }
 
 /* On one host the value is mapped: no part is sent, and it stays what it was, whatever becomes of the broker. */
