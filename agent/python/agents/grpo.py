@@ -28,9 +28,10 @@ from common import device, main
 
 # digits: in a prompt; warm_up, warm_batch, warm_rate: steps on right answers; prompts, answers: of each in an update; low, high: how far
 # a ratio may be from 1; take: prompts that a rollout worker takes together; delay: seconds by which it is slower than it could be;
-# rewarders: actors that are reward workers; ahead: batches of prompts beside the one that is learned from (-1: max_lag)
+# rewarders: actors that are reward workers; ahead: batches of prompts beside the one that is learned from (-1: max_lag); rise: updates in
+# which the learning rate rises, before it falls to 0 until the last update
 SETTINGS = dict(digits=8, width=128, layers=4, heads=4, warm_up=40, warm_batch=128, warm_rate=5e-4, prompts=128, answers=8, low=0.2,
-                high=0.28, take=64, delay=0.0, rewarders=1, ahead=-1)
+                high=0.28, take=64, delay=0.0, rewarders=1, ahead=-1, rise=20)
 PROMPTS, ANSWERS = "prompts", "answers"  # tables
 LEASE_S = 10.0  # after which a worker that does not answer has lost its work to others
 SEPARATOR, TOKENS = 10, 11  # after the ten digits; with them
@@ -134,6 +135,11 @@ def update(model, adam, groups, settings):
     return dict(policy_loss=loss.detach(), accuracy=reward.mean(), clipped=(ratio != clipped).float().mean())
 
 
+def slope(step, settings, last):
+    """The share of the learning rate that an update has. Old data pushes weights away from where they are: small last steps settle them."""
+    return min(1, (step + 1) / settings.rise) * (1 - step / last if last else 1)
+
+
 def actor():
     with replaybus.run.Actor() as run:
         settings = run.options(**SETTINGS)
@@ -219,7 +225,8 @@ def learner():
         torch.manual_seed(run.seeds(1)[0] % 2**63)
         model = Model(settings).to(on)
         warm_up(model, settings, on)
-        adam = torch.optim.AdamW(model.parameters(), run.config["agent.learning_rate"] or 2e-4)
+        rate = run.config["agent.learning_rate"] or 3e-4
+        adam = torch.optim.AdamW(model.parameters(), rate)
         publisher = replaybus.torch.States(run.client, policy=model).keep(adam=adam, ledger=ledger)
         run.publishes(publisher, every=1)
         version, last, losses = publisher.flush(), run.config["stop.learner_steps"], {}
@@ -228,6 +235,7 @@ def learner():
             new = {number: i for i, number in enumerate(groups["number"][:, 0].tolist()) if number not in ledger}
             ledger.update(new)
             if new:
+                adam.param_groups[0]["lr"] = rate * slope(run.steps, settings, last)
                 groups = {name: value[list(new.values())].to(on) for name, value in groups.items()}
                 losses = update(model, adam, groups, settings)
             run.step(**losses, policy_staleness=version - batch.policy.mean())
