@@ -182,11 +182,11 @@ static void update(struct role *self, rp_updater *updater, struct book *const *b
 static rp_sampler *new_sampler(struct chaos *self, rp_client *client, uint32_t table, uint32_t batch, bool on_demand,
                                bool flexible)
 {
-    rp_sampler_options options = {.struct_size = sizeof options};
-    options.batch_size = batch;
-    options.on_demand = on_demand;
-    options.fill = flexible ? RP_FILL_AT_ONCE : RP_FILL_WAIT;
-    options.beta = 0.5;
+    rp_sampler_options options = {.struct_size = sizeof options,
+                                  .batch_size = batch,
+                                  .on_demand = on_demand,
+                                  .fill = flexible ? RP_FILL_AT_ONCE : RP_FILL_WAIT,
+                                  .beta = 0.5};
     rp_sampler *sampler = client ? rp_sampler_new(client, table_names[table], &options, &err) : NULL;
     if (!sampler)
         chaos_complain(self, "no sampler: %s", err.text);

@@ -1,13 +1,11 @@
 /* What a client makes of a sample reply from a broker that it cannot trust. Input: the size of the header (2 bytes,
  * little-endian), the header, the number of frames (1 byte), the size of each but the last (2 bytes each), the
  * frames. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "agent/client/sampler/batch.h"
 #include "proto/wire/wire.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+#include "tests/fuzz/target.h"
 
 static volatile uint64_t sink;
 

@@ -1,17 +1,9 @@
 /* The first four bytes give codec, element size, row size and rows; the rest is a block from the network, and then rows
  * to be encoded. What codec_check accepts codec_decode must decode; what is encoded must come back. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "proto/wire/codec.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-#define CHECK(condition)                                                                                               \
-    do {                                                                                                               \
-        if (!(condition))                                                                                              \
-            abort();                                                                                                   \
-    } while (0)
+#include "tests/fuzz/target.h"
 
 static void fuzz_block(struct codec_scratch *scratch, uint8_t codec, const struct codec_shape *shape,
                        const uint8_t *data, size_t size)

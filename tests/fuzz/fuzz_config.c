@@ -1,21 +1,11 @@
 /* Any bytes as a configuration: read as text, and what was accepted must print and read back. The first byte chooses
  * the schema: a small one with every type, or the broker's own. */
 #include <math.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "proto/config/schema.h"
-#if __has_include("broker/config/config.h")
 #include "broker/config/config.h"
-#define HAVE_BROKER 1
-#else
-#define HAVE_BROKER 0
-#endif
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+#include "tests/fuzz/target.h"
 
 struct part {
     char *name;
@@ -56,8 +46,7 @@ static char *print(const struct schema *schema, const void *root)
     char *text = NULL;
     size_t size = 0;
     FILE *out = open_memstream(&text, &size);
-    if (!out)
-        abort();
+    CHECK(out);
     schema_print(schema, root, out);
     fclose(out);
     return text;
@@ -67,8 +56,7 @@ static void run(const struct schema *schema, const char *text)
 {
     void *root = calloc(1, schema->root_size), *back = calloc(1, schema->root_size);
     struct schema_report *report = schema_report_new();
-    if (!root || !back || !report)
-        abort();
+    CHECK(root && back && report);
     if (schema_read_text(schema, "fuzz", text, root, report)) {
         char *first = print(schema, root);
         if (!schema_read_text(schema, "printed", first, back, report)) {
@@ -76,13 +64,12 @@ static void run(const struct schema *schema, const char *text)
             abort();
         }
         char *second = print(schema, back);
-        if (strcmp(first, second) != 0)
-            abort();
+        CHECK(strcmp(first, second) == 0);
         free(first);
         free(second);
         schema_free(schema, back);
-    } else if (schema_report_count(report) == 0 || schema_report_text(report)[0] == '\0') {
-        abort();
+    } else {
+        CHECK(schema_report_count(report) > 0 && schema_report_text(report)[0]);
     }
     schema_free(schema, root);
     schema_report_destroy(&report);
@@ -92,19 +79,13 @@ static void run(const struct schema *schema, const char *text)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    const struct schema *schema = &small_schema;
     if (size == 0)
         return 0;
-#if HAVE_BROKER
-    if (data[0] == 'B')
-        schema = &broker_schema;
-#endif
     char *text = malloc(size);
-    if (!text)
-        return 0;
+    CHECK(text);
     memcpy(text, data + 1, size - 1);
     text[size - 1] = '\0';
-    run(schema, text);
+    run(data[0] == 'B' ? &broker_schema : &small_schema, text);
     free(text);
     return 0;
 }

@@ -1,17 +1,9 @@
 /* Any bytes as a record as they are, and as the entries of a record whose sums are right: all that is checked is applied
  * to a state, which must stay in order whatever it is told. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "broker/checkpoint/loading.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-#define CHECK(condition)                                                                                               \
-    do {                                                                                                               \
-        if (!(condition))                                                                                              \
-            abort();                                                                                                   \
-    } while (0)
+#include "tests/fuzz/target.h"
 
 static void check_table(const struct offline *state, const struct loaded_table *loaded)
 {

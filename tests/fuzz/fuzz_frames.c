@@ -1,17 +1,8 @@
 /* Feeds bytes to every reader of hot headers, touches all that an accepted view promises, and compares it with what
  * protobuf-c makes of the same bytes. */
-#include <stdlib.h>
-
 #include "proto/wire/wire.h"
 #include "replay.pb-c.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-#define CHECK(condition)                                                                                               \
-    do {                                                                                                               \
-        if (!(condition))                                                                                              \
-            abort();                                                                                                   \
-    } while (0)
+#include "tests/fuzz/target.h"
 
 static volatile uint64_t sink;
 

@@ -2,14 +2,12 @@
  * the role and the socket, the rest is a header frame; 0xA5 eight times stands for half of the id of a session that belongs to
  * another key, 0x5A eight times for the number of that session's next message. No input may crash the broker, and what a role may not change is the same after it. */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "broker/broker.h"
 #include "proto/keys/allow.h"
 #include "replay.pb-c.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+#include "tests/fuzz/target.h"
 
 /* libzmq's threads allocate and free at times of their own: libFuzzer would look for leaks after each input, which takes longer
  * than a thousand inputs. */
@@ -18,12 +16,6 @@ int __lsan_is_turned_off(void)
 {
     return 1;
 }
-
-#define CHECK(condition)                                                                                               \
-    do {                                                                                                               \
-        if (!(condition))                                                                                              \
-            abort();                                                                                                   \
-    } while (0)
 
 #define TO_INGEST 0x80u
 #define LEAST_ITEMS 4u

@@ -1,18 +1,10 @@
 /* Any bytes as a block of weights, as they are and with size and checksum made right so that the rest is read. What is
  * accepted must be what weights_encode writes. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "agent/learn/weights.h"
 #include "proto/base/crc32c.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-#define CHECK(condition)                                                                                               \
-    do {                                                                                                               \
-        if (!(condition))                                                                                              \
-            abort();                                                                                                   \
-    } while (0)
+#include "tests/fuzz/target.h"
 
 static void check_accepted(const uint8_t *block, size_t size, struct tensor *tensors, uint32_t n)
 {

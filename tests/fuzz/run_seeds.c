@@ -3,16 +3,14 @@
 #include <dirent.h>
 #include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
 #include "proto/base/rng.h"
+#include "tests/fuzz/target.h"
 
 #define INPUT_BYTES (1u << 20)
 #define DAMAGED_COPIES 200
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 /* An exact-size copy, so that a read past the end is seen by AddressSanitizer. */
 static void run_copy(const uint8_t *data, size_t size)

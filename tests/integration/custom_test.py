@@ -1,7 +1,6 @@
 """Actors and learners of one's own, by the examples in tests/foreign: with our programs, through signals and deaths of
 the broker, and started by replay-launch."""
 
-import argparse
 import json
 import os
 import pathlib
@@ -270,37 +269,6 @@ def test_session_expires():
         check(items - 30 <= run.inserts() <= items, run.inserts(), "inserts of", items)
         equal(run.table()["rejected"], 0, "rejected items")
         learner.stop()
-
-
-@test
-def test_messages_lost():
-    """What never arrived is noticed by its number, and sent again."""
-    import cartpole_actor
-    handlers = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
-    with CustomRun(limiter="min_size, min_size: 1") as run:
-        run.broker()
-        service = cartpole_actor.PatientService(run.service)
-        args = argparse.Namespace(n_step=3, discount=DISCOUNT, table="replay", batch_items=5, buffer_items=100)
-        transitions = cartpole_actor.Transitions(service, "test", args, [4])
-
-        def act(steps):
-            for i in range(steps):
-                transitions.step([0.0] * 4, i % 2, 1.0, [1.0] * 4, False, False)
-
-        act(50)
-        eventually(lambda: transitions.flow() or transitions.stream.unresolved() == 0, PATIENCE, "the first items")
-        transitions.stream.connect_ingest("ipc://%s/nowhere" % run.base)
-        act(50)
-        transitions.stream.push.linger = 0
-        check(transitions.stream.unresolved() > 40, transitions.stream.unresolved(), "unresolved items")
-        eventually(lambda: transitions.flow() or transitions.stream.unresolved() == 0, PATIENCE, "the lost items")
-        act(50)
-        transitions.stream.bye()
-        equal(run.inserts(), 149, "inserts")
-        equal(transitions.items, 149, "items")
-        service.close()
-    for number, handler in zip((signal.SIGTERM, signal.SIGINT), handlers):
-        signal.signal(number, handler)
 
 
 @test

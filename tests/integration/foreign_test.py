@@ -3,7 +3,6 @@
 Proves that PROTOCOL.md is enough to attach a client in another language, and that its examples and tables are true.
 """
 
-import os
 import re
 import tempfile
 import threading
@@ -13,7 +12,6 @@ import zmq
 import blocks
 import examples
 import learner as learning
-import lz4block
 from actor import Actor
 from generated import SOURCE, pb
 from harness import Broker, check, contains, equal, eventually, test
@@ -181,25 +179,7 @@ def the_document_names_every_field(world):
                   "%s.%s is explained nowhere" % (name, field.name))
 
 
-@test
-def lz4_in_plain_python(world):
-    samples = [b"", b"a", bytes(1000), bytes(range(256)) * 5, os.urandom(500), b"abcabcabcabcabcabcd" * 40]
-    for data in samples:
-        equal(lz4block.decompress(lz4block.compress(data), len(data)), data)
-        equal(lz4block.decompress(lz4block.literals_only(data), len(data)), data)
-    check(len(lz4block.compress(bytes(1000))) < 20, "zeros do not shrink")
-
-
 # ------------------------------------------------------------------------------------------- envelope and first look --
-
-@test
-def every_kind_of_socket_gets_its_answer(world):
-    for kind in ("REQ", "RELAXED", "DEALER", "DELIMITED"):
-        service = world.service(kind)
-        for _ in range(3):
-            info = service.info("replay")
-            equal([t.name for t in info.tables], ["replay"], kind)
-        service.close()
 
 
 @test
@@ -287,43 +267,6 @@ def n_step_slices_run_over_chunks(world):
         equal(item.fields["next_observation"], values("observation", item.step + 3))
     check(3 not in sampled.block_column, "a reply carries only the columns that its fields need")
     check(len(sampled.chunk_length) <= 3 and max(sampled.chunk) <= 2, "each chunk comes once")
-    actor.bye()
-
-
-@test
-def strided_slices_take_the_right_rows(world):
-    world.clean("fifo")
-    actor, learner = world.actor("stride"), world.learner()
-    fields = [pb.Field(name="every_second", column=0, stride=2),
-              pb.Field(name="two_by_three", column=1, start=-5, count=2, stride=3),
-              pb.Field(name="tail", column=2, start=-2),
-              pb.Field(name="third", column=3, start=2, count=1),
-              pb.Field(name="last", column=3, start=-1, count=1, squeeze=True)]
-    layout = actor.layout("fifo", fields)
-    places = write_steps(actor, 20, chunk_length=3, codecs=[2, 0, 1, 4])
-    keys = [actor.item(layout, *places[t], 6) for t in range(14)]
-    check(actor.send() and actor.flush(), "not resolved")
-    for t, item in enumerate(learner.fetch("fifo", keys)):
-        equal(item.fields, {"every_second": steps_of("observation", [t, t + 2, t + 4]),
-                            "two_by_three": steps_of("action", [t + 1, t + 4]),
-                            "tail": steps_of("reward", [t + 4, t + 5]),
-                            "third": values("pixels", t + 2), "last": values("pixels", t + 5)}, "item %d" % t)
-    actor.bye()
-
-
-@test
-def a_column_may_be_absent_where_nobody_needs_it(world):
-    world.clean("fifo")
-    actor, learner = world.actor("absent"), world.learner()
-    layout = actor.layout("fifo", TRANSITION)
-    whole = actor.layout("fifo", WHOLE)
-    chunk = actor.chunk(rows(0, 4), 4, [blocks.RAW, blocks.RAW, blocks.RAW, blocks.ABSENT])
-    good = actor.item(layout, chunk, 0, 4)
-    bad = actor.item(whole, chunk, 0, 4)
-    check(actor.send() and actor.flush(), "not resolved")
-    equal([i.key for i in learner.fetch("fifo", [good, bad])], [good])
-    equal([r.key for r in actor.rejections], [bad])
-    contains(actor.rejections[0].text, "pixels")
     actor.bye()
 
 
@@ -467,54 +410,6 @@ def a_broken_connection_loses_and_doubles_nothing(world):
 
 
 @test
-def credit_that_an_idle_actor_gives_up_serves_another(world):
-    """One actor writes and stops. Its heartbeats give up what it does not use; then another has the larger part."""
-    with Broker(SHORT_LIVED.replace("600ms", "10s").replace("64MiB", "16MiB")) as broker:
-        service = Service(broker.endpoints["service"])
-        columns = [pb.Column(name="bytes", dtype="uint8", shape=[20000])]
-        actors = [Actor(Service(broker.endpoints["service"]), columns, name) for name in ("idle", "busy")]
-        layouts = [actor.layout("open", [pb.Field(name="bytes", column=0)]) for actor in actors]
-
-        def write(which):
-            for _ in range(40):
-                chunk = actors[which].chunk([b"x" * 20000], 1)
-                actors[which].oldest_chunk = chunk  # no later item needs the chunks before: however often this is repeated
-                actors[which].item(layouts[which], chunk, 0, 1)
-                check(actors[which].send(), "no credit")
-            check(actors[which].flush(), "not resolved")
-            credit = actors[which].heartbeat()
-            return credit.allowed_bytes - actors[which].released - credit.returned_bytes
-
-        eventually(lambda: write(0) > 600000, what="the first has most of the budget")
-        eventually(lambda: actors[0].heartbeat() and write(1) > 600000, what="the second has it")
-        eventually(lambda: actors[0].heartbeat() and actors[0].released > 300000, what="the first gives up")
-        check(service.info().server.granted_bytes <= 2 << 20, "more is granted than there is")
-        write(0)
-        for actor in actors:
-            equal((actor.rejections, actor.bye().status), ([], 0))
-
-
-@test
-def a_client_that_leaves_early_is_no_warning(world):
-    """Its last notices find nobody: they are counted, and the log does not warn of them."""
-    with Broker(SHORT_LIVED.replace("600ms", "10s")) as broker:
-        service = Service(broker.endpoints["service"])
-        leaver = Service(broker.endpoints["service"])
-        actor = Actor(leaver, COLUMNS, "leaver", notices=True)
-        layout = actor.layout("open", WHOLE)
-        leaver.close()   # the connection for its data stays
-
-        def write():
-            actor.item(layout, actor.chunk(rows(0, 1), 1), 0, 1)
-            actor.push_message(actor.build())
-            return service.info().server.replies_dropped
-
-        eventually(write, what="a notice that nobody takes")
-        actor.close()
-        check("warn" not in broker.text(), broker.text())
-
-
-@test
 def the_ids_of_sessions_are_not_shown(world):
     """Whoever knows an id can take the session over, so INFO shows only how it begins."""
     actor = world.actor("secret")
@@ -563,58 +458,7 @@ def a_restart_with_a_journal_asks_for_hello_and_nothing_is_in_doubt(world):
         equal(actor.bye().status, 0)
 
 
-@test
-def an_unknown_session_leaves_items_in_doubt(world):
-    with Broker(SHORT_LIVED) as broker:
-        actor = Actor(Service(broker.endpoints["service"]), COLUMNS, "doubtful")
-        layout = actor.layout("held", WHOLE)
-        keys = [actor.item(layout, actor.chunk(rows(i, 1), 1), 0, 1) for i in range(6)]
-        check(actor.send(), "no credit")
-        check(actor.wait_until(lambda: actor.resolved(actor.tables["held"].id) == 4, 5), "four go in")
-        instance = actor.hello_reply.instance
-        broker.stop()
-        broker.start()
-        actor.service.endpoint = broker.endpoints["service"]
-        try:
-            actor.resume()
-            check(False, "a fresh broker knows the session")
-        except ReplayError as error:
-            equal(error.status, SESSION_UNKNOWN)
-        equal(actor.start_over(), keys[4:])
-        check(actor.hello_reply.instance != instance, "the instance is the same")
-        layout = actor.layout("held", WHOLE)
-        actor.item(layout, actor.chunk(rows(0, 1), 1), 0, 1)
-        check(actor.send() and actor.flush(), "not resolved")
-        equal(actor.bye().status, 0)
-
-
 # ------------------------------------------------------------------------------------ the rest of the service socket --
-
-@test
-def delete_list_and_reset(world):
-    world.clean("fifo")
-    actor, service = world.actor("deleter"), world.service("REQ")
-    layout, chunk = actor.layout("fifo", WHOLE), actor.chunk(rows(0, 1), 1)
-    keys = [actor.item(layout, chunk, 0, 1) for _ in range(10)]
-    check(actor.send() and actor.flush(), "not resolved")
-    change = service.delete("fifo", [keys[0], keys[5], 12345])
-    equal((change.applied, change.missing), (2, 1))
-    listed, cursor = [], 0
-    while True:
-        page = service.ask("list", pb.List(table="fifo", cursor=cursor, limit=3))[0].list
-        listed += [i.key for i in page.items]
-        cursor = page.cursor
-        if cursor == 0:
-            break
-    equal(sorted(listed), sorted(set(keys) - {keys[0], keys[5]}))
-    equal([i.key for i in Learner(service).fetch("fifo", keys[:2])], [keys[1]])
-    service.reset("fifo")
-    equal(service.table("fifo").limiter.inserts, 0)
-    equal(service.table("fifo").size, 0)
-    actor.item(layout, actor.chunk(rows(1, 1), 1), 0, 1, key=keys[1])  # a key may come back
-    check(actor.send() and actor.flush(), "not resolved")
-    equal((service.table("fifo").size, actor.rejections), (1, []))
-    actor.bye()
 
 
 @test
@@ -679,38 +523,6 @@ def events_are_hints(world):
     service.reset("fifo")
     eventually(lambda: heard("table fifo reset", lambda: None), what="an event of the reset")
     subscriber.close()
-
-
-@test
-def reduce_sums_over_the_members(world):
-    a, b = world.service(), world.service()
-    vector = lambda *v: blocks.pack(pb.Column(dtype="float32"), list(v))
-    rounds = [s.ask("reduce", pb.Reduce(group="g", member=m, op=pb.Reduce.JOIN))[0].reduce.round
-              for s, m in ((a, 1), (b, 2))]
-    equal(rounds[0], rounds[1])
-    first = a.send("reduce", pb.Reduce(group="g", member=1, round=rounds[0]), [vector(1, 2, 3)])
-    second = b.send("reduce", pb.Reduce(group="g", member=2, round=rounds[0]), [vector(10, 20, 30)])
-    for service, id in ((a, first), (b, second)):
-        reply, frames = service.wait(id)
-        equal((reply.reduce.round, reply.reduce.contributors, reply.reduce.members, reply.reduce.counted),
-              (rounds[0], 2, 2, True))
-        equal(frames, [vector(11, 22, 33)])
-    body = pb.Reduce(group="g", member=1, round=rounds[0] + 1, timeout_ms=50)  # the other one does not come
-    reply, frames = a.ask("reduce", body, [vector(5, 5, 5)])
-    equal((reply.reduce.contributors, reply.reduce.counted, frames), (1, True, [vector(5, 5, 5)]))
-    for service, member in ((a, 1), (b, 2)):
-        service.ask("reduce", pb.Reduce(group="g", member=member, op=pb.Reduce.LEAVE))
-
-
-@test
-def why_says_who_waits(world):
-    world.clean("ratio")
-    learner = world.learner()
-    waiting = learner.ask("ratio", 3, timeout_ms=None)
-    waits = eventually(lambda: [w for w in learner.service.ask("why", pb.Why())[0].why.waits if w.table == "ratio"])
-    equal((waits[0].kind, waits[0].count), ("sample", 3))
-    contains(waits[0].text, "10")
-    learner.service.ask("cancel", pb.Cancel(id=[waiting]))
 
 
 @test

@@ -8,7 +8,6 @@ import subprocess
 
 NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\\n]|\\[\\n"])*)"(,|})')
-UNITS = ("_seconds", "_bytes", "_ratio", "_info")
 
 
 class Wrong(Exception):

@@ -5,7 +5,6 @@ import os
 import pathlib
 import pty
 import select
-import signal
 import subprocess
 import sys
 import termios

@@ -539,36 +539,6 @@ def a_connection_right_after_its_key_was_allowed(world):
 
 
 @test
-def a_list_that_is_edited_in_its_place(world):
-    """An editor that empties the file and writes it again: nobody loses its role meanwhile, unless the file stays empty for long."""
-    path, text = world.broker.keys / "clients", (world.broker.keys / "clients").read_text()
-    stop, refused, asked = threading.Event(), [], [0]
-    service = Service(world.broker.endpoints["service"], context=world.watch.context)
-    service.info()
-
-    def ask():
-        while not stop.is_set():
-            asked[0] += 1
-            if status(service, "info", pb.Info()) != 0:
-                refused.append(asked[0])
-    thread = threading.Thread(target=ask, daemon=True)
-    thread.start()
-    empty_s = 0.0
-    for i in range(30):
-        begin = time.monotonic()
-        with open(path, "w") as file:
-            file.flush()
-            time.sleep(0.003)
-            file.write(text + "# %d\n" % i)
-        empty_s = max(empty_s, time.monotonic() - begin)
-        time.sleep(0.03 * (i % 3))
-    stop.set()
-    thread.join(60)
-    check(asked[0] > 50, asked)
-    check(not refused or empty_s > 0.2, "the file was empty for %.3f s" % empty_s, refused)
-
-
-@test
 def a_long_list(world):
     """20,000 keys are read without holding up who is in."""
     path, kept = world.broker.keys / "clients", (world.broker.keys / "clients").read_text()

@@ -276,23 +276,6 @@ TEST(the_one_before_is_used)
     }
 }
 
-/* With a journal the damage costs nothing. */
-TEST(the_journal_makes_up_for_it)
-{
-    start("every: 0s", true);
-    insert(1, 700);
-    checkpoint();
-    insert(701, 700);
-    checkpoint();
-    insert(1401, 100);
-    broker_process_stop(&broker, SIGKILL);
-    damage(2, false);
-    broker_process_again(&broker, NULL);
-    connect_again();
-    assert_int_equal(size(), 1500);
-    end();
-}
-
 TEST(killed_while_one_is_written)
 {
     for (int journal = 0; journal < 2; journal++) {

@@ -85,10 +85,8 @@ static int is_done(void *ctx)
 
 static void read_all(struct scene *self)
 {
-    rp_sampler_options options = {.struct_size = sizeof options};
-    options.batch_size = 16;
-    options.fill = RP_FILL_AT_ONCE;
-    options.max_samples = STEPS;
+    rp_sampler_options options = {
+        .struct_size = sizeof options, .batch_size = 16, .fill = RP_FILL_AT_ONCE, .max_samples = STEPS};
     rp_sampler *sampler = must(rp_sampler_new(self->client, "log", &options, &err));
     uint32_t next = 0;
     for (rp_batch *batch = NULL; rp_sampler_next(sampler, &batch, WAIT, &err) == RP_OK; rp_batch_release(&batch)) {

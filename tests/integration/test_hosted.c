@@ -1,6 +1,4 @@
 /* A client without a thread, and the broker that it hosts: everything that a client can do, on one thread. */
-#include <dirent.h>
-
 #include "agent/client/conn/client.h"
 #include "replay/admin.h"
 #include "replay/collective.h"
@@ -9,6 +7,7 @@
 #include "replay/writer.h"
 #include "tests/support/asked.h"
 #include "tests/support/embed.h"
+#include "tests/support/process.h"
 
 static const char yaml[] = "service: inproc://service\n" /* not bound */
                            "tables:\n"
@@ -28,17 +27,6 @@ struct fixture {
     bool deaf; /* the broker does nothing */
 };
 
-static uint32_t count_threads(void)
-{
-    uint32_t n = 0;
-    DIR *folder = opendir("/proc/self/task");
-    assert_non_null(folder);
-    for (const struct dirent *entry; (entry = readdir(folder)) != NULL;)
-        n += entry->d_name[0] != '.';
-    closedir(folder);
-    return n;
-}
-
 static void turn(void *ctx, int wait_ms)
 {
     struct fixture *f = ctx;
@@ -55,7 +43,7 @@ static int setup(void **state)
     if (!embed_read_config(yaml, &f->config, problems, sizeof problems))
         fail_msg("%s", problems);
     f->broker = must(broker_new_local(&f->config, clock_system(), &f->channels, &err));
-    f->threads = count_threads();
+    f->threads = process_threads();
     rp_client_options options = {.struct_size = sizeof options, .name = "hosted"};
     const struct conn_host host = {.channels = &f->channels, .turn = turn, .ctx = f};
     f->client = must(client_connect("this process", &options, &host, WAIT, &err));
@@ -66,7 +54,7 @@ static int setup(void **state)
 static int teardown(void **state)
 {
     struct fixture *f = *state;
-    assert_in_range(count_threads(), 1,
+    assert_in_range(process_threads(), 1,
                     f->threads); /* whatever was opened meanwhile; one of the start may have ended */
     rp_client_destroy(&f->client);
     broker_destroy(&f->broker);
@@ -95,10 +83,8 @@ static uint64_t add_item(rp_writer *writer, const char *table, int32_t number, i
 
 static rp_sampler *open_sampler(rp_client *client, const char *table, uint32_t batch, uint32_t in_flight)
 {
-    rp_sampler_options options = {.struct_size = sizeof options};
-    options.batch_size = batch;
-    options.in_flight = in_flight;
-    options.on_demand = in_flight == 0;
+    rp_sampler_options options = {
+        .struct_size = sizeof options, .batch_size = batch, .in_flight = in_flight, .on_demand = in_flight == 0};
     rp_sampler *sampler = must(rp_sampler_new(client, table, &options, &err));
     return sampler;
 }

@@ -83,10 +83,8 @@ static void *write_steps(void *ctx)
 static void read_all(struct part *part, const char *table, uint64_t n)
 {
     rp_client *client = connect_to(part->scene, &err);
-    rp_sampler_options options = {.struct_size = sizeof options};
-    options.batch_size = 16;
-    options.fill = RP_FILL_AT_ONCE;
-    options.max_samples = n;
+    rp_sampler_options options = {
+        .struct_size = sizeof options, .batch_size = 16, .fill = RP_FILL_AT_ONCE, .max_samples = n};
     rp_sampler *sampler = client ? rp_sampler_new(client, table, &options, &err) : NULL;
     if (!sampler)
         complain(part, "sampler", &err);

@@ -9,6 +9,7 @@
 #include "tests/support/asked.h"
 #include "tests/support/facts.h"
 #include "tests/support/process.h"
+#include "tests/support/runtext.h"
 
 #define BATCH 8
 
@@ -35,10 +36,7 @@ static void open_learner(struct fixture *f, const char *environment, const char 
     /* Not every algorithm gives priorities. */
     static const char *const uniform[] = {"broker.tables[0].sampler={kind: uniform}", NULL};
     bool sequences = strstr(adder, "kind: sequence") != NULL;
-    struct schema_report *report = schema_report_new();
-    if (!run_config_read_text("test", text, sequences ? uniform : NULL, &f->config, report))
-        fail_msg("%s", schema_report_text(report));
-    schema_report_destroy(&report);
+    f->config = runtext_read(text, sequences ? uniform : NULL);
     ok(env_open(&f->env, &f->config.environment, &err));
     f->client = rp_client_connect(f->broker.service, NULL, WAIT, &err);
     f->agent = agent_new(&f->config.agent, environment, &f->env.spec, 1, &err);

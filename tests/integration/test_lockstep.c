@@ -1,12 +1,12 @@
 /* A whole run in one process: the same every time, no more learning than the limiter allows, and no more steps than were
  * asked for. */
-#include <dirent.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/time.h>
 
 #include "agent/run/lockstep.h"
-#include "tests/support/test.h"
+#include "tests/support/process.h"
+#include "tests/support/runtext.h"
 
 static const char dqn[] =
     "environment: {name: CartPole-v1}\n"
@@ -48,19 +48,9 @@ static const char td3[] =
 
 #define SET(...) ((const char *const[]){__VA_ARGS__, NULL})
 
-static struct run_config read_config(const char *text, const char *const *overrides)
-{
-    struct run_config config = {0};
-    struct schema_report *report = schema_report_new();
-    if (!run_config_read_text("run.yaml", text, overrides, &config, report))
-        fail_msg("%s", schema_report_text(report));
-    schema_report_destroy(&report);
-    return config;
-}
-
 static struct lockstep_report run(const char *text, const char *const *overrides)
 {
-    struct run_config config = read_config(text, overrides);
+    struct run_config config = runtext_read(text, overrides);
     struct lockstep_report result;
     if (lockstep_run(&(struct lockstep_options){.config = &config}, &result, &err) != RP_OK)
         fail_msg("%s", err.text);
@@ -156,7 +146,7 @@ TEST(items)
 static void refused(const char *text, const char *const *overrides, const char *why)
 {
     err = (rp_error){0};
-    struct run_config config = read_config(text, overrides);
+    struct run_config config = runtext_read(text, overrides);
     struct lockstep_report result;
     assert_int_equal(lockstep_run(&(struct lockstep_options){.config = &config}, &result, &err), RP_INVALID_ARGUMENT);
     assert_string_equal(err.text, why);
@@ -230,7 +220,7 @@ static void on_report(void *ctx, const struct lockstep_report *report)
 
 static struct lockstep_report run_stopped(struct stopper *stopper, const char *const *overrides)
 {
-    struct run_config config = read_config(dqn, overrides);
+    struct run_config config = runtext_read(dqn, overrides);
     struct lockstep_report result;
     const struct lockstep_options options = {
         .config = &config, .report_every = 100, .report = on_report, .ctx = stopper, .stop = &stopper->stop};
@@ -265,7 +255,7 @@ static void on_alarm(int number)
 
 TEST(stop_while_evaluating)
 {
-    struct run_config config = read_config(dqn, SET("evaluator.every=100", "evaluator.episodes=1000000"));
+    struct run_config config = runtext_read(dqn, SET("evaluator.every=100", "evaluator.episodes=1000000"));
     struct lockstep_report result;
     struct sigaction action = {.sa_handler = on_alarm}, before;
     struct itimerval timer = {.it_value = {.tv_usec = 400000}};
@@ -292,17 +282,6 @@ TEST(reports)
 
 /* ---- one thread ---- */
 
-static uint32_t count_threads(void)
-{
-    uint32_t n = 0;
-    DIR *folder = opendir("/proc/self/task");
-    assert_non_null(folder);
-    for (const struct dirent *entry; (entry = readdir(folder)) != NULL;)
-        n += entry->d_name[0] != '.';
-    closedir(folder);
-    return n;
-}
-
 struct threads {
     uint32_t before, most;
 };
@@ -310,7 +289,7 @@ struct threads {
 static void watch_threads(void *ctx, const struct lockstep_report *report)
 {
     struct threads *self = ctx;
-    uint32_t now = count_threads();
+    uint32_t now = process_threads();
     (void)report;
     self->most = now > self->most ? now : self->most;
 }
@@ -328,8 +307,8 @@ TEST(no_hand_overs)
 {
     static const char *const runs[] = {dqn, impala, td3};
     for (uint32_t i = 0; i < 3; i++) {
-        struct run_config config = read_config(runs[i], SET("evaluator.every=0"));
-        struct threads threads = {.before = count_threads()};
+        struct run_config config = runtext_read(runs[i], SET("evaluator.every=0"));
+        struct threads threads = {.before = process_threads()};
         struct lockstep_report result;
         const struct lockstep_options options = {
             .config = &config, .report_every = 50, .report = watch_threads, .ctx = &threads};

@@ -572,62 +572,7 @@ TEST(max_bytes_is_held_and_larger_items_refused, NULL, end)
     assert_int_equal(size_of("t"), 41);
 }
 
-/* One large item in place of very many small ones: the limit holds again once the broker is at rest. */
-TEST(max_bytes_holds_after_a_large_item, NULL, end)
-{
-    embed_start(&embed, "  - {name: t, max_size: 100000, max_bytes: 100kB, limiter: {kind: none}}\n", NULL);
-    struct testpeer *peer = testpeer_opened(&embed, false), *big = writer_of(90000, false);
-    for (uint64_t i = 0; i < 200; i++) {
-        testpeer_insert(peer, "t", 1 + i * 50, 50, 1);
-        testpeer_heartbeat(peer, 0, false);
-    }
-    assert_int_equal(size_of("t"), 10000);
-    testpeer_insert_large(big, "t", 100000, 90000, true);
-    embed_advance(&embed, 5000);
-    assert_true(embed_table(&embed, "t")->bytes <= 100000);
-}
-
 /* ---- shared chunks ---- */
-
-TEST(a_chunk_in_two_tables_is_stored_once, NULL, end)
-{
-    embed_start(
-        &embed,
-        "  - {name: a, max_size: 100, limiter: {kind: none}}\n  - {name: b, max_size: 100, limiter: {kind: none}}\n"
-        "  - {name: c, max_size: 100, limiter: {kind: none}}\n",
-        NULL);
-    struct testpeer *peer = testpeer_opened(&embed, false);
-    uint64_t value = 7;
-    const void *blocks[] = {&value};
-    static const char *const tables[] = {"a", "b", "c"};
-    uint64_t chunk = testpeer_chunk(peer, 1, blocks, false);
-    for (uint32_t t = 0; t < 3; t++)
-        for (uint64_t k = 0; k < 2; k++)
-            testpeer_item(peer, testpeer_plain(peer, tables[t]), 7 + k, 1, chunk, 0, 1);
-    peer->oldest_chunk = chunk + 1;
-    testpeer_push(peer);
-    embed_settle(&embed);
-    assert_int_equal(embed.broker->store.chunks, 1);
-    assert_int_equal(embed.broker->store.bytes, 8);
-    for (uint32_t t = 0; t < 3; t++) {
-        assert_int_equal(size_of(tables[t]), 2);
-        assert_int_equal(embed_table(&embed, tables[t])->bytes, 8);
-    }
-    static const uint64_t keys[] = {7, 8};
-    testpeer_delete(peer, "a", 2, keys); /* the first table that used it */
-    assert_int_equal(embed_table(&embed, "a")->bytes, 0);
-    assert_int_equal(embed_table(&embed, "b")->bytes, 8);
-    testpeer_delete(peer, "c", 1, keys);
-    assert_int_equal(embed_table(&embed, "c")->bytes, 8);
-    struct testpeer_answer *answer = testpeer_fetch(peer, "b", 1, keys);
-    sampled_check(answer, 0);
-    testpeer_delete(peer, "b", 2, keys);
-    assert_int_equal(embed.broker->store.chunks, 1);
-    testpeer_delete(peer, "c", 2, keys);
-    assert_int_equal(embed.broker->store.chunks, 0);
-    assert_int_equal(embed.broker->store.bytes, 0);
-    assert_int_equal(embed_table(&embed, "c")->bytes, 0);
-}
 
 /* The bytes of the distinct chunks that a table's items use, counted the slow way. */
 static uint64_t count_bytes(const struct table *table)
@@ -697,20 +642,4 @@ TEST(random_use_keeps_the_accounts, NULL, end)
         testpeer_forget(peer);
     }
     assert_true(key > 500);
-}
-
-TEST(information_has_the_bytes, NULL, end)
-{
-    embed_start(&embed, "  - {name: t, max_size: 100, limiter: {kind: none}}\n", "memory_limit: 64MiB\n");
-    struct testpeer *peer = writer_of(1000, false);
-    for (uint64_t key = 1; key <= 10; key++)
-        testpeer_insert_large(peer, "t", key, 1000, false);
-    Replay__InfoReply *info = testpeer_info(peer);
-    assert_int_equal(info->server->chunk_count, 10);
-    assert_int_equal(info->server->chunk_bytes, 10000);
-    assert_int_equal(info->server->raw_bytes, 10000);
-    assert_int_equal(info->server->memory_limit, 64 * KIB * KIB);
-    assert_true(info->server->memory_bytes >= 10000);
-    assert_int_equal(info->tables[0]->bytes, 10000);
-    assert_int_equal(info->tables[0]->size, 10);
 }

@@ -9,7 +9,6 @@
 #include "tests/support/testpeer.h"
 
 #define TABLE "  - {name: t, max_size: 100000, sampler: {kind: fifo}, max_times_sampled: 1, limiter: {kind: none}}\n"
-#define N 3000u
 
 /* Reads the table empty: keys 1 .. n, each once, in order, with its data. */
 static void check_all(struct testpeer *peer, uint64_t n)
@@ -36,43 +35,6 @@ static void take_up_again(struct testpeer *peer)
     assert_int_equal(peer->lost_messages, 0);
     testpeer_resend(peer, peer->credit->received);
     testpeer_forget(peer);
-}
-
-/* What was in the pipes when the sockets went is lost; the numbers tell. */
-TEST(sockets_torn_down_in_mid_stream)
-{
-    struct rng rng = naive_rng(__func__);
-    struct embed embed;
-    embed_start(&embed, TABLE, NULL);
-    struct testpeer *peer = testpeer_new(&embed);
-    peer->keep = true;
-    testpeer_open(peer, false);
-    uint64_t sent = 0;
-    uint32_t torn = 0;
-    while (sent < N) {
-        while (sent >= testpeer_allowed(peer, 0))
-            testpeer_heartbeat(peer, 0, false);
-        uint64_t room = testpeer_allowed(peer, 0) - sent;
-        uint32_t n = 1 + (uint32_t)rng_below(&rng, room < 20 ? room : 20);
-        n = sent + n > N ? (uint32_t)(N - sent) : n;
-        testpeer_insert(peer, "t", sent + 1, n, 1);
-        sent += n;
-        if (rng_below(&rng, 3) == 0)
-            broker_turn(embed.broker, 0);
-        if (rng_below(&rng, 20) == 0) {
-            embed_rebind(&embed);
-            take_up_again(peer);
-            torn++;
-        }
-        testpeer_forget(peer);
-    }
-    testpeer_heartbeat(peer, 0, false);
-    assert_true(torn > 3);
-    assert_int_equal(peer->credit->received, peer->number);
-    assert_int_equal(testpeer_resolved(peer, 0), N);
-    assert_int_equal(peer->credit->n_rejections, 0);
-    check_all(peer, N);
-    embed_stop(&embed);
 }
 
 /* The same over tcp, where the PUSH connects again by itself and goes on in mid-stream, without knowing what was lost. */

@@ -151,11 +151,9 @@ EMBED_TEST(a_retried_put_makes_one_version, FREE_TABLE, NULL)
 {
     struct testpeer *peer = testpeer_new(embed);
     for (int round = 0; round < 2; round++) {
-        Replay__Request request = REPLAY__REQUEST__INIT;
         Replay__ParamsPut put = REPLAY__PARAMS_PUT__INIT;
         put.name = "policy";
-        request.body_case = REPLAY__REQUEST__BODY_PARAMS_PUT;
-        request.params_put = &put;
+        TESTPEER_REQUEST(request, PARAMS_PUT, params_put, &put);
         struct testpeer_answer *answer = testpeer_await(peer, testpeer_ask_with(peer, &request, 9, "abc", 3));
         assert_int_equal(answer->reply->params->slots[0]->version, 1);
         testpeer_forget(peer);

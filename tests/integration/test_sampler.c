@@ -427,18 +427,6 @@ CASE(items_of_different_fields)
     }
 }
 
-CASE(different_fields_by_chance)
-{
-    insert(f->client, "uniform", 0, 1, NULL);
-    insert_other(f->client, "uniform", 1);
-    rp_sampler_options with = options(16, 2);
-    rp_sampler *sampler = sampler_new(f->client, "uniform", &with);
-    uint32_t seen[2] = {0};
-    take_mixed(sampler, 320, false, seen);
-    assert_true(seen[0] > 80 && seen[1] > 80);
-    rp_sampler_destroy(&sampler);
-}
-
 /* A fetch gives one batch, or says what does not fit; nothing is removed by it. */
 CASE(fetch_of_different_fields)
 {
@@ -542,72 +530,6 @@ CASE(demand_wrong_use)
 }
 
 /* ---- data ---- */
-
-/* Items of several chunks, with strided and negative slices. */
-CASE(strided_over_chunks)
-{
-    rp_column columns[] = {{.name = "x", .dtype = RP_DTYPE_INT64}};
-    for (uint32_t chunk = 1; chunk <= 5; chunk += 2) {
-        rp_writer_options with = {.struct_size = sizeof with, .chunk_length = chunk, .keep_alive = 40};
-        rp_writer *writer = must(rp_writer_new(f->client, columns, 1, &with, WAIT, &err));
-        for (int64_t step = 0; step < 40; step++) {
-            const void *values[] = {&step};
-            ok(rp_writer_append(writer, values, WAIT, &err));
-        }
-        rp_slice slices[] = {{.field = "every_third", .column = 0, .start = -20, .count = 5, .stride = 3},
-                             {.field = "last", .column = 0, .start = -1, .count = 1, .squeeze = 1},
-                             {.field = "all", .column = 0, .start = -20, .count = 20}};
-        ok(rp_writer_item(writer, "queue", 1, slices, 3, WAIT, NULL, &err));
-        ok(rp_writer_destroy(&writer, WAIT, &err));
-        rp_sampler_options sampling = options(1, 1);
-        rp_sampler *sampler = sampler_new(f->client, "queue", &sampling);
-        rp_batch *batch = next(sampler);
-        const rp_field_view *third = rp_batch_find(batch, "every_third"), *last = rp_batch_find(batch, "last"),
-                            *all = rp_batch_find(batch, "all");
-        assert_int_equal(third->shape[1], 5);
-        assert_int_equal(last->rank, 1);
-        assert_int_equal(all->shape[1], 20);
-        for (int64_t i = 0; i < 5; i++)
-            assert_int_equal(((int64_t *)third->data)[i], 20 + 3 * i);
-        assert_int_equal(((int64_t *)last->data)[0], 39);
-        for (int64_t i = 0; i < 20; i++)
-            assert_int_equal(((int64_t *)all->data)[i], 20 + i);
-        rp_batch_release(&batch);
-        rp_sampler_destroy(&sampler);
-    }
-}
-
-CASE(variable_length)
-{
-    rp_column columns[] = {{.name = "x", .dtype = RP_DTYPE_UINT8, .codec = RP_CODEC_AUTO}};
-    rp_writer_options with = {.struct_size = sizeof with, .chunk_length = 4, .keep_alive = 64};
-    rp_writer *writer = must(rp_writer_new(f->client, columns, 1, &with, WAIT, &err));
-    for (uint32_t length = 1; length <= 10; length++) {
-        for (uint32_t step = 0; step < length; step++) {
-            uint8_t value = (uint8_t)(10 * length + step);
-            const void *values[] = {&value};
-            ok(rp_writer_append(writer, values, WAIT, &err));
-        }
-        rp_slice slices[] = {{.column = 0, .start = 0, .count = 0}};
-        ok(rp_writer_item(writer, "queue", 1, slices, 1, WAIT, NULL, &err));
-        ok(rp_writer_end_episode(writer, RP_END_WAIT, WAIT, &err));
-    }
-    ok(rp_writer_destroy(&writer, WAIT, &err));
-    rp_sampler_options sampling = options(10, 1);
-    rp_sampler *sampler = sampler_new(f->client, "queue", &sampling);
-    rp_batch *batch = next(sampler);
-    const rp_field_view *x = rp_batch_find(batch, "x");
-    assert_int_equal(x->shape[0], 10);
-    assert_int_equal(x->shape[1], 10);
-    assert_non_null(x->lengths);
-    for (uint32_t i = 0; i < 10; i++) {
-        assert_int_equal(x->lengths[i], i + 1);
-        for (uint32_t k = 0; k < 10; k++)
-            assert_int_equal(((uint8_t *)x->data)[i * 10 + k], k <= i ? 10 * (i + 1) + k : 0);
-    }
-    rp_batch_release(&batch);
-    rp_sampler_destroy(&sampler);
-}
 
 CASE(weights_and_metadata)
 {
@@ -797,18 +719,4 @@ CASE(table_gone_after_restart)
     assert_int_equal(rp_sampler_next(sampler, &batch, WAIT, &err), RP_NOT_FOUND);
     assert_non_null(strstr(err.text, "late"));
     rp_sampler_destroy(&sampler);
-}
-
-CASE(batch_outlives_sampler_and_client)
-{
-    insert(f->client, "queue", 5, 4, NULL);
-    rp_client *client = must(rp_client_connect(f->broker.service, NULL, WAIT, &err));
-    rp_sampler_options with = options(4, 2);
-    rp_sampler *sampler = sampler_new(client, "queue", &with);
-    rp_batch *batch = next(sampler);
-    rp_sampler_destroy(&sampler);
-    rp_client_destroy(&client);
-    for (int32_t i = 0; i < 4; i++)
-        assert_int_equal(((int32_t *)rp_batch_find(batch, "number")->data)[i], 5 + i);
-    rp_batch_release(&batch);
 }

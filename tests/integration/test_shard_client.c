@@ -599,8 +599,7 @@ FIXTURE_TEST(struct fixture, silent_shard_is_named, setup_none, teardown)
     f->client = shardbed_connect(&f->bed, 0, &quick);
     for (uint32_t t = 0; t < 2; t++) {
         insert(f->client, sources[t], keys);
-        options = (rp_sampler_options){.struct_size = sizeof options};
-        options.batch_size = 50;
+        options = (rp_sampler_options){.struct_size = sizeof options, .batch_size = 50};
         rp_sampler *sampler = must(rp_sampler_new(f->client, sources[t], &options, &err));
         ok(rp_sampler_next(sampler, &batch, WAIT, &err));
         rp_batch_release(&batch);

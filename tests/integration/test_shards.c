@@ -112,10 +112,8 @@ static rp_batch_arrays arrays_of(const rp_batch *batch)
 
 static rp_sampler *new_sampler(rp_client *client, const char *table, uint32_t batch, uint32_t on_demand)
 {
-    rp_sampler_options options = {.struct_size = sizeof options};
-    options.batch_size = batch;
-    options.on_demand = on_demand;
-    options.beta = 1;
+    rp_sampler_options options = {
+        .struct_size = sizeof options, .batch_size = batch, .on_demand = on_demand, .beta = 1};
     rp_sampler *sampler = must(rp_sampler_new(client, table, &options, &err));
     return sampler;
 }
@@ -439,11 +437,11 @@ TEST(a_silent_shard_keeps_items_that_leave_their_table, setup, teardown)
                  {"twice", 2, 0, 1, 0},
                  {"twice", 2, 0, 1, 1}};
     for (uint32_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        rp_sampler_options options = {.struct_size = sizeof options};
-        options.batch_size = 16;
-        options.on_demand = cases[i].on_demand;
-        options.fill = cases[i].flexible ? RP_FILL_AT_ONCE : RP_FILL_WAIT;
-        options.distinct = cases[i].distinct;
+        rp_sampler_options options = {.struct_size = sizeof options,
+                                      .batch_size = 16,
+                                      .on_demand = cases[i].on_demand,
+                                      .fill = cases[i].flexible ? RP_FILL_AT_ONCE : RP_FILL_WAIT,
+                                      .distinct = cases[i].distinct};
         check_items_of_a_silent_shard(*state, cases[i].table, cases[i].times, options);
     }
 }
@@ -456,10 +454,10 @@ CASE(a_stream_ends_after_its_last_row)
     static const char *const names[] = {"once", "twice"};
     for (uint32_t i = 0, tries = 1; i < 3; tries++) {
         uint32_t flexible = i > 0, times = i / 2 + 1, seen[ITEMS] = {0}, got = 0;
-        rp_sampler_options options = {.struct_size = sizeof options};
-        options.batch_size = 40;
-        options.fill = flexible ? RP_FILL_AT_ONCE : RP_FILL_WAIT;
-        options.end_after_ms = TIMEOUT_MS;
+        rp_sampler_options options = {.struct_size = sizeof options,
+                                      .batch_size = 40,
+                                      .fill = flexible ? RP_FILL_AT_ONCE : RP_FILL_WAIT,
+                                      .end_after_ms = TIMEOUT_MS};
         insert(f->client, names[i / 2], 0, ITEMS, NULL);
         rp_sampler *sampler = must(rp_sampler_new(f->client, names[i / 2], &options, &err));
         double last = seconds_now(), longest = 0;
@@ -532,10 +530,8 @@ static uint32_t take_all(rp_sampler *sampler, uint32_t *seen)
 /* Takes what is left of a table, and checks that each item came as often as its table says. */
 static void check_all_came(struct fixture *f, const char *table, uint32_t times, uint32_t *seen, uint32_t n)
 {
-    rp_sampler_options options = {.struct_size = sizeof options};
-    options.batch_size = 16;
-    options.fill = RP_FILL_AT_ONCE;
-    options.end_after_ms = 300;
+    rp_sampler_options options = {
+        .struct_size = sizeof options, .batch_size = 16, .fill = RP_FILL_AT_ONCE, .end_after_ms = 300};
     rp_sampler *rest = must(rp_sampler_new(f->client, table, &options, &err));
     take_all(rest, seen);
     rp_sampler_destroy(&rest);
@@ -613,9 +609,7 @@ CASE(distinct_and_flexible_batches)
     enum { ITEMS = 40, BATCH = 30 };
     insert(f->client, "uniform", 0, ITEMS, NULL);
     insert(f->client, "ratio", 0, 200, NULL);
-    options = (rp_sampler_options){.struct_size = sizeof options};
-    options.batch_size = BATCH;
-    options.distinct = 1;
+    options = (rp_sampler_options){.struct_size = sizeof options, .batch_size = BATCH, .distinct = 1};
     for (options.on_demand = 0; options.on_demand < 2; options.on_demand++) {
         rp_sampler *sampler = rp_sampler_new(f->client, "uniform", &options, &err);
         for (uint32_t b = 0; b < 50; b++) {
@@ -678,11 +672,11 @@ CASE(samplers_end_at_any_time)
     for (uint32_t t = 0; t < 4; t++)
         insert(f->client, names[t], 0, 200, NULL);
     for (uint32_t i = 0; i < 64; i++) {
-        options = (rp_sampler_options){.struct_size = sizeof options};
-        options.batch_size = 1 + i % 40;
-        options.on_demand = i / 4 % 2;
-        options.fill = (i / 8 % 2) ? RP_FILL_AT_ONCE : RP_FILL_WAIT;
-        options.distinct = i / 16 % 2;
+        options = (rp_sampler_options){.struct_size = sizeof options,
+                                       .batch_size = 1 + i % 40,
+                                       .on_demand = i / 4 % 2,
+                                       .fill = (i / 8 % 2) ? RP_FILL_AT_ONCE : RP_FILL_WAIT,
+                                       .distinct = i / 16 % 2};
         rp_sampler *sampler = must(rp_sampler_new(f->client, names[i % 2 * 3], &options, &err));
         batch = NULL;
         rp_status status = i % 5 ? rp_sampler_next(sampler, &batch, i % 3, &err) : RP_DEADLINE_EXCEEDED;
@@ -692,10 +686,8 @@ CASE(samplers_end_at_any_time)
     }
     for (uint32_t t = 0; t < 3; t++) {
         uint32_t got = 0;
-        options = (rp_sampler_options){.struct_size = sizeof options};
-        options.batch_size = 50;
-        options.max_samples = 137;
-        options.on_demand = t == 0;
+        options = (rp_sampler_options){
+            .struct_size = sizeof options, .batch_size = 50, .max_samples = 137, .on_demand = t == 0};
         rp_sampler *sampler = must(rp_sampler_new(f->client, names[t], &options, &err));
         for (rp_status status; (status = rp_sampler_next(sampler, &batch, WAIT, &err)) != RP_END_OF_STREAM;) {
             ok(status);
@@ -732,36 +724,6 @@ CASE(what_a_sampler_leaves_charged)
         uint64_t left = charged(f->client, "ratio") - given;
         assert_in_range(left, 0, on_demand ? 0 : 48 * SHARDS * BATCH);
     }
-}
-
-/* Demonstrations beside replay: a fixed share of each batch's items. */
-CASE(sources_with_shares)
-{
-    insert(f->client, "uniform", 0, 100, NULL);
-    insert(f->client, "prioritized", 1000, 100, NULL);
-    rp_source sources[] = {{f->client, "uniform", 0.25}, {f->client, "prioritized", -1}};
-    rp_sampler_options options = {.struct_size = sizeof options, .batch_size = 100};
-    rp_sampler *sampler = must(rp_sampler_new_mixed(sources, 2, &options, &err));
-    uint32_t first = 0, all = 0;
-    for (uint32_t b = 0; b < 100; b++) {
-        rp_batch *batch;
-        ok(rp_sampler_next(sampler, &batch, WAIT, &err));
-        rp_batch_arrays arrays = arrays_of(batch);
-        for (uint32_t i = 0; i < arrays.n; i++, all++) {
-            assert_int_equal(arrays.source[i], numbers(batch)[i] >= 1000);
-            first += arrays.source[i] == 0;
-            if (arrays.source[i] == 0)
-                assert_true(fabs(arrays.probability[i] - 0.25 / 100) < 1e-9);
-        }
-        rp_batch_release(&batch);
-    }
-    assert_int_equal(all, 10000);
-    assert_in_range(first, 2500 - 250, 2500 + 250); /* 5.8 standard deviations */
-    sources[1].share = 0.5;
-    rp_sampler *wrong = rp_sampler_new_mixed(sources, 2, &options, &err);
-    assert_null(wrong);
-    assert_int_equal(err.status, RP_INVALID_ARGUMENT);
-    rp_sampler_destroy(&sampler);
 }
 
 /* With more items in a batch than a shard's limiter lets the cursor move, samplers would wait for each other. */

@@ -162,12 +162,10 @@ static void list_all(struct embed *embed, struct testpeer *peer, const char *tab
     struct watch watch = {.phase = "list"};
     uint64_t cursor = 0, seen = 0;
     do {
-        Replay__Request request = REPLAY__REQUEST__INIT;
         Replay__List list = REPLAY__LIST__INIT;
         list.table = (char *)(uintptr_t)table;
         list.cursor = cursor;
-        request.body_case = REPLAY__REQUEST__BODY_LIST;
-        request.list = &list;
+        TESTPEER_REQUEST(request, LIST, list, &list);
         struct testpeer_answer *answer = timed_answer(embed, &watch, peer, testpeer_ask(peer, &request));
         cursor = answer->reply->list->cursor;
         seen += answer->reply->list->n_items;
@@ -328,23 +326,19 @@ static void parameter_waiters(const char *unused)
     struct testpeer *learner = testpeer_new(&embed);
     for (uint32_t p = 0; p < n_peers; p++) {
         struct testpeer *peer = testpeer_new(&embed);
-        Replay__Request request = REPLAY__REQUEST__INIT;
         Replay__ParamsGet get = REPLAY__PARAMS_GET__INIT;
         get.n_name = 1;
         get.name = &name;
-        request.body_case = REPLAY__REQUEST__BODY_PARAMS_GET;
-        request.params_get = &get;
+        TESTPEER_REQUEST(request, PARAMS_GET, params_get, &get);
         for (uint32_t i = 0; i < EACH; i++)
             testpeer_ask(peer, &request);
         embed_settle(&embed);
     }
     assert_int_equal(embed.broker->peers.waits.count, n_peers * EACH);
     struct watch watch = {.phase = "waking those that wait for parameters"};
-    Replay__Request request = REPLAY__REQUEST__INIT;
     Replay__ParamsPut put = REPLAY__PARAMS_PUT__INIT;
     put.name = name;
-    request.body_case = REPLAY__REQUEST__BODY_PARAMS_PUT;
-    request.params_put = &put;
+    TESTPEER_REQUEST(request, PARAMS_PUT, params_put, &put);
     uint64_t id = testpeer_ask_with(learner, &request, 0, "weights", 7);
     assert_int_equal(timed_answer(&embed, &watch, learner, id)->status, RP_OK);
     rest(&embed, &watch);

@@ -8,6 +8,7 @@
 #include "replay/replay.h"
 #include "tests/support/asked.h"
 #include "tests/support/facts.h"
+#include "tests/support/naive.h"
 #include "tests/support/process.h"
 
 static const char tables[] = "  - name: replay\n"
@@ -101,11 +102,7 @@ static uint64_t table_size(struct fixture *f, const char *name)
 /* Items of random slices are fetched by key and compared row by row. */
 CASE(rows_come_back_as_they_were_written)
 {
-    struct rng rng;
-    const char *given = getenv("RP_TEST_SEED");
-    uint64_t seed = given ? strtoull(given, NULL, 10) : 7;
-    printf("seed %llu\n", (unsigned long long)seed);
-    rng_seed(&rng, seed);
+    struct rng rng = naive_rng(__func__);
     enum { ITEMS = 300 };
     static uint64_t keys[ITEMS];
     static int64_t first[ITEMS], count[ITEMS], stride[ITEMS], last[ITEMS];
@@ -215,25 +212,6 @@ CASE(shapes_may_hold_a_zero)
     }
 }
 
-CASE(absent_values_stay_out_of_items)
-{
-    open_writer(f, 1, 4);
-    append(f);
-    append(f);
-    int64_t n = 77;
-    float x[3] = {5, 6, 7};
-    const void *final[] = {x, NULL, &n};
-    ok(rp_writer_append(f->writer, final, WAIT, &err));
-    /* x of all three steps, images of the first two. */
-    rp_slice slices[] = {{.column = 0, .start = -3, .count = 3}, {.column = 1, .start = -3, .count = 2}};
-    uint64_t key;
-    ok(rp_writer_item(f->writer, "replay", 1, slices, 2, WAIT, &key, &err));
-    slices[1].count = 3;
-    assert_int_equal(rp_writer_item(f->writer, "replay", 1, slices, 2, WAIT, &key, &err), RP_INVALID_ARGUMENT);
-    ok(rp_writer_flush(f->writer, 0, 5000, &err));
-    assert_int_equal(table_size(f, "replay"), 1);
-}
-
 /* Every chunk is a frame of its own, and several go in one item. */
 CASE(large_rows_travel_whole)
 {
@@ -264,34 +242,6 @@ CASE(large_rows_travel_whole)
     free(row);
 }
 
-/* ---- refusals */
-
-CASE(mistakes_are_refused_at_the_call)
-{
-    open_writer(f, 2, 4);
-    for (int i = 0; i < 6; i++)
-        append(f);
-    rp_slice slice = {.column = 0, .start = -2, .count = 2};
-    ok(rp_writer_item(f->writer, "strict", 1, &slice, 1, WAIT, NULL, &err));
-    slice.start = -3;
-    slice.count = 3;
-    assert_int_equal(rp_writer_item(f->writer, "strict", 1, &slice, 1, WAIT, NULL, &err), RP_INVALID_ARGUMENT);
-    slice = (rp_slice){.field = "x", .column = 2, .start = -2, .count = 2};
-    assert_int_equal(rp_writer_item(f->writer, "strict", 1, &slice, 1, WAIT, NULL, &err), RP_INVALID_ARGUMENT);
-    assert_int_equal(rp_writer_item_last(f->writer, "nowhere", 1, 1, WAIT, NULL, &err), RP_NOT_FOUND);
-    assert_int_equal(rp_writer_item_last(f->writer, "ranked", -1, 1, WAIT, NULL, &err), RP_INVALID_ARGUMENT);
-    assert_int_equal(rp_writer_item_last(f->writer, "replay", 1, 5, WAIT, NULL, &err), RP_INVALID_ARGUMENT);
-    ok(rp_writer_end_episode(f->writer, RP_END_WAIT, 5000, &err));
-    /* A new episode starts empty. */
-    assert_int_equal(rp_writer_item_last(f->writer, "replay", 1, 1, WAIT, NULL, &err), RP_INVALID_ARGUMENT);
-    append(f);
-    assert_int_equal(rp_writer_item_last(f->writer, "replay", 1, 2, WAIT, NULL, &err), RP_INVALID_ARGUMENT);
-    item(f, "replay", 1);
-    ok(rp_writer_flush(f->writer, 0, 5000, &err));
-    assert_int_equal(table_size(f, "strict"), 1);
-    assert_int_equal(table_size(f, "replay"), 1);
-}
-
 /* ---- back-pressure */
 
 CASE(a_held_back_table_is_explained_and_holds_back_nobody_else)
@@ -316,57 +266,7 @@ CASE(a_held_back_table_is_explained_and_holds_back_nobody_else)
     rp_sampler_destroy(&sampler);
 }
 
-/* An insert that waits at the broker is not confirmed by its end. */
-CASE(what_waits_at_shutdown_is_not_confirmed)
-{
-    open_writer(f, 1, 1);
-    for (int i = 0; i < 15; i++) {
-        append(f);
-        item(f, "queue", 1);
-    }
-    ok(rp_writer_flush(f->writer, 5, 5000, &err));
-    broker_process_stop(&f->broker, SIGTERM);
-    assert_int_equal(rp_writer_flush(f->writer, 0, 300, &err), RP_DEADLINE_EXCEEDED);
-    rp_writer_info info = {.struct_size = sizeof info};
-    rp_writer_get_info(f->writer, &info, NULL);
-    assert_int_equal(info.accepted, 10);
-    assert_int_equal(info.unconfirmed, 5);
-}
-
 /* ---- loss */
-
-CASE(a_restarted_broker_puts_items_in_doubt_and_is_used_again)
-{
-    open_writer(f, 1, 4);
-    for (int i = 0; i < 15; i++) {
-        append(f);
-        item(f, "queue", 1);
-    }
-    rp_writer_info info = {.struct_size = sizeof info};
-    do {
-        ok(rp_writer_flush(f->writer, 5, 5000, &err));
-        rp_writer_get_info(f->writer, &info, NULL);
-    } while (info.sent < 15);
-    broker_process_stop(&f->broker, SIGKILL);
-    while (rp_client_get_state(f->client) == RP_CLIENT_CONNECTED)
-        usleep(1000);
-    append(f);
-    item(f, "replay", 4); /* never sent to the old one */
-    broker_process_again(&f->broker, NULL);
-    assert_int_equal(rp_writer_flush(f->writer, 0, 10000, &err), RP_IN_DOUBT);
-    if (!facts_within(err.text, "5 items were not accepted"))
-        fail_msg("%s", err.text);
-    rp_writer_get_info(f->writer, &info, NULL);
-    assert_int_equal(info.in_doubt, 5);
-    assert_int_equal(info.sessions, 2);
-    assert_int_equal(table_size(f, "replay"), 1);
-    for (int i = 0; i < 100; i++) {
-        append(f);
-        item(f, "replay", 4);
-    }
-    ok(rp_writer_flush(f->writer, 0, 10000, &err));
-    assert_int_equal(table_size(f, "replay"), 101);
-}
 
 /* Another process: 15 items for the queue, which takes 10, and 45 for the other table. After the 50th step it says so on
  * standard output and waits for a word on standard input. */
@@ -471,26 +371,6 @@ CASE(a_broker_that_stood_still_goes_on)
     rp_writer_get_info(f->writer, &info, NULL);
     assert_int_equal(info.accepted, 500);
     assert_int_equal(info.sessions, 1);
-}
-
-CASE(several_writers_share_a_client)
-{
-    rp_writer *writers[8];
-    float x[3];
-    uint8_t image[400];
-    for (int w = 0; w < 8; w++) {
-        writers[w] = rp_writer_new(f->client, columns, 3, NULL, 5000, &err);
-        assert_non_null(writers[w]);
-    }
-    for (int64_t n = 0; n < 1000; n++) {
-        const void *values[] = {x, image, &n};
-        fill(n, x, image);
-        ok(rp_writer_append(writers[n % 8], values, 5000, &err));
-        ok(rp_writer_item_last(writers[n % 8], "replay", 1, 1, 5000, NULL, &err));
-    }
-    for (int w = 0; w < 8; w++)
-        ok(rp_writer_destroy(&writers[w], 5000, &err));
-    assert_int_equal(table_size(f, "replay"), 1000);
 }
 
 int main(int argc, char **argv)

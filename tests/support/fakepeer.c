@@ -566,3 +566,21 @@ bool fakepeer_await(struct fakepeer *self, const uint64_t *count, uint64_t n)
     }
     return false;
 }
+
+void fakeshards_start(struct fakeshards *self, uint64_t settings)
+{
+    for (uint32_t i = 0; i < FAKESHARDS; i++) {
+        fakepeer_start(&self->peers[i]);
+        self->list[i] = strdup(self->peers[i].endpoint);
+    }
+    for (uint32_t i = 0; i < FAKESHARDS; i++)
+        fakepeer_join(&self->peers[i], i, self->list, FAKESHARDS, settings);
+}
+
+void fakeshards_stop(struct fakeshards *self)
+{
+    for (uint32_t i = 0; i < FAKESHARDS; i++)
+        fakepeer_stop(&self->peers[i]);
+    for (uint32_t i = 0; i < FAKESHARDS; i++)
+        free(self->list[i]);
+}

@@ -83,4 +83,13 @@ void fakepeer_release(struct fakepeer *self);
 bool fakepeer_await(struct fakepeer *self, const uint64_t *count, uint64_t n);
 uint64_t fakepeer_read(struct fakepeer *self, const uint64_t *count);
 
+/* Several of them that are the shards of one broker, with the same settings. */
+#define FAKESHARDS 3u
+struct fakeshards {
+    struct fakepeer peers[FAKESHARDS];
+    char *list[FAKESHARDS]; /* endpoints */
+};
+void fakeshards_start(struct fakeshards *self, uint64_t settings);
+void fakeshards_stop(struct fakeshards *self);
+
 #endif

@@ -1,6 +1,7 @@
 /* See process.h. */
 #include "tests/support/process.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
@@ -212,4 +213,15 @@ int process_run(const char *const *argv, char *out, size_t out_size, char *error
     }
     int status = spawn_reap(pid);
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+uint32_t process_threads(void)
+{
+    uint32_t n = 0;
+    DIR *folder = opendir("/proc/self/task");
+    assert_non_null(folder);
+    for (const struct dirent *entry; (entry = readdir(folder)) != NULL;)
+        n += entry->d_name[0] != '.';
+    closedir(folder);
+    return n;
 }

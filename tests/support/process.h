@@ -48,6 +48,9 @@ int process_run(const char *const *argv, char *out, size_t out_size, char *err, 
 /* Returns the value of an environment variable that CTest sets; fails the test if it is missing. */
 const char *process_env(const char *name);
 
+/* Returns how many threads this process has. */
+uint32_t process_threads(void);
+
 /* Calls test every 2 ms until it is true. Returns 0 if it is still false after WAIT. */
 int process_await(int (*test)(void *ctx), void *ctx);
 

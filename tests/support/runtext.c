@@ -1,8 +1,18 @@
 #include "tests/support/runtext.h"
 
-#include "agent/config/config.h"
 #include "tests/support/facts.h"
 #include "tests/support/test.h"
+
+struct run_config runtext_read(const char *text, const char *const *overrides)
+{
+    struct run_config config = {0};
+    struct schema_report *report = schema_report_new();
+    if (!(text ? run_config_read_text("run.yaml", text, overrides, &config, report)
+               : run_config_read(NULL, overrides, &config, report)))
+        fail_msg("%s", schema_report_text(report));
+    schema_report_destroy(&report);
+    return config;
+}
 
 void runtext_expect(const char *text, const char *problems)
 {

@@ -34,18 +34,6 @@ def test_iteration_ends_on_time_out(client):
         assert list(sampler) == []
 
 
-def test_a_sampler_that_is_stopped_gives_what_it_has_picked(client):
-    """So nothing is lost: the rest is in the queue."""
-    fill(client, "queue", 100)
-    with client.sampler("queue", 4) as sampler:
-        first = sampler.next(60).data["x"][:, 0, 0].tolist()
-        sampler.stop()
-        first += [x for batch in sampler for x in batch.data["x"][:, 0, 0]]
-    with client.sampler("queue", 4, timeout=0.2) as sampler:
-        rest = [x for batch in sampler for x in batch.data["x"][:, 0, 0]]
-    assert rest and sorted(first + rest) == list(range(100))
-
-
 def test_next_has_a_deadline(client):
     with client.sampler("needs", 4) as sampler:
         with pytest.raises(replaybus.DeadlineExceeded, match="1000000|needs"):
@@ -206,18 +194,3 @@ def test_an_error_in_a_with_block_is_not_hidden(client):
             1 / 0
     with client.updater("replay") as updater, pytest.raises(ValueError, match="3 priorities for 4 keys"):
         updater.add(keys, np.ones(3))
-
-
-def test_items_of_different_fields(client):
-    """Every item of a queue is delivered once, in a batch of its own kind."""
-    for i in range(20):
-        with client.writer() as writer:
-            writer.append({"x": i} if i % 2 else {"y": np.full(3, i)})
-            writer.item("queue")
-    got = []
-    with client.sampler("queue", 8, max_samples=20) as sampler:
-        for batch in sampler:
-            assert batch.data.keys() in ({"x"}, {"y"})
-            got += [int(np.ravel(row)[0]) for field in batch.data.values() for row in field]
-    assert sorted(got) == list(range(20))
-    assert client.info("queue")["tables"][0]["size"] == 0

@@ -235,28 +235,6 @@ def test_episodes(client):
         assert (info["episode"], info["steps"]) == (2, 3)
 
 
-def test_counts_of_episodes_and_samples(client):
-    def counts():
-        table = client.info("queue")["tables"][0]
-        return table["episodes"], table["deleted_episodes"], table["unique_samples"]
-
-    with client.writer() as writer:
-        for episode in range(3):
-            for step in range(4):
-                writer.append({"x": step})
-                writer.item("queue")
-            writer.end_episode(timeout=60)
-        assert counts() == (3, 0, 0)
-        with client.sampler("queue", 5, max_samples=5) as sampler:
-            assert len(sampler.next(60)) == 5
-        assert counts() == (3, 1, 5)
-        with client.sampler("queue", 7, max_samples=7) as sampler:
-            assert len(sampler.next(60)) == 7
-        assert counts() == (3, 3, 12)
-    client.reset("queue")
-    assert counts() == (0, 0, 0)
-
-
 def test_errors_of_items(client):
     with client.writer() as writer:
         with pytest.raises(replaybus.FailedPrecondition):
@@ -306,14 +284,6 @@ def test_rejections(client):
         writer.flush()
         assert list(writer.rejections()) == []
     assert sample(client).policy.tolist() == [7]
-
-
-def test_chunks(client):
-    with client.writer(chunk_length=10, keep_alive=20) as writer:
-        for t in range(25):
-            writer.append({"x": np.full(100, t, "float32")})
-        writer.item("replay", 1.0, 20)
-    assert sample(client).data["x"][0, :, 0].tolist() == list(range(5, 25))
 
 
 def test_steps_without_compression(client):

@@ -76,19 +76,3 @@ TEST(long_texts_are_cut_between_characters)
     assert_int_equal(strlen(err.text), 507);
     assert_int_equal((unsigned char)err.text[506], 0xa9);
 }
-
-static rp_status try_it(rp_status status, int *passed)
-{
-    RP_TRY(status);
-    (*passed)++;
-    return RP_OK;
-}
-
-TEST(try)
-{
-    int passed = 0;
-    assert_int_equal(try_it(RP_IO, &passed), RP_IO);
-    assert_int_equal(passed, 0);
-    assert_int_equal(try_it(RP_OK, &passed), RP_OK);
-    assert_int_equal(passed, 1);
-}

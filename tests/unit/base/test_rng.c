@@ -15,21 +15,6 @@ TEST(matches_the_reference)
     assert_true(rng.s[1] == UINT64_C(0x6e789e6aa1b965f4));
 }
 
-TEST(same_seed_same_numbers)
-{
-    struct rng a, b, c;
-    rng_seed(&a, 7);
-    rng_seed(&b, 7);
-    rng_seed(&c, 8);
-    int equal = 0;
-    for (int i = 0; i < 100; i++) {
-        uint64_t x = rng_next(&a);
-        assert_true(x == rng_next(&b));
-        equal += x == rng_next(&c);
-    }
-    assert_int_equal(equal, 0);
-}
-
 TEST(below_is_uniform)
 {
     struct rng rng = rng_of(1);

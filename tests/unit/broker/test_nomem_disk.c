@@ -111,10 +111,8 @@ static struct testpeer_answer *sample(struct run *run, const char *table, uint32
 static void checkpoint(struct run *run)
 {
     for (uint32_t tries = 0; tries < 2; tries++) {
-        Replay__Request request = REPLAY__REQUEST__INIT;
         Replay__Checkpoint ask = REPLAY__CHECKPOINT__INIT;
-        request.body_case = REPLAY__REQUEST__BODY_CHECKPOINT;
-        request.checkpoint = &ask;
+        TESTPEER_REQUEST(request, CHECKPOINT, checkpoint, &ask);
         uint64_t id = testpeer_ask(run->learner, &request);
         struct testpeer_answer *answer = testpeer_poll(run->learner, id);
         /* The end of a checkpoint is synced by another thread. */

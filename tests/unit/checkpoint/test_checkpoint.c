@@ -742,23 +742,6 @@ TEST(one_for_space_is_whole, set_up, tear_down)
     stop();
 }
 
-/* Picks of all samplers: keys, one after another. */
-static void picks_of(uint64_t *out, uint32_t n)
-{
-    for (uint32_t t = 0; t < TABLES; t++) {
-        const struct table *table = &broker->tables.list[t];
-        for (uint32_t i = 0; i < n; i++) {
-            uint32_t slot[3];
-            double probability[3];
-            assert_int_equal(table->sampler_ops->pick_distinct(table->in.sampler, 3, NULL, NULL, slot, probability), 3);
-            assert_int_equal(table->sampler_ops->pick(table->in.sampler, 1, slot, probability), 1);
-            *out++ = table->in.items[slot[0]].key;
-            assert_int_equal(table->remover_ops->pick(table->in.remover, 1, slot, probability), 1);
-            *out++ = table->in.items[slot[0]].key;
-        }
-    }
-}
-
 /* How long the journal is counts from the last one that is whole, whatever failed or was killed since. */
 TEST(the_journal_is_counted_from_the_last_one, set_up, tear_down)
 {
@@ -782,36 +765,6 @@ TEST(the_journal_is_counted_from_the_last_one, set_up, tear_down)
     start(true, extra);
     assert_true(broker->stream->journal_bytes >= bytes);
     stop();
-}
-
-TEST(picks_go_on_after_a_restart)
-{
-    enum { N = 200 };
-    static uint64_t before[TABLES * N * 2], after[TABLES * N * 2];
-    rng_seed(&rng, naive_seed(__func__));
-    for (uint32_t round = 0; round < 2; round++) {
-        twin_folder_init(&folder);
-        start(round == 1, NULL);
-        for (uint32_t i = 0; i < 4000; i++)
-            change();
-        for (uint32_t t = 0; t < TABLES; t++)
-            for (uint32_t i = 0; i < 10; i++)
-                insert(t);
-        make_one();
-        for (uint32_t i = 0; i < 100; i++)
-            change();
-        for (uint32_t t = 0; t < TABLES; t++)
-            for (uint32_t i = 0; i < 10; i++)
-                insert(t);
-        make_one(); /* a change of the first */
-        picks_of(before, N);
-        stop_as_it_is();
-        start(round == 1, NULL);
-        picks_of(after, N);
-        assert_memory_equal(before, after, sizeof before);
-        stop();
-        twin_folder_fini(&folder);
-    }
 }
 
 TEST(one_that_waits_for_the_disk_sleeps, set_up, tear_down)

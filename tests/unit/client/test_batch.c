@@ -1,14 +1,12 @@
 /* Batches decoded from replies: against a naive model over random streams, layouts and items; against damage;
  * weights. */
-#include <time.h>
-
 #include "agent/client/sampler/batch.h"
 #include "proto/base/dtype.h"
 #include "proto/base/rng.h"
 #include "proto/wire/codec.h"
 #include "proto/wire/pb.h"
 #include "replay.pb-c.h"
-#include "tests/support/test.h"
+#include "tests/support/naive.h"
 
 #define MAX_COLUMNS 6u
 #define MAX_FIELDS 8u
@@ -73,14 +71,6 @@ static rp_status decode_reply(struct batch_decoder *decoder, const struct reply 
 {
     struct batch_reply reply = {&r->view, r->outer.text, r->list, r->n_frames, r->arena, r->arena_size};
     return batch_decode(decoder, &reply, batch, error);
-}
-
-static uint64_t seed_of_run(void)
-{
-    const char *text = getenv("RP_TEST_SEED");
-    uint64_t seed = text ? strtoull(text, NULL, 0) : (uint64_t)time(NULL);
-    print_message("seed %llu\n", (unsigned long long)seed);
-    return seed;
 }
 
 static uint32_t below(struct model *m, uint32_t n)
@@ -653,7 +643,7 @@ static void rejoin(struct model *m, struct batch_pool *pool, struct rp_batch **b
 static uint64_t check_random_replies(struct fixture *f, void (*make)(struct model *m, uint64_t seed), uint64_t rounds,
                                      bool left)
 {
-    uint64_t seed = seed_of_run(), stayed = 0;
+    uint64_t seed = naive_seed(__func__), stayed = 0;
     struct model *m = &f->m;
     struct reply *r = &f->r;
     if (left)
@@ -710,7 +700,7 @@ BATCH_TEST(threads_gather)
 /* A stamp that is not that of the reply: nothing that was read counts, whatever it was. */
 BATCH_TEST(overtaken_reply)
 {
-    uint64_t seed = seed_of_run();
+    uint64_t seed = naive_seed(__func__);
     struct model *m = &f->m;
     struct reply *r = &f->r;
     for (uint64_t round = 0; round < 40; round++) {
@@ -759,7 +749,7 @@ static void free_block(void *ctx, void *memory, size_t bytes)
 
 BATCH_TEST(overtaken_while_it_is_read)
 {
-    uint64_t seed = seed_of_run();
+    uint64_t seed = naive_seed(__func__);
     for (uint64_t round = 0; round < 60; round++) {
         struct batch_options options = {.threads = 1 + round % 3, .large = 1};
         struct rp_batch *batch = NULL;
@@ -781,7 +771,7 @@ BATCH_TEST(overtaken_while_it_is_read)
 /* Places that no broker would name are refused; those that overlap are read like any others. */
 BATCH_TEST(hostile_places)
 {
-    uint64_t seed = seed_of_run();
+    uint64_t seed = naive_seed(__func__);
     struct model *m = &f->m;
     struct reply *r = &f->r;
     for (uint64_t round = 0; round < 20; round++) {
@@ -822,7 +812,7 @@ BATCH_TEST(items_left_in_the_reply)
 /* Whatever is changed in a reply, the decoder returns. */
 BATCH_TEST(damage)
 {
-    uint64_t seed = seed_of_run();
+    uint64_t seed = naive_seed(__func__);
     struct model *m = &f->m;
     struct reply *r = &f->r;
     uint32_t refused = 0;
@@ -1026,7 +1016,7 @@ BATCH_TEST(layouts_that_differ_in_the_size_of_elements)
 /* Random replies, any one of whose layouts has a field that the others do not have. */
 BATCH_TEST(random_replies_of_different_fields)
 {
-    uint64_t seed = seed_of_run();
+    uint64_t seed = naive_seed(__func__);
     struct model *m = &f->m;
     uint32_t split = 0;
     for (uint64_t round = 0; round < 200; round++) {

@@ -7,12 +7,11 @@
 #include "tests/support/fakepeer.h"
 #include "tests/support/process.h"
 
-#define SHARDS 3u
+#define SHARDS FAKESHARDS
 #define SETTINGS UINT64_C(77)
 
 struct fixture {
-    struct fakepeer peers[SHARDS];
-    char *list[SHARDS];
+    struct fakeshards shards;
     rp_client *client;
     int64_t start_ns;
 };
@@ -22,12 +21,7 @@ static int set_up(void **state)
     struct fixture *f = calloc(1, sizeof *f);
     log_set_level(LEVEL_OFF);
     f->start_ns = conn_now();
-    for (uint32_t i = 0; i < SHARDS; i++) {
-        fakepeer_start(&f->peers[i]);
-        f->list[i] = strdup(f->peers[i].endpoint);
-    }
-    for (uint32_t i = 0; i < SHARDS; i++)
-        fakepeer_join(&f->peers[i], i, f->list, SHARDS, SETTINGS);
+    fakeshards_start(&f->shards, SETTINGS);
     *state = f;
     return 0;
 }
@@ -36,10 +30,7 @@ static int tear_down(void **state)
 {
     struct fixture *f = *state;
     rp_client_destroy(&f->client);
-    for (uint32_t i = 0; i < SHARDS; i++)
-        fakepeer_stop(&f->peers[i]);
-    for (uint32_t i = 0; i < SHARDS; i++)
-        free(f->list[i]);
+    fakeshards_stop(&f->shards);
     free(f);
     return 0;
 }
@@ -77,13 +68,13 @@ static void check_complete(rp_client *client, struct fixture *f)
     assert_int_equal(info.shards, SHARDS);
     if (conn_now() - f->start_ns < NS_PER_S)
         assert_int_equal(info.reconnects, 0);
-    assert_string_equal(info.endpoint, f->peers[0].endpoint);
+    assert_string_equal(info.endpoint, f->shards.peers[0].endpoint);
     for (uint32_t i = 0; i < SHARDS; i++) {
         struct conn *conn = client_shard(client, i);
         struct conn_hello *hello = conn_hello_ref(conn);
         assert_int_equal(conn_shard(conn), i);
         assert_int_equal(hello->says->shard, i);
-        assert_string_equal(conn_endpoint(conn), f->peers[i].endpoint);
+        assert_string_equal(conn_endpoint(conn), f->shards.peers[i].endpoint);
         assert_int_equal(conn_client_id(conn), info.id);
         assert_int_equal(client_shard_of(client, (uint64_t)i << WIRE_KEY_SHARD_SHIFT | 5), i);
         conn_hello_unref(&hello);
@@ -95,14 +86,15 @@ static void check_complete(rp_client *client, struct fixture *f)
 
 CASE(any_shard)
 {
-    check_complete(connect_to(f, f->peers[1].endpoint), f);
+    check_complete(connect_to(f, f->shards.peers[1].endpoint), f);
 }
 
 /* Out of order, one twice, one not at all. */
 CASE(several_endpoints)
 {
     char names[256];
-    snprintf(names, sizeof names, "%s, %s,%s", f->peers[2].endpoint, f->peers[1].endpoint, f->peers[2].endpoint);
+    snprintf(names, sizeof names, "%s, %s,%s", f->shards.peers[2].endpoint, f->shards.peers[1].endpoint,
+             f->shards.peers[2].endpoint);
     check_complete(connect_to(f, names), f);
 }
 
@@ -110,15 +102,15 @@ CASE(any_host)
 {
     char names[SHARDS][64], *list[SHARDS];
     for (uint32_t i = 0; i < SHARDS; i++) {
-        snprintf(names[i], sizeof names[i], "tcp://*%s", strrchr(f->peers[i].endpoint, ':'));
+        snprintf(names[i], sizeof names[i], "tcp://*%s", strrchr(f->shards.peers[i].endpoint, ':'));
         list[i] = names[i];
     }
     for (uint32_t i = 0; i < SHARDS; i++)
-        fakepeer_join(&f->peers[i], i, list, SHARDS, SETTINGS);
-    check_complete(connect_to(f, f->peers[0].endpoint), f);
+        fakepeer_join(&f->shards.peers[i], i, list, SHARDS, SETTINGS);
+    check_complete(connect_to(f, f->shards.peers[0].endpoint), f);
     rp_client_destroy(&f->client);
     for (uint32_t i = 0; i < SHARDS; i++)
-        fakepeer_join(&f->peers[i], i, NULL, 0, 0);
+        fakepeer_join(&f->shards.peers[i], i, NULL, 0, 0);
 }
 
 static int is_refused(void *ctx)
@@ -138,26 +130,26 @@ static int32_t refuse(char *endpoints)
 
 CASE(other_settings)
 {
-    fakepeer_join(&f->peers[2], 2, f->list, SHARDS, SETTINGS + 1);
-    assert_int_equal(refuse(f->peers[0].endpoint), RP_FAILED_PRECONDITION);
+    fakepeer_join(&f->shards.peers[2], 2, f->shards.list, SHARDS, SETTINGS + 1);
+    assert_int_equal(refuse(f->shards.peers[0].endpoint), RP_FAILED_PRECONDITION);
     assert_non_null(strstr(err.text, "shard 2"));
-    assert_non_null(strstr(err.text, f->peers[2].endpoint));
+    assert_non_null(strstr(err.text, f->shards.peers[2].endpoint));
 }
 
 CASE(other_number)
 {
-    fakepeer_join(&f->peers[2], 1, f->list, SHARDS, SETTINGS);
-    assert_int_equal(refuse(f->peers[0].endpoint), RP_FAILED_PRECONDITION);
-    fakepeer_join(&f->peers[2], SHARDS, f->list, SHARDS, SETTINGS);
-    assert_int_equal(refuse(f->peers[2].endpoint), RP_BAD_MESSAGE);
+    fakepeer_join(&f->shards.peers[2], 1, f->shards.list, SHARDS, SETTINGS);
+    assert_int_equal(refuse(f->shards.peers[0].endpoint), RP_FAILED_PRECONDITION);
+    fakepeer_join(&f->shards.peers[2], SHARDS, f->shards.list, SHARDS, SETTINGS);
+    assert_int_equal(refuse(f->shards.peers[2].endpoint), RP_BAD_MESSAGE);
 }
 
 CASE(other_count)
 {
-    fakepeer_join(&f->peers[1], 1, f->list, SHARDS - 1, SETTINGS);
-    assert_int_equal(refuse(f->peers[0].endpoint), RP_FAILED_PRECONDITION);
-    fakepeer_join(&f->peers[1], 0, NULL, 0, 0);
-    assert_int_equal(refuse(f->peers[0].endpoint), RP_FAILED_PRECONDITION);
+    fakepeer_join(&f->shards.peers[1], 1, f->shards.list, SHARDS - 1, SETTINGS);
+    assert_int_equal(refuse(f->shards.peers[0].endpoint), RP_FAILED_PRECONDITION);
+    fakepeer_join(&f->shards.peers[1], 0, NULL, 0, 0);
+    assert_int_equal(refuse(f->shards.peers[0].endpoint), RP_FAILED_PRECONDITION);
 }
 
 /* A shard that does not answer gets the hello of another, and the call does not wait for it for ever. */
@@ -165,8 +157,8 @@ CASE(silent_shard)
 {
     char text[300];
     rp_client_info info = {.struct_size = sizeof info};
-    fakepeer_set(&f->peers[2], &f->peers[2].deaf, true);
-    rp_client *client = connect_to(f, f->peers[1].endpoint);
+    fakepeer_set(&f->shards.peers[2], &f->shards.peers[2].deaf, true);
+    rp_client *client = connect_to(f, f->shards.peers[1].endpoint);
     assert_true(process_await(one_missing, client));
     assert_int_equal(rp_client_get_info(client, &info, NULL), RP_OK);
     assert_int_equal(info.shards, SHARDS);
@@ -183,13 +175,13 @@ CASE(silent_shard)
 
 CASE(silent_shard_0)
 {
-    fakepeer_set(&f->peers[0], &f->peers[0].deaf, true);
-    assert_null(rp_client_connect(f->peers[1].endpoint, NULL, 1000, &err));
+    fakepeer_set(&f->shards.peers[0], &f->shards.peers[0].deaf, true);
+    assert_null(rp_client_connect(f->shards.peers[1].endpoint, NULL, 1000, &err));
     assert_int_equal(err.status, RP_UNAVAILABLE);
     if (conn_now() - f->start_ns < 2 * NS_PER_S) /* otherwise the named one may have been silent, too */
         assert_non_null(strstr(err.text, "shard 0"));
     /* Those who only look get along without it. */
-    f->client = client_connect_any(f->peers[1].endpoint, NULL, WAIT, &err);
+    f->client = client_connect_any(f->shards.peers[1].endpoint, NULL, WAIT, &err);
     assert_non_null(f->client);
     rp_client_info info = {.struct_size = sizeof info};
     assert_true(process_await(one_missing, f->client));
@@ -229,19 +221,19 @@ TEST(new_settings)
 CASE(strangers)
 {
     char names[256];
-    snprintf(names, sizeof names, "%s,%s", f->peers[0].endpoint, f->peers[1].endpoint);
-    fakepeer_join(&f->peers[1], 0, f->list, SHARDS, SETTINGS);
+    snprintf(names, sizeof names, "%s,%s", f->shards.peers[0].endpoint, f->shards.peers[1].endpoint);
+    fakepeer_join(&f->shards.peers[1], 0, f->shards.list, SHARDS, SETTINGS);
     assert_int_equal(refuse(names), RP_FAILED_PRECONDITION);
-    fakepeer_join(&f->peers[0], 0, NULL, 0, 0);
-    fakepeer_join(&f->peers[1], 0, NULL, 0, 0);
+    fakepeer_join(&f->shards.peers[0], 0, NULL, 0, 0);
+    fakepeer_join(&f->shards.peers[1], 0, NULL, 0, 0);
     assert_int_equal(refuse(names), RP_FAILED_PRECONDITION);
 }
 
 CASE(bad_names)
 {
     char names[256];
-    snprintf(names, sizeof names, "%s,", f->peers[0].endpoint);
+    snprintf(names, sizeof names, "%s,", f->shards.peers[0].endpoint);
     assert_int_equal(refuse(names), RP_INVALID_ARGUMENT);
-    snprintf(names, sizeof names, "%s,no-endpoint", f->peers[0].endpoint);
+    snprintf(names, sizeof names, "%s,no-endpoint", f->shards.peers[0].endpoint);
     assert_int_equal(refuse(names), RP_INVALID_ARGUMENT);
 }

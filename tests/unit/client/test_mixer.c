@@ -7,7 +7,7 @@
 #include "replay/sampler.h"
 #include "tests/support/fakepeer.h"
 
-#define SHARDS 2u
+#define SHARDS FAKESHARDS
 #define SOON_MS 1500 /* less than the 2 s that nobody should wait */
 #define MANY UINT64_C(0xffffffffffffffff)
 
@@ -34,8 +34,7 @@ static const struct row rows[] = {
 };
 
 struct fixture {
-    struct fakepeer peers[SHARDS];
-    char *list[SHARDS];
+    struct fakeshards shards;
     rp_client *client;
     Replay__PermitReply permit;
 };
@@ -45,13 +44,8 @@ static int set_up(void **state)
     struct fixture *f = calloc(1, sizeof *f);
     log_set_level(LEVEL_OFF);
     replay__permit_reply__init(&f->permit);
-    for (uint32_t i = 0; i < SHARDS; i++) {
-        fakepeer_start(&f->peers[i]);
-        f->list[i] = strdup(f->peers[i].endpoint);
-    }
-    for (uint32_t i = 0; i < SHARDS; i++)
-        fakepeer_join(&f->peers[i], i, f->list, SHARDS, 77);
-    f->client = must(rp_client_connect(f->peers[0].endpoint, NULL, WAIT, &err));
+    fakeshards_start(&f->shards, 77);
+    f->client = must(rp_client_connect(f->shards.peers[0].endpoint, NULL, WAIT, &err));
     *state = f;
     return 0;
 }
@@ -60,10 +54,7 @@ static int tear_down(void **state)
 {
     struct fixture *f = *state;
     rp_client_destroy(&f->client);
-    for (uint32_t i = 0; i < SHARDS; i++)
-        fakepeer_stop(&f->peers[i]);
-    for (uint32_t i = 0; i < SHARDS; i++)
-        free(f->list[i]);
+    fakeshards_stop(&f->shards);
     free(f);
     return 0;
 }
@@ -71,7 +62,7 @@ static int tear_down(void **state)
 static void say(struct fixture *f, const struct row *row)
 {
     for (uint32_t i = 0; i < SHARDS; i++)
-        pthread_mutex_lock(&f->peers[i].mutex);
+        pthread_mutex_lock(&f->shards.peers[i].mutex);
     f->permit.granted = row->granted;
     f->permit.deal = row->deal;
     f->permit.room = row->room;
@@ -80,9 +71,9 @@ static void say(struct fixture *f, const struct row *row)
     f->permit.min_size = row->min_size;
     f->permit.buffer = row->buffer;
     for (uint32_t i = 0; i < SHARDS; i++) {
-        f->peers[i].permit = &f->permit;
-        f->peers[i].permits = f->peers[i].samples = 0;
-        pthread_mutex_unlock(&f->peers[i].mutex);
+        f->shards.peers[i].permit = &f->permit;
+        f->shards.peers[i].permits = f->shards.peers[i].samples = 0;
+        pthread_mutex_unlock(&f->shards.peers[i].mutex);
     }
 }
 
@@ -94,10 +85,8 @@ static int64_t now_ms(void)
 
 static rp_sampler *new_sampler(struct fixture *f, uint32_t on_demand, uint32_t distinct, rp_error *error)
 {
-    rp_sampler_options options = {.struct_size = sizeof options};
-    options.batch_size = 16;
-    options.on_demand = on_demand;
-    options.distinct = distinct;
+    rp_sampler_options options = {
+        .struct_size = sizeof options, .batch_size = 16, .on_demand = on_demand, .distinct = distinct};
     return rp_sampler_new(f->client, "a", &options, error);
 }
 
@@ -119,8 +108,8 @@ CASE(answers_without_sense_do_no_harm)
         double ms = (double)(clock_now(&clock) - start) * 1e-6;
         uint64_t asked = 0;
         for (uint32_t s = 0; s < SHARDS; s++)
-            asked +=
-                fakepeer_read(&f->peers[s], &f->peers[s].permits) + fakepeer_read(&f->peers[s], &f->peers[s].samples);
+            asked += fakepeer_read(&f->shards.peers[s], &f->shards.peers[s].permits) +
+                     fakepeer_read(&f->shards.peers[s], &f->shards.peers[s].samples);
         if (status != RP_DEADLINE_EXCEEDED || asked > 200 + (uint64_t)ms)
             fail_msg("row %u, kind %u: status %d, %llu requests in %.0f ms", i / 6, i % 6, status,
                      (unsigned long long)asked, ms);
@@ -140,7 +129,7 @@ static const struct row sound = {0, 1, 0, 5, 5, 0, 0};
 static void set_all(struct fixture *f, size_t knob, bool value)
 {
     for (uint32_t i = 0; i < SHARDS; i++)
-        fakepeer_set(&f->peers[i], (bool *)((char *)&f->peers[i] + knob), value);
+        fakepeer_set(&f->shards.peers[i], (bool *)((char *)&f->shards.peers[i] + knob), value);
 }
 
 /* Items come whatever is said about the rest; more items than were asked for are an error, not a batch. */
@@ -168,14 +157,14 @@ CASE(replies_with_items)
         rp_sampler_destroy(&sampler);
     }
     for (uint32_t i = 0; i < SHARDS; i++)
-        fakepeer_write(&f->peers[i], &f->peers[i].surplus, 1);
+        fakepeer_write(&f->shards.peers[i], &f->shards.peers[i].surplus, 1);
     for (uint32_t i = 0; i < 2; i++) {
         say(f, &sound);
         rp_sampler *sampler = new_sampler(f, i, 0, &err);
         assert_int_equal(rp_sampler_next(sampler, &batch, WAIT, &err), RP_BAD_MESSAGE);
         rp_sampler_destroy(&sampler);
     }
-    fakepeer_write(&f->peers[0], &f->peers[0].surplus, 0);
+    fakepeer_write(&f->shards.peers[0], &f->shards.peers[0].surplus, 0);
     for (uint32_t i = 0; i < 2; i++) { /* the other shard gives the items that cannot be used */
         rp_sampler *sampler = new_sampler(f, i, 0, &err);
         for (uint32_t got = 0, tries = 0; got < 8; tries++) {
@@ -194,7 +183,7 @@ CASE(a_silent_shard_does_not_hold_up_the_start)
 {
     say(f, &sound);
     for (uint32_t i = 0; i < SHARDS; i++) {
-        fakepeer_set(&f->peers[i], &f->peers[i].deaf, true);
+        fakepeer_set(&f->shards.peers[i], &f->shards.peers[i].deaf, true);
         int64_t took = SOON_MS + 1;
         for (uint32_t tries = 0; tries < 5 && took > SOON_MS;
              tries++) { /* a busy machine is late, but not five times */
@@ -205,7 +194,7 @@ CASE(a_silent_shard_does_not_hold_up_the_start)
             rp_sampler_destroy(&sampler);
         }
         assert_in_range(took, 0, SOON_MS);
-        fakepeer_set(&f->peers[i], &f->peers[i].deaf, false);
+        fakepeer_set(&f->shards.peers[i], &f->shards.peers[i].deaf, false);
     }
 }
 

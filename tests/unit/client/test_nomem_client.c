@@ -160,10 +160,8 @@ static void prepare_items(struct run *run)
 
 static void sample_from(struct run *run, const char *table, int32_t n, bool on_demand)
 {
-    rp_sampler_options options = {.struct_size = sizeof options};
-    options.batch_size = 5;
-    options.in_flight = on_demand ? 1 : IN_FLIGHT;
-    options.on_demand = on_demand;
+    rp_sampler_options options = {
+        .struct_size = sizeof options, .batch_size = 5, .in_flight = on_demand ? 1 : IN_FLIGHT, .on_demand = on_demand};
     rp_sampler *sampler;
     MAKE(sampler, rp_sampler_new(run->client, table, &options, &err));
     for (int32_t done = 0; done < n;) {

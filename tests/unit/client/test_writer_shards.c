@@ -7,12 +7,11 @@
 #include "replay/writer.h"
 #include "tests/support/fakepeer.h"
 
-#define SHARDS 3u
+#define SHARDS FAKESHARDS
 #define ITEMS 60u
 
 struct fixture {
-    struct fakepeer peers[SHARDS];
-    char *list[SHARDS];
+    struct fakeshards shards;
     rp_client *client;
     rp_writer *writer;
     uint32_t looks;
@@ -24,15 +23,10 @@ static int set_up(void **state)
 {
     struct fixture *f = calloc(1, sizeof *f);
     log_set_level(LEVEL_OFF);
-    for (uint32_t i = 0; i < SHARDS; i++) {
-        fakepeer_start(&f->peers[i]);
-        f->list[i] = strdup(f->peers[i].endpoint);
-    }
-    for (uint32_t i = 0; i < SHARDS; i++) {
-        fakepeer_join(&f->peers[i], i, f->list, SHARDS, 1);
-        fakepeer_set(&f->peers[i], &f->peers[i].hold, true);
-    }
-    f->client = must(rp_client_connect(f->list[0], NULL, WAIT, &err));
+    fakeshards_start(&f->shards, 1);
+    for (uint32_t i = 0; i < SHARDS; i++)
+        fakepeer_set(&f->shards.peers[i], &f->shards.peers[i].hold, true);
+    f->client = must(rp_client_connect(f->shards.list[0], NULL, WAIT, &err));
     *state = f;
     return 0;
 }
@@ -43,10 +37,7 @@ static int tear_down(void **state)
     rp_wait_set(NULL, NULL);
     rp_writer_destroy(&f->writer, 0, NULL);
     rp_client_destroy(&f->client);
-    for (uint32_t i = 0; i < SHARDS; i++)
-        fakepeer_stop(&f->peers[i]);
-    for (uint32_t i = 0; i < SHARDS; i++)
-        free(f->list[i]);
+    fakeshards_stop(&f->shards);
     free(f);
     return 0;
 }
@@ -69,7 +60,7 @@ static void insert(struct fixture *f)
         nanosleep(&pause, NULL);
         arrived = 0;
         for (uint32_t i = 0; i < SHARDS; i++)
-            arrived += fakepeer_read(&f->peers[i], &f->peers[i].items);
+            arrived += fakepeer_read(&f->shards.peers[i], &f->shards.peers[i].items);
     }
     assert_int_equal(arrived, ITEMS);
 }
@@ -81,7 +72,7 @@ static int release_two(void *ctx)
     struct fixture *f = ctx;
     if (f->looks++ == 0)
         for (uint32_t i = 1; i < SHARDS; i++)
-            fakepeer_release(&f->peers[i]);
+            fakepeer_release(&f->shards.peers[i]);
     return 0;
 }
 
@@ -92,7 +83,7 @@ CASE(a_flush_leaves_items_of_any_lane)
 {
     rp_writer_info info = {.struct_size = sizeof info};
     insert(f);
-    uint64_t kept = fakepeer_read(&f->peers[0], &f->peers[0].items);
+    uint64_t kept = fakepeer_read(&f->shards.peers[0], &f->shards.peers[0].items);
     assert_in_range(kept, 1, ITEMS - 1);
     rp_wait_set(release_two, f);
     int64_t start = conn_now();
@@ -107,8 +98,8 @@ CASE(a_flush_in_vain_counts_all_lanes)
 {
     unsigned items = 0;
     insert(f);
-    fakepeer_release(&f->peers[1]);
-    uint64_t confirmed = fakepeer_read(&f->peers[1], &f->peers[1].items);
+    fakepeer_release(&f->shards.peers[1]);
+    uint64_t confirmed = fakepeer_read(&f->shards.peers[1], &f->shards.peers[1].items);
     assert_int_equal(rp_writer_flush(f->writer, 0, 200, &err), RP_DEADLINE_EXCEEDED);
     assert_int_equal(sscanf(err.text, "%u items are unconfirmed", &items), 1);
     assert_int_equal(items, ITEMS - confirmed);
@@ -142,7 +133,7 @@ CASE(a_silent_shard_opens_later)
 {
     int32_t zero = 0;
     const void *value = &zero;
-    fakepeer_set(&f->peers[1], &f->peers[1].deaf, true);
+    fakepeer_set(&f->shards.peers[1], &f->shards.peers[1].deaf, true);
     f->writer = must(rp_writer_new(f->client, &column, 1, NULL, 300, &err));
     for (uint32_t i = 0; i < ITEMS; i++) {
         ok(rp_writer_append(f->writer, &value, WAIT, &err));
@@ -150,6 +141,6 @@ CASE(a_silent_shard_opens_later)
         ok(rp_writer_end_episode(f->writer, RP_END_GO, WAIT, &err));
     }
     for (uint32_t i = 0; i < SHARDS; i += 2)
-        fakepeer_release(&f->peers[i]);
+        fakepeer_release(&f->shards.peers[i]);
     ok(rp_writer_flush(f->writer, 0, WAIT, &err));
 }

@@ -5,6 +5,7 @@
 #include "proto/base/rng.h"
 #include "proto/wire/codec.h"
 #include "tests/support/facts.h"
+#include "tests/support/naive.h"
 
 static const rp_column columns[] = {
     {.name = "x", .dtype = RP_DTYPE_INT32, .codec = RP_CODEC_AUTO, .rank = 1, .shape = {3}},
@@ -270,11 +271,7 @@ TEST(strided_slices_reach_as_far_as_they_say)
 /* Random slices: the layout must give back the same rows, for every length that it is used with. */
 TEST(item_layouts_name_the_rows_that_were_asked_for)
 {
-    struct rng rng;
-    const char *given = getenv("RP_TEST_SEED");
-    uint64_t seed = given ? strtoull(given, NULL, 10) : 20;
-    printf("seed %llu\n", (unsigned long long)seed);
-    rng_seed(&rng, seed);
+    struct rng rng = naive_rng(__func__);
     struct step_stream stream;
     struct item_layouts layouts;
     start(&stream, 4, 50);

@@ -30,24 +30,6 @@ TEST(defaults_are_those_of_the_reference)
     schema_free(&broker_schema, &config);
 }
 
-TEST(an_advertised_host_is_checked)
-{
-    static const char *const wrong[] = {"'tcp://a:1'", "'a:7600'", "'a b'"};
-    static const char *const right[] = {"10.0.0.5", "broker.lab", "'[fe80::1]'", "''"};
-    struct broker_config config;
-    char problems[1000], text[200];
-    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
-        snprintf(text, sizeof text, "advertise: %s\ntables: [{name: a}]\n", wrong[i]);
-        assert_false(embed_read_config(text, &config, problems, sizeof problems));
-        has_problem(problems, ":1:12: advertise: ");
-    }
-    for (size_t i = 0; i < sizeof right / sizeof *right; i++) {
-        snprintf(text, sizeof text, "advertise: %s\ntables: [{name: a}]\n", right[i]);
-        assert_true(embed_read_config(text, &config, problems, sizeof problems));
-        schema_free(&broker_schema, &config);
-    }
-}
-
 /* A broker without keys that can be reached does not start, and says where. */
 TEST(the_open_endpoint_is_named)
 {
@@ -68,24 +50,36 @@ TEST(the_open_endpoint_is_named)
     }
 }
 
-TEST(endpoints_are_checked)
+/* A value of a key at the top, which is refused at its place, or not. */
+static void check_value(const char *key, const char *value, bool right)
 {
+    struct broker_config config;
+    char problems[1000], text[200], place[100];
+    snprintf(text, sizeof text, "%s: %s\ntables: [{name: a}]\n", key, value);
+    snprintf(place, sizeof place, ":1:%zu: %s: ", strlen(key) + 3, key);
+    assert_int_equal(embed_read_config(text, &config, problems, sizeof problems), right);
+    if (right)
+        schema_free(&broker_schema, &config);
+    else
+        has_problem(problems, place);
+}
+
+TEST(hosts_and_endpoints_are_checked)
+{
+    static const char *const wrong_hosts[] = {"'tcp://a:1'", "'a:7600'", "'a b'"};
+    static const char *const hosts[] = {"10.0.0.5", "broker.lab", "'[fe80::1]'", "''"};
     static const char *const wrong[] = {"host:7600",     "tcp://host",  "tcp://host:port", "tcp://:7600",
                                         "tcp://h:65536", "http://h:80", "'tcp://h:7600 '"};
     static const char *const right[] = {"tcp://host:7600",  "'tcp://*:0'",       "'tcp://eth0:*'",
                                         "ipc:///tmp/a.ipc", "inproc://anything", "'tcp://[::1]:7600'"};
-    struct broker_config config;
-    char problems[1000], text[200];
-    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
-        snprintf(text, sizeof text, "ingest: %s\ntables: [{name: a}]\n", wrong[i]);
-        assert_false(embed_read_config(text, &config, problems, sizeof problems));
-        has_problem(problems, ":1:9: ingest: ");
-    }
-    for (size_t i = 0; i < sizeof right / sizeof *right; i++) {
-        snprintf(text, sizeof text, "service: %s\ntables: [{name: a}]\n", right[i]);
-        assert_true(embed_read_config(text, &config, problems, sizeof problems));
-        schema_free(&broker_schema, &config);
-    }
+    for (size_t i = 0; i < sizeof wrong_hosts / sizeof *wrong_hosts; i++)
+        check_value("advertise", wrong_hosts[i], false);
+    for (size_t i = 0; i < sizeof hosts / sizeof *hosts; i++)
+        check_value("advertise", hosts[i], true);
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
+        check_value("ingest", wrong[i], false);
+    for (size_t i = 0; i < sizeof right / sizeof *right; i++)
+        check_value("service", right[i], true);
 }
 
 TEST(units_are_understood)
@@ -106,44 +100,6 @@ TEST(units_are_understood)
     assert_int_equal(table->max_bytes, 4000000);
     assert_true(table->limiter.min_size == 1000.0);
     schema_free(&broker_schema, &config);
-}
-
-TEST(every_mistake_is_reported_at_once_with_its_place)
-{
-    static const char yaml[] = "servce: tcp://*:1\n"                                /* 1 */
-                               "memory_limit: lots\n"                               /* 2 */
-                               "session:\n"                                         /* 3 */
-                               "  # in silence\n"                                   /* 4 */
-                               "  expiry: 30\n"                                     /* 5 */
-                               "tables:\n"                                          /* 6 */
-                               "  - name: a\n"                                      /* 7 */
-                               "    max_size: -3\n"                                 /* 8 */
-                               "    sampler: {kind: priritized}\n"                  /* 9 */
-                               "  - name: a\n"                                      /* 10 */
-                               "    limiter: {kind: min_size, min_size: 5000000}\n" /* 11 */
-                               "  - name: c\n"                                      /* 12 */
-                               "    limiter: {kind: ratio}\n"                       /* 13 */
-                               "    signature: {x: [float23, 2, 0]}\n"              /* 14 */
-                               "    remover: {kind: prioritized, exponnt: 1}\n";    /* 15 */
-    struct broker_config config;
-    char problems[4000];
-    assert_false(embed_read_config(yaml, &config, problems, sizeof problems));
-    schema_free(&broker_schema, &config);
-    has_problem(problems, "test.yaml:1:1: servce: ");
-    has_problem(problems, "(did you mean 'service'?)");
-    has_problem(problems, "test.yaml:2:15: memory_limit: ");
-    has_problem(problems, "test.yaml:5:11: session.expiry: ");
-    has_problem(problems, "test.yaml:8:15: tables[0].max_size: ");
-    has_problem(problems, "test.yaml:9:5: tables[0].sampler: no selector 'priritized' (did you mean 'prioritized'?)");
-    has_problem(problems, "test.yaml:10:11: tables[1].name: the name 'a' is taken");
-    has_problem(problems, "test.yaml:11:");
-    has_problem(problems, "test.yaml:13:");
-    has_problem(problems, "test.yaml:14:");
-    has_problem(problems, "test.yaml:15:");
-    uint32_t lines = 0;
-    for (const char *at = problems; (at = strchr(at, '\n')); at++)
-        lines++;
-    assert_true(lines >= 10);
 }
 
 /* Mistakes that concern several keys are found when every key by itself is right. */

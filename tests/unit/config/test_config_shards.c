@@ -251,10 +251,8 @@ EMBED_TEST(a_broker_is_one_of_its_shards, "  - {name: t, max_size: 100}\n",
 {
     struct testpeer *writer = testpeer_opened(embed, false);
     assert_int_equal(wire_key_shard(writer->key_base), 3);
-    Replay__Request request = REPLAY__REQUEST__INIT;
     Replay__Hello hello = REPLAY__HELLO__INIT;
-    request.body_case = REPLAY__REQUEST__BODY_HELLO;
-    request.hello = &hello;
+    TESTPEER_REQUEST(request, HELLO, hello, &hello);
     const Replay__HelloReply *reply = testpeer_call(writer, &request)->reply->hello;
     assert_int_equal(reply->shard, 3);
     assert_int_equal(reply->n_shards, 4);
@@ -282,10 +280,8 @@ EMBED_TEST(a_broker_alone_says_nothing_of_shards, "  - {name: t, max_size: 100}\
 {
     struct testpeer *peer = testpeer_opened(embed, false);
     assert_int_equal(wire_key_shard(peer->key_base), 0);
-    Replay__Request request = REPLAY__REQUEST__INIT;
     Replay__Hello hello = REPLAY__HELLO__INIT;
-    request.body_case = REPLAY__REQUEST__BODY_HELLO;
-    request.hello = &hello;
+    TESTPEER_REQUEST(request, HELLO, hello, &hello);
     const Replay__HelloReply *reply = testpeer_call(peer, &request)->reply->hello;
     assert_true(reply->shard == 0 && reply->n_shards == 0 && reply->settings == 0);
     /* And it takes any key. */

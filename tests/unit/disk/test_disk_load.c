@@ -410,15 +410,6 @@ TEST_WITH(struct world, w, missing_segments, set_up_history, tear_down)
     assert_int_equal(w->status, RP_DATA_LOSS);
 }
 
-TEST_WITH(struct world, w, cut_between_records, set_up_history, tear_down)
-{
-    char path[256];
-    path_of(w, DISK_SEGMENT, 1, path, sizeof path);
-    assert_int_equal(truncate(path, (off_t)disk_offset(w->place[5])), 0);
-    assert_int_equal(load(w, 0, false), 5);
-    assert_true(damages(&w->load) > 0 && noted(&w->load, "does not continue"));
-}
-
 /* Checkpoints of a broker without a journal: older segments are of the past, later ones go on. */
 TEST_WITH(struct world, w, no_journal_for_a_while, set_up, tear_down)
 {

@@ -72,61 +72,6 @@ static void check_near(double value, double expected, double tolerance, const ch
 
 /* ---- physics ---- */
 
-/* Of CartPoleSwingUp, from the numbers in docs/GUIDE.md. */
-static double swingup_energy(const double *qpos, const double *qvel)
-{
-    const double cart = 1, pole = 0.1, length = 0.5, inertia = 0.0094;
-    double kinetic = 0.5 * (cart + pole) * qvel[0] * qvel[0] + pole * length * cos(qpos[1]) * qvel[0] * qvel[1] +
-                     0.5 * (inertia + pole * length * length) * qvel[1] * qvel[1];
-    return kinetic + pole * 9.81 * length * cos(qpos[1]);
-}
-
-TEST(energy_is_kept_without_force)
-{
-    struct subject subject;
-    subject_open(&subject, &env_cartpole_swingup);
-    static const double start[] = {0, 1.0, 0, 0};
-    subject_set(&subject, start, 4);
-    const mjData *data = subject_data(&subject);
-    double before = swingup_energy(data->qpos, data->qvel);
-    double most = 0;
-    for (int i = 0; i < 1000; i++) {
-        subject_step(&subject, &(float){0});
-        most = fmax(most, fabs(data->qvel[1]));
-    }
-    check_near(swingup_energy(data->qpos, data->qvel), before, 1e-3, "the energy");
-    assert_true(most > 3); /* it did swing */
-    subject_close(&subject);
-}
-
-/* Left and right are alike: mirrored states and actions give mirrored motion. */
-TEST(carts_are_symmetric)
-{
-    for (size_t e = 0; e < 2; e++) {
-        struct subject a, b;
-        subject_open(&a, all[e]);
-        subject_open(&b, all[e]);
-        static const double start[] = {0.1, 0.05, -0.2, 0.1}, mirrored[] = {-0.1, -0.05, 0.2, -0.1};
-        subject_set(&a, start, 4);
-        subject_set(&b, mirrored, 4);
-        struct rng rng = rng_of(3);
-        for (int i = 0; i < 300; i++) {
-            float action, other;
-            random_action(&a.spec, &rng, false, &action);
-            other = -action;
-            subject_step(&a, &action);
-            subject_step(&b, &other);
-            for (int j = 0; j < 2; j++) {
-                check_near(subject_data(&a)->qpos[j], -subject_data(&b)->qpos[j], 1e-9, "the position");
-                check_near(subject_data(&a)->qvel[j], -subject_data(&b)->qvel[j], 1e-9, "the velocity");
-            }
-            assert_true(a.result.reward == b.result.reward);
-        }
-        subject_close(&a);
-        subject_close(&b);
-    }
-}
-
 TEST(cart_stays_on_its_rail)
 {
     struct subject subject;

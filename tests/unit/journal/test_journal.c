@@ -104,10 +104,8 @@ TEST(a_put_and_its_reply_are_in_one_record)
     for (uint32_t i = 0; i < 4; i++) {
         memset(value, (int)i + 1, sizeof value);
         Replay__ParamsPut put = REPLAY__PARAMS_PUT__INIT;
-        Replay__Request request = REPLAY__REQUEST__INIT;
         put.name = testpeer_text("p");
-        request.body_case = REPLAY__REQUEST__BODY_PARAMS_PUT;
-        request.params_put = &put;
+        TESTPEER_REQUEST(request, PARAMS_PUT, params_put, &put);
         peer->client = i == 2 ? 0 : named; /* nobody has no reply to remember */
         uint64_t id = testpeer_ask_with(peer, &request, 0, value, sizes[i]);
         assert_int_equal(testpeer_await(peer, id)->status, RP_OK);

@@ -3,6 +3,7 @@
 #include "agent/launch/process/command.h"
 #include "agent/run/program.h"
 #include "tests/support/facts.h"
+#include "tests/support/runtext.h"
 
 static const struct endpoints bound = {"tcp://127.0.0.1:5001", "tcp://127.0.0.1:5002", "tcp://127.0.0.1:5003"};
 
@@ -13,11 +14,7 @@ struct fixture {
 
 static void begin(struct fixture *self, const char *const *overrides)
 {
-    struct schema_report *report = schema_report_new();
-    *self = (struct fixture){0};
-    if (!run_config_read(NULL, overrides, &self->config, report))
-        fail_msg("%s", schema_report_text(report));
-    schema_report_destroy(&report);
+    *self = (struct fixture){.config = runtext_read(NULL, overrides)};
     self->context = (struct command_context){.config = &self->config,
                                              .programs = "/opt/bin",
                                              .config_path = "run/config.yaml",

@@ -6,6 +6,7 @@
 #include "agent/launch/host/host_pool.h"
 #include "proto/base/clock.h"
 #include "tests/support/process.h"
+#include "tests/support/runtext.h"
 #include "tests/support/tempdir.h"
 
 #define TABLES "broker: {tables: [{name: replay}]}\n"
@@ -17,11 +18,9 @@ struct world {
 
 static void open_world(struct world *self, const char *yaml, struct host_source *source)
 {
-    struct schema_report *report = schema_report_new();
     *self = (struct world){0};
     assert_int_equal(tempdir_enter(NULL), 0);
-    assert_true(run_config_read_text("run.yaml", yaml, NULL, &self->config, report));
-    schema_report_destroy(&report);
+    self->config = runtext_read(yaml, NULL);
     const struct host_pool_options options = {.config = &self->config,
                                               .folder = tempdir,
                                               .config_path = "config.yaml",

@@ -63,27 +63,6 @@ static char *print(const struct plan *plan, const struct plan_input *input)
 
 /* ---- known curves ---- */
 
-/* Environments that sleep: far more actors than cores pay, until two learners are fed. 40 actors would feed them exactly; 39
- * come within the noise, 38 do not. */
-TEST(a_slow_environment_takes_more_actors_than_cores)
-{
-    struct plan_input input = curves_input(unit_of(100, 0.01, 0.001, 10 * MIB), unit_of(8000, 0.5, 0.05, 50 * MIB), 4);
-    input.max_learners = 2;
-    struct plan plan = curves_solve(&input);
-    check_pair(&plan.chosen, 39, 2);
-    check_close(plan.chosen.inserts, 3900, "inserts");
-    check_close(plan.chosen.samples, 15600, "samples");
-    check_close(plan.chosen.actor_idle, 0, "actors idle");
-    check_close(plan.chosen.learner_idle, 1 - 3900.0 / 4000, "learners idle");
-    check_close(plan.chosen.cpu, 39 * 0.011 + 1.1 * 3900 / 4000, "cores");
-    check_close(plan.chosen.memory, (39 * 10 + 2 * 50 + 120) * MIB, "memory");
-    assert_int_equal(plan.chosen.bottleneck, PLAN_BALANCED);
-    facts_said(plan.chosen.reason, "2.5% below the highest rate (40 actors, 2 learners)");
-    assert_int_equal(plan.most_actors, 64);
-    assert_int_equal(plan.most_learners, 2);
-    facts_said(other(&plan, 35, 2)->reason, "10% fewer inserts/s: learners would wait 12% of the time");
-}
-
 TEST(a_heavy_learner_needs_one_actor)
 {
     struct plan_input input = curves_input(unit_of(1000, 0.1, 0.01, 10 * MIB), unit_of(450, 0.8, 0.01, 50 * MIB), 1);
@@ -100,18 +79,6 @@ TEST(a_heavy_learner_needs_one_actor)
     facts_said(text, "plan: 1 actor, 2 learners\n");
     facts_said(text, "bottleneck: the learners: plan.max_learners allows 2");
     free(text);
-}
-
-/* An insert costs 0.12 ms of processor and four samples 0.1 ms: two cores give 2 / 0.22 ms. */
-TEST(cheap_sides_are_bounded_by_the_cores)
-{
-    struct plan_input input = curves_input(unit_of(10000, 1, 0.2, 10 * MIB), unit_of(40000, 0.9, 0.1, 50 * MIB), 4);
-    struct plan_choice one = predict(&input, 1, 1);
-    check_close(one.inserts, 2 / 2.2e-4, "inserts");
-    check_close(one.cpu, 2, "cores");
-    assert_int_equal(one.bottleneck, PLAN_CORES);
-    check_close(one.actor_idle, 0, "actors idle");
-    check_close(one.learner_idle, 0, "learners idle");
 }
 
 TEST(memory_bounds_the_number_of_actors)
@@ -136,23 +103,6 @@ TEST(memory_bounds_the_number_of_actors)
     input.hosts[0].memory = 300 * MIB;
     assert_int_equal(plan_solve(&input, &plan, &err), RP_INVALID_ARGUMENT);
     facts_said(err.text, "1 actor and 1 learner, with the broker, need 420 MiB of 300 MiB");
-}
-
-TEST(ratios_far_from_one)
-{
-    /* Four inserts for a sample: 16 actors of 100/s feed a learner of 400/s. */
-    struct plan_input few = curves_input(unit_of(100, 0.01, 0, MIB), unit_of(400, 0.1, 0, MIB), 0.25);
-    few.hosts[0].memory = 154 * MIB; /* 34 processes; 64 actors and 4 learners would be in balance */
-    struct plan plan = curves_solve(&few);
-    check_pair(&plan.chosen, 31, 2);
-    assert_int_equal(plan.chosen.bottleneck, PLAN_MEMORY);
-    check_close(plan.chosen.samples, plan.chosen.inserts / 4, "samples");
-    struct plan_input many = curves_input(unit_of(100, 0.01, 0, MIB), unit_of(10000, 0.1, 0, MIB), 100);
-    many.max_actors = 8;
-    plan = curves_solve(&many);
-    assert_int_equal(plan.chosen.actors, plan.chosen.learners);
-    check_pair(&plan.chosen, 4, 4);
-    check_close(plan.chosen.samples, 40000, "samples");
 }
 
 /* ---- numbers of the file ---- */

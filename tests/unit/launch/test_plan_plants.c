@@ -227,33 +227,6 @@ TEST(any_plant_is_planned_well)
         fail_msg("%d of %d plans have a learner too many", spare, n);
 }
 
-/* An environment of 3 ms of processor time on two cores, and a learner that supplies 40 times the need: two actors and one
- * learner are enough, however noisy the curves are. */
-TEST(a_heavy_environment_on_two_cores_gets_no_more_processes_than_help)
-{
-    struct plant plant = {.cores = 2,
-                          .spi = 8,
-                          .max_actors = 64,
-                          .max_learners = 4,
-                          .actor_cpu = 3e-3,
-                          .learner_cpu = 3e-6,
-                          .learner_wait = 1e-6,
-                          .wake = 2e-6,
-                          .reduce_cpu = 1e-6,
-                          .reduce_wait = 5e-6,
-                          .broker_insert = 5e-6,
-                          .broker_sample = 1e-6,
-                          .switching = 5e-3};
-    struct rng rng = naive_rng(__func__);
-    for (int trial = 0; trial < 200; trial++) {
-        struct plan plan;
-        plant.noise = trial % 2 ? 0.01 : 0.05;
-        judge(&plant, &rng, &plan);
-        assert_int_equal(plan.chosen.learners, 1);
-        assert_in_range(plan.chosen.actors, 2, trial % 2 ? 2 : 4);
-    }
-}
-
 /* ---- a machine whose figures were measured ---- */
 
 /* The demo on 16 x86-64 cores. Two learners alone make fewer samples than one, since each step waits for a broker that has to

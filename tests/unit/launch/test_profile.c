@@ -8,6 +8,7 @@
 #include "agent/launch/process/machine.h"
 #include "proto/base/clock.h"
 #include "proto/base/rng.h"
+#include "tests/support/runtext.h"
 #include "tests/support/tempdir.h"
 
 struct fixture {
@@ -17,12 +18,8 @@ struct fixture {
 
 static void read_config(struct fixture *f, const char *const *overrides)
 {
-    struct schema_report *report = schema_report_new();
     run_config_free(&f->config);
-    memset(&f->config, 0, sizeof f->config);
-    if (!run_config_read(NULL, overrides, &f->config, report))
-        fail_msg("%s", schema_report_text(report));
-    schema_report_destroy(&report);
+    f->config = runtext_read(NULL, overrides);
 }
 
 static int set_up(void **state)

@@ -5,6 +5,7 @@
 #include <time.h>
 
 #include "agent/launch/run_state.h"
+#include "tests/support/runtext.h"
 #include "tests/support/tempdir.h"
 
 #define YAML "launch: {grace: 1s}\nbroker: {tables: [{name: replay}]}\n"
@@ -28,11 +29,9 @@ static int64_t now(void)
 
 static void open_world(struct world *self, enum role role)
 {
-    struct schema_report *report = schema_report_new();
     *self = (struct world){.screen = screen_new(SCREEN_QUIET)};
     assert_int_equal(tempdir_enter(NULL), 0);
-    assert_true(run_config_read_text("run.yaml", YAML, NULL, &self->config, report));
-    schema_report_destroy(&report);
+    self->config = runtext_read(YAML, NULL);
     assert_int_equal(guard_start(&self->guard, &err), RP_OK);
     const struct host_pool_options options = {.config = &self->config,
                                               .folder = tempdir,

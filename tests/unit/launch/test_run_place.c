@@ -1,6 +1,7 @@
 /* Which host each process of a run is on: numbers for each host, and as few moves as possible when hosts come and go. */
 
 #include "agent/launch/run_state.h"
+#include "tests/support/runtext.h"
 #include "tests/support/test.h"
 
 #define TABLES "broker: {tables: [{name: replay}]}\n"
@@ -18,10 +19,8 @@ struct world {
 static void open_world(struct world *self, const char *yaml, const double *cores, uint32_t n)
 {
     static const char *const carrier[] = {"true", NULL};
-    struct schema_report *report = schema_report_new();
     *self = (struct world){0};
-    assert_true(run_config_read_text("run.yaml", yaml, NULL, &self->config, report));
-    schema_report_destroy(&report);
+    self->config = runtext_read(yaml, NULL);
     const struct host_pool_options options = {
         .config = &self->config, .folder = ".", .config_path = "config.yaml", .here = ".", .programs = ".", .cores = 4};
     self->pool = must(host_pool_new(&options, &err));

@@ -152,10 +152,7 @@ static void run_model(struct rng *rng)
 
 TEST(model)
 {
-    const char *given = getenv("RP_TEST_SEED");
-    uint64_t seed = given ? strtoull(given, NULL, 0) : (uint64_t)time(NULL);
-    print_message("seed %llu\n", (unsigned long long)seed);
-    struct rng rng = rng_of(seed);
+    struct rng rng = naive_rng(__func__);
     for (int i = 0; i < 3000; i++)
         run_model(&rng);
 }

@@ -205,11 +205,9 @@ TEST(nothing_is_told_that_the_last_checkpoint_does_not_have)
         struct testpeer *peer = testpeer_new(&room.embed);
         assert_int_equal(testpeer_counter(peer, "c", 1), 1);
         Replay__Counter body = REPLAY__COUNTER__INIT;
-        Replay__Request request = REPLAY__REQUEST__INIT;
         body.name = testpeer_text("c");
         body.add = 1;
-        request.body_case = REPLAY__REQUEST__BODY_COUNTER;
-        request.counter = &body;
+        TESTPEER_REQUEST(request, COUNTER, counter, &body);
         testpeer_ask(peer, &request);
         broker_finish(room.embed.broker);
         testpeer_read(peer);

@@ -2,16 +2,7 @@
 #include "agent/config/config.h"
 
 #include "tests/support/facts.h"
-
-static struct run_config read_good(const char *text, const char *const *overrides)
-{
-    struct run_config config = {0};
-    struct schema_report *report = schema_report_new();
-    if (!run_config_read_text("run.yaml", text, overrides, &config, report))
-        fail_msg("%s", schema_report_text(report));
-    schema_report_destroy(&report);
-    return config;
-}
+#include "tests/support/runtext.h"
 
 /* The default run with overrides has exactly these problems. */
 static void expect(const char *const *overrides, const char *problems)
@@ -28,9 +19,7 @@ static void expect(const char *const *overrides, const char *problems)
 
 TEST(embedded)
 {
-    struct run_config config = {0};
-    struct schema_report *report = schema_report_new();
-    assert_true(run_config_read(NULL, NULL, &config, report));
+    struct run_config config = runtext_read(NULL, NULL);
     assert_string_equal(config.environment.name, "CartPole-v1");
     assert_string_equal(run_config_algorithm(&config)->name, "dqn");
     assert_string_equal(run_config_table(&config)->name, "replay");
@@ -41,14 +30,13 @@ TEST(embedded)
     assert_int_equal(config.adder.batch_items, 50);
     assert_int_equal(config.adder.buffer_items, 100);
     assert_string_equal(config.broker.service, "tcp://127.0.0.1:7600");
-    schema_report_destroy(&report);
     run_config_free(&config);
 }
 
 TEST(discount)
 {
     static const char *const agents[] = {"agent.discount=0.9", NULL};
-    struct run_config config = read_good(run_default_yaml, agents);
+    struct run_config config = runtext_read(run_default_yaml, agents);
     assert_true(config.adder.discount == 0.9);
     run_config_free(&config);
 }
@@ -75,7 +63,7 @@ TEST(prefetch)
         {{"broker.tables[0].limiter=queue", "broker.tables[0].max_size=100"}, 8, 1},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        struct run_config config = read_good(run_default_yaml, cases[i].overrides);
+        struct run_config config = runtext_read(run_default_yaml, cases[i].overrides);
         assert_int_equal(run_config_prefetch(&config, cases[i].batch), cases[i].expected);
         run_config_free(&config);
     }
@@ -98,7 +86,7 @@ TEST(broker_rows)
                                "      sampler: {kind: prioritized, exponent: 0.5}\n"
                                "      limiter: {kind: queue}\n"
                                "      signature: {x: [float32, 0, 3]}\n";
-    struct run_config config = read_good(text, NULL);
+    struct run_config config = runtext_read(text, NULL);
     struct broker_config alone = {0};
     struct schema_report *report = schema_report_new();
     const struct schema_source source = {.name = "run.yaml", .text = text, .section = "broker"};
@@ -143,9 +131,9 @@ TEST(print_reads_back)
                                             "actors.count=auto",
                                             "folder=/tmp/with blank",
                                             NULL};
-    struct run_config config = read_good(run_default_yaml, overrides);
+    struct run_config config = runtext_read(run_default_yaml, overrides);
     char *first = print(&config);
-    struct run_config back = read_good(first, NULL);
+    struct run_config back = runtext_read(first, NULL);
     char *second = print(&back);
     assert_string_equal(first, second);
     assert_int_equal(back.agent.hidden.count, 2);
@@ -237,7 +225,7 @@ TEST(own_programs)
 {
     static const char *const all[] = {"actors.command=[./a]", "learners.command=[./l]", "evaluator.command=[./e]",
                                       "agent={algorithm: mine, options: {clip: 0.2, horizon: 32}}", NULL};
-    struct run_config config = read_good(run_default_yaml, all);
+    struct run_config config = runtext_read(run_default_yaml, all);
     assert_false(run_config_needs_ours(&config));
     assert_int_equal(config.agent_options.count, 2);
     run_config_free(&config);
@@ -264,31 +252,4 @@ TEST(limiters)
     EXPECT("override 'broker.tables[0].sampler={kind: priritized}': broker.tables[0].sampler: no selector 'priritized' "
            "(did you mean 'prioritized'?)\n",
            "broker.tables[0].sampler={kind: priritized}");
-}
-
-/* All mistakes of a file come in one report, in file order. */
-TEST(all_at_once)
-{
-    static const char text[] = "environment: {name: Catsh}\n"
-                               "agent: {algorithm: dqm, batch: x}\n"
-                               "adder: {table: a}\n"
-                               "actors: {count: -2}\n"
-                               "broker:\n"
-                               "  tables:\n"
-                               "    - {name: replay, max_siz: 3}\n";
-    struct run_config config = {0};
-    struct schema_report *report = schema_report_new();
-    assert_false(run_config_read_text("run.yaml", text, NULL, &config, report));
-    static const char *const wants[] = {
-        "run.yaml:1:21: environment.name: unknown environment 'Catsh' (did you mean 'Catch'?)",
-        "run.yaml:2:20: agent.algorithm: unknown algorithm",
-        "run.yaml:2:32: agent.batch: 'x' is not",
-        "run.yaml:3:16: adder.table: there is no table 'a'",
-        "run.yaml:4:17: actors.count: must be",
-        "run.yaml:7:22: broker.tables[0].max_siz: unknown key"};
-    for (size_t i = 0; i < sizeof wants / sizeof *wants; i++)
-        if (!strstr(schema_report_text(report), wants[i]))
-            fail_msg("missing: %s\nin:\n%s", wants[i], schema_report_text(report));
-    assert_int_equal(schema_report_count(report), 6);
-    schema_report_destroy(&report);
 }

@@ -52,9 +52,7 @@ static void *read_all(void *arg)
     rp_sampler *samplers[2] = {NULL};
     bool ok = client != NULL;
     for (uint32_t i = 0; ok && i < 2; i++) {
-        rp_sampler_options options = {.struct_size = sizeof options};
-        options.batch_size = BATCH;
-        options.in_flight = IN_FLIGHT;
+        rp_sampler_options options = {.struct_size = sizeof options, .batch_size = BATCH, .in_flight = IN_FLIGHT};
         samplers[i] = rp_sampler_new(client, "t", &options, &err);
         ok = samplers[i] != NULL;
     }

@@ -161,28 +161,6 @@ static void assert_distinct(const struct testpeer_answer *answer)
     }
 }
 
-TEST(distinct_batches_have_no_item_twice)
-{
-    static const char *const samplers[] = {"fifo", "lifo", "uniform", "min_heap", "max_heap", "prioritized"};
-    for (uint32_t s = 0; s < 6; s++) {
-        char config[200];
-        snprintf(config, sizeof config, "max_size: 600, sampler: {kind: %s}, limiter: {kind: none}", samplers[s]);
-        begin(config);
-        for (uint64_t i = 0; i < 10; i++) {
-            testpeer_insert(peer, "t", 1 + i * 50, 50, (double)(i % 3));
-            testpeer_heartbeat(peer, 0, false);
-        }
-        for (uint32_t count = 1; count <= 500; count = count * 3 + 2 > 500 && count < 500 ? 500 : count * 3 + 2) {
-            struct testpeer_answer *answer = testpeer_await(peer, testpeer_sample(peer, "t", count, 0, DISTINCT));
-            assert_int_equal(answer->status, RP_OK);
-            assert_int_equal(answer->reply->sample->n_key, count);
-            assert_distinct(answer);
-            testpeer_forget(peer);
-        }
-        embed_stop(&embed);
-    }
-}
-
 TEST(a_distinct_batch_larger_than_the_table_waits_for_more, NULL, end)
 {
     begin("max_size: 100, limiter: {kind: none}");
@@ -221,12 +199,10 @@ TEST(a_cancelled_request_is_answered_with_what_it_has, NULL, end)
     assert_null(testpeer_poll(peer, id));
     struct testpeer *stranger = testpeer_new(&embed);
     for (int own = 0; own < 2; own++) {
-        Replay__Request request = REPLAY__REQUEST__INIT;
         Replay__Cancel cancel = REPLAY__CANCEL__INIT;
         cancel.n_id = 2;
         cancel.id = ids;
-        request.body_case = REPLAY__REQUEST__BODY_CANCEL;
-        request.cancel = &cancel;
+        TESTPEER_REQUEST(request, CANCEL, cancel, &cancel);
         struct testpeer_answer *answer = testpeer_call(own ? peer : stranger, &request);
         assert_int_equal(answer->reply->change->applied, own);
     }

@@ -37,64 +37,6 @@ static void assert_refused(const struct limiter_config *config, const char *part
         fail_msg("'%s' does not say '%s'", err.text, part);
 }
 
-TEST(min_size_blocks_samples_until_it_is_reached)
-{
-    struct limiter limiter = make(&(struct limiter_config){.kind = LIMITER_MIN_SIZE, .min_size = 3});
-    char text[256];
-    limiter_inserted(&limiter, 2);
-    assert_int_equal(limiter_sampleable(&limiter, 10), 0);
-    limiter_explain_sample(&limiter, 1, text, sizeof text);
-    assert_string_equal(text, "needs 1 more insert: the table has 2 items, min_size is 3");
-    limiter_inserted(&limiter, 1);
-    assert_int_equal(limiter_sampleable(&limiter, 10), 10);
-    assert_int_equal(limiter_insertable(&limiter, 1000), 1000);
-}
-
-TEST(limits_are_inclusive)
-{
-    /* cursor may move from 8 * 10 - 16 = 64 to 96 */
-    struct limiter limiter = make_ratio(8, 10, 16);
-    assert_int_equal(limiter_insertable(&limiter, 100), 12);
-    limiter_inserted(&limiter, 12);
-    assert_true(limiter_cursor(&limiter) == 96.0);
-    assert_int_equal(limiter_insertable(&limiter, 100), 0);
-    assert_int_equal(limiter_sampleable(&limiter, 100), 32);
-    limiter_sampled(&limiter, 7);
-    assert_int_equal(limiter_insertable(&limiter, 100), 0);
-    limiter_sampled(&limiter, 1);
-    assert_int_equal(limiter_insertable(&limiter, 100), 1);
-    limiter_sampled(&limiter, 24);
-    assert_int_equal(limiter_sampleable(&limiter, 100), 0);
-    assert_true(limiter_cursor(&limiter) == 64.0);
-}
-
-TEST(queue_holds_its_size)
-{
-    struct limiter limiter = make(&(struct limiter_config){.kind = LIMITER_QUEUE, .size = 3});
-    assert_int_equal(limiter_insertable(&limiter, 10), 3);
-    limiter_inserted(&limiter, 3);
-    assert_int_equal(limiter_insertable(&limiter, 10), 0);
-    assert_int_equal(limiter_sampleable(&limiter, 10), 3);
-    limiter_sampled(&limiter, 1);
-    limiter_deleted(&limiter, 1);
-    assert_int_equal(limiter_insertable(&limiter, 10), 1);
-    limiter = make(&(struct limiter_config){.kind = LIMITER_STACK, .size = 1});
-    assert_int_equal(limiter_insertable(&limiter, 10), 1);
-}
-
-TEST(reset_starts_anew_and_a_copy_continues)
-{
-    struct limiter limiter = make_ratio(2, 4, 4);
-    limiter_inserted(&limiter, 6);
-    limiter_sampled(&limiter, 3);
-    struct limiter restored = limiter;
-    assert_int_equal(limiter_insertable(&restored, 100), limiter_insertable(&limiter, 100));
-    limiter_reset(&limiter);
-    assert_true(limiter_cursor(&limiter) == 0.0);
-    assert_int_equal(limiter_size(&limiter), 0);
-    assert_int_equal(limiter_insertable(&limiter, 100), 6);
-}
-
 TEST(mistakes_are_refused_with_what_to_write)
 {
     struct limiter_config good = {.kind = LIMITER_RATIO,

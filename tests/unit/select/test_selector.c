@@ -1,7 +1,6 @@
 
 #include <dlfcn.h>
 #include <float.h>
-#include <time.h>
 
 #include "broker/select/selector.h"
 #include "proto/base/log.h"
@@ -9,12 +8,6 @@
 #include "tests/support/facts.h"
 #include "tests/support/naive.h"
 #include "tests/support/test.h"
-
-#if defined(__SANITIZE_ADDRESS__)
-#define SLOWER 20.0
-#else
-#define SLOWER 1.0
-#endif
 
 static const rp_selector_ops *const all[] = {&selector_fifo,     &selector_lifo,     &selector_uniform,
                                              &selector_min_heap, &selector_max_heap, &selector_prioritized};
@@ -355,35 +348,6 @@ TEST(distinct_picks_are_taken_out_in_turn)
 
 /* ---- edge cases of the prioritized selector */
 
-TEST(many_deletes_never_lead_to_an_empty_slot)
-{
-    enum { N = 12000 };
-    static bool there[N];
-    struct rng rng;
-    void *self = make_exponent("0.6", N, 9);
-    uint32_t slots[64];
-    double probabilities[64];
-    uint32_t count = N;
-    rng_seed(&rng, 9);
-    for (uint32_t slot = 0; slot < N; slot++) {
-        selector_prioritized.insert(self, slot, rng_unit(&rng) * 1e6);
-        there[slot] = true;
-    }
-    while (count > 3) {
-        uint32_t slot = (uint32_t)rng_below(&rng, N);
-        if (!there[slot])
-            continue;
-        selector_prioritized.remove(self, slot);
-        there[slot] = false;
-        if (--count % 16 > 0 && count > 100)
-            continue;
-        assert_int_equal(selector_prioritized.pick(self, 64, slots, probabilities), 64);
-        for (uint32_t i = 0; i < 64; i++)
-            assert_true(there[slots[i]]);
-    }
-    selector_prioritized.destroy(self);
-}
-
 /* Weights below float32's range count as its least one: such items are picked, alike, and the log says so once. */
 TEST(priorities_too_small_for_a_weight_are_told_of)
 {
@@ -415,19 +379,6 @@ TEST(priorities_too_small_for_a_weight_are_told_of)
     assert_non_null(line);
     assert_non_null(strstr(line, "priority=1e-300"));
     assert_null(strstr(line + 1, "B0212"));
-}
-
-TEST(small_priorities_go_first_with_a_negative_exponent)
-{
-    void *self = make_exponent("-0.4", 1000, 10);
-    uint32_t hits = 0;
-    for (uint32_t slot = 0; slot < 100; slot++)
-        selector_prioritized.insert(self, slot, slot == 50 ? 0.0 : 1.0);
-    for (uint32_t i = 0; i < 1000; i++)
-        hits += pick_one(&selector_prioritized, self) == 50;
-    /* (1e-9) ^ -0.4 is about 3981, against 99 */
-    assert_true(hits > 950 && hits < 1000);
-    selector_prioritized.destroy(self);
 }
 
 TEST(priorities_past_float32_are_refused_or_kept_finite)
@@ -462,56 +413,6 @@ TEST(priorities_past_float32_are_refused_or_kept_finite)
         assert_int_equal(slots[9], 2);
         assert_true(probabilities[9] == 1.0);
         selector_prioritized.destroy(self);
-    }
-}
-
-/* ---- all of them */
-
-TEST(same_seed_same_picks)
-{
-    enum { N = 500 };
-    for (uint32_t s = 0; s < N_ALL; s++) {
-        uint32_t slots[3][2 * N];
-        double probabilities[2 * N];
-        static const uint64_t seeds[3] = {42, 42, 43};
-        for (uint32_t run = 0; run < 3; run++) {
-            void *self = make(all[s], N, seeds[run]);
-            for (uint32_t slot = 0; slot < N; slot++)
-                all[s]->insert(self, slot, 1.0 + slot % 3);
-            all[s]->pick(self, N, slots[run], probabilities);
-            all[s]->pick_distinct(self, N / 2, NULL, NULL, slots[run] + N, probabilities);
-            all[s]->pick(self, N / 2, slots[run] + N + N / 2, probabilities);
-            all[s]->destroy(self);
-        }
-        assert_memory_equal(slots[0], slots[1], sizeof slots[0]);
-        bool random = all[s] == &selector_uniform || all[s] == &selector_prioritized;
-        assert_int_equal(memcmp(slots[0], slots[2], sizeof slots[0]) != 0, random);
-    }
-}
-
-static double cpu_ms(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-    return (double)now.tv_sec * 1e3 + (double)now.tv_nsec * 1e-6;
-}
-
-TEST(a_million_items_go_at_once)
-{
-    enum { N = 1000000 };
-    for (uint32_t s = 0; s < N_ALL; s++) {
-        double best = 1e9;
-        for (int run = 0; run < 2; run++) {
-            void *self = make(all[s], N, 1);
-            for (uint32_t slot = 0; slot < N; slot++)
-                all[s]->insert(self, slot, (double)(slot % 1000));
-            double start = cpu_ms();
-            all[s]->destroy(self);
-            double took = cpu_ms() - start;
-            best = took < best ? took : best;
-        }
-        print_message("%s: destroyed in %.3f ms\n", all[s]->name, best);
-        assert_true(best < 2.0 * SLOWER);
     }
 }
 
@@ -642,47 +543,4 @@ TEST(a_sparse_uniform_one_is_uniform)
     assert_true(chi < 49 + 6 * sqrt(2 * 49.0));
     assert_int_equal(selector_uniform.pick_distinct(self, 256, NULL, NULL, picked, probability), left);
     selector_uniform.destroy(self);
-}
-
-/* ---- the example plug-in, loaded as the broker does */
-
-TEST(the_example_can_be_loaded)
-{
-    char path[1024];
-    const char *folder = getenv("RP_PLUGIN_DIR");
-    snprintf(path, sizeof path, "%s/selector_example.so", folder ? folder : ".");
-    void *object = folder ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : NULL;
-    if (!object && !folder)
-        skip();
-    if (!object)
-        fail_msg("%s", dlerror());
-    rp_plugin_entry_fn *entry;
-    *(void **)&entry = dlsym(object, "rp_plugin_entry");
-    assert_non_null(entry);
-    const rp_plugin *plugin = entry();
-    assert_int_equal(plugin->abi, RP_PLUGIN_ABI);
-    const rp_selector_ops *softmax = plugin->selectors[0];
-    assert_string_equal(softmax->name, "softmax");
-    assert_null(plugin->selectors[1]);
-
-    assert_refused(softmax, "exponent", "1", "no option 'exponent'");
-    assert_refused(softmax, "temperature", "0", "write a number above 0");
-    rp_option option = {.name = "temperature", .value = "2"};
-    void *self = softmax->create(&option, 1, 64, 3, NULL);
-    double probability[20] = {0};
-    double total = 0.0;
-    for (uint32_t slot = 0; slot < 20; slot++)
-        softmax->insert(self, slot, 1.0);
-    for (uint32_t slot = 0; slot < 20; slot++) {
-        softmax->update(self, 1, &slot, &(double){slot % 5});
-        if (slot % 4 == 0)
-            softmax->remove(self, slot);
-        else
-            total += probability[slot] = exp(slot % 5 / 2.0);
-    }
-    for (uint32_t slot = 0; slot < 20; slot++)
-        probability[slot] /= total;
-    check_distribution(softmax, self, probability, 20);
-    softmax->destroy(self);
-    dlclose(object);
 }

@@ -369,35 +369,6 @@ EMBED_TEST(sessions_have_keys_of_their_own, FREE_TABLE, TIMES)
     assert_int_equal(a->key_base, (uint64_t)a->ordinal << KEY_COUNTER_BITS);
 }
 
-/* When ordinals have come round, a session gets none whose keys an item, another session or a tombstone has. */
-EMBED_TEST(keys_are_not_handed_out_twice, FREE_TABLE, TIMES)
-{
-    struct broker *broker = embed->broker;
-    struct testpeer *first = testpeer_new(embed), *silent = testpeer_new(embed);
-    testpeer_open(first, false);
-    testpeer_open(silent, false);
-    testpeer_insert(first, "t", first->key_base, 2, 1);
-    assert_int_equal(testpeer_await(first, testpeer_bye(first, NO_TIMEOUT))->status, RP_OK);
-    embed_advance(embed, 11000);
-    assert_true(session_find(&broker->sessions, silent->session)->tombstone);
-    for (uint32_t round = 0; round < 2; round++) {
-        broker->tables.ordinals.next =
-            first->ordinal + round * (UINT64_C(1) << 40) / (KEY_ORDINALS - 1) * (KEY_ORDINALS - 1);
-        struct testpeer *peer = testpeer_opened(embed, false);
-        assert_int_not_equal(peer->ordinal, first->ordinal);
-        assert_int_not_equal(peer->ordinal, silent->ordinal);
-        testpeer_insert(peer, "t", peer->key_base, 2, 1);
-        testpeer_heartbeat(peer, 0, false);
-        assert_int_equal(testpeer_resolved(peer, 0), 2);
-        assert_int_equal(peer->credit->n_rejections, 0);
-    }
-    assert_int_equal(size_of(embed, "t"), 6);
-    testpeer_delete(silent, "t", 2, (uint64_t[]){first->key_base, first->key_base + 1});
-    broker->tables.ordinals.next = first->ordinal;
-    struct testpeer *last = testpeer_opened(embed, false);
-    assert_int_equal(last->ordinal, first->ordinal);
-}
-
 /* Pages of sessions are in the order of their opening, also where ordinals come round. */
 EMBED_TEST(sessions_are_listed_once_each_when_ordinals_come_round, FREE_TABLE, TIMES)
 {
@@ -410,10 +381,8 @@ EMBED_TEST(sessions_are_listed_once_each_when_ordinals_come_round, FREE_TABLE, T
     uint64_t cursor = 0;
     uint32_t n = 0;
     do {
-        Replay__Request request = REPLAY__REQUEST__INIT;
         Replay__Info info = REPLAY__INFO__INIT;
-        request.body_case = REPLAY__REQUEST__BODY_INFO;
-        request.info = &info;
+        TESTPEER_REQUEST(request, INFO, info, &info);
         info.sessions = true;
         info.session_cursor = cursor;
         const Replay__InfoReply *reply = testpeer_call(peer, &request)->reply->info;

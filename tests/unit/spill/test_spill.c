@@ -189,43 +189,6 @@ TEST(split_chunks_lose_their_data_and_get_it_back)
 
 /* ---- a broker ---- */
 
-TEST(a_table_of_many_times_memory_is_sampled_whole, make_folder, drop_folder)
-{
-    struct testpeer *peer = start_rows(TABLE, "memory: 512KiB", NULL);
-    uint64_t key = 0;
-    /* 4 MiB in chunks of 2 KiB, 32 KiB, and 150 KiB: slab, message, frame of its own. */
-    for (uint32_t i = 0; i < 20; i++, key += 50) {
-        insert_rows(peer, key, 50, 32, false);
-        settle(peer);
-    }
-    for (uint32_t i = 0; i < 16; i++) {
-        insert_rows(peer, key, i < 8 ? 4 : 1, i < 8 ? 512 : 2400, true);
-        key += i < 8 ? 4 : 1;
-        settle(peer);
-    }
-    struct store *store = &embed.broker->store;
-    assert_int_equal(embed_table(&embed, "t")->in.size, key);
-    assert_true(store->split_bytes <= 512 << 10);
-    assert_true(store->spilled_bytes > 3 << 20);
-    assert_int_equal(store->split_bytes + store->spilled_bytes, store->bytes);
-    for (uint64_t first = 0; first < key; first += 25) {
-        uint64_t keys[25];
-        for (uint32_t i = 0; i < 25; i++)
-            keys[i] = first + i;
-        const struct testpeer_answer *answer = testpeer_fetch(peer, "t", 25, keys);
-        check_all(answer);
-        assert_int_equal(answer->reply->sample->n_key, key - first < 25 ? key - first : 25);
-        testpeer_forget(peer);
-        assert_true(store->split_bytes <= (512 << 10) + (150 << 10) * 8);
-    }
-    assert_true(embed.broker->spill->fetched_chunks > 900);
-    for (uint32_t i = 0; i < 30; i++) {
-        check_all(testpeer_sampled(peer, "t", 16));
-        testpeer_forget(peer);
-    }
-    assert_int_equal(embed.broker->spill->damaged_chunks, 0);
-}
-
 struct known {
     uint64_t key, step;
     uint32_t rows;

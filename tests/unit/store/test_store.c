@@ -16,34 +16,6 @@ static struct chunk *add(struct store *store, uint32_t bytes, zmq_msg_t *message
     return chunk;
 }
 
-TEST(chunks_are_counted_and_let_go_of)
-{
-    struct store store;
-    store_init(&store, UINT64_C(1) << 32);
-    static const uint32_t sizes[] = {0, 1, 400, 16000, 20000, 100000};
-    struct chunk *chunks[6];
-    uint64_t bytes = 0;
-    for (uint32_t i = 0; i < 6; i++) {
-        chunks[i] = add(&store, sizes[i], NULL);
-        bytes += sizes[i];
-        assert_int_equal(store.chunks, i + 1);
-        assert_int_equal(store.bytes, bytes);
-        assert_int_equal(store.raw_bytes, bytes * 3);
-        assert_true(store_memory(&store) >= bytes);
-        assert_int_equal(chunk_message(chunks[i]) != NULL, sizes[i] >= STORE_KEEP_BYTES);
-    }
-    for (uint32_t i = 0; i < 6; i++) {
-        chunk_hold(chunks[i]);
-        store_release(&store, chunks[i]);
-        assert_int_equal(store.chunks, 6 - i);
-        store_release(&store, chunks[i]);
-        assert_int_equal(store.chunks, 5 - i);
-    }
-    assert_int_equal(store.bytes, 0);
-    assert_int_equal(store_memory(&store), 0);
-    store_fini(&store);
-}
-
 /* From 32 KiB on the received message is the storage; below that it is copied. */
 TEST(large_messages_are_kept_and_small_ones_copied)
 {
@@ -165,41 +137,4 @@ TEST(large_chunks_are_sent_without_a_copy)
     check_frames((128u << 10) + 1, true, CHUNK_IN_MESSAGE, 0);
     check_frames(1u << 20, true, CHUNK_IN_MESSAGE, 0);
     check_frames(1u << 20, false, CHUNK_IN_MESSAGE, 0); /* packed on the way in: copied once */
-}
-
-/* A batch of small and large chunks: small ones share a frame, each large one has its own. */
-TEST(small_and_large_chunks_share_a_reply)
-{
-    struct embed embed;
-    embed_start(&embed,
-                "  - {name: t, max_size: 10, max_times_sampled: 1, sampler: {kind: fifo}, limiter: {kind: none}}\n",
-                NULL);
-    struct testpeer *small = testpeer_new(&embed), *large = testpeer_new(&embed);
-    static const struct testpeer_column columns[] = {{"x", "uint8", 1, {1000}, 1000},
-                                                     {"x", "uint8", 1, {200000}, 200000}};
-    testpeer_open_with(small, false, &columns[0], 1);
-    testpeer_open_with(large, false, &columns[1], 1);
-    for (uint64_t key = 1; key <= 6; key++) {
-        testpeer_insert_large(key % 2 ? large : small, "t", key, key % 2 ? 200000 : 1000, key % 2);
-        embed_settle(&embed);
-    }
-    struct testpeer_answer *answer = testpeer_sampled(small, "t", 6);
-    assert_int_equal(answer->reply->sample->packed, 3);
-    assert_int_equal(answer->n_payload, 4);
-    assert_int_equal(zmq_msg_size(&answer->payload[0]), 3000);
-    for (uint32_t i = 0; i < 6; i++) {
-        uint32_t rows, width;
-        uint8_t *data = sampled_rows(answer, i, 0, &rows, &width);
-        uint64_t key = answer->reply->sample->key[i];
-        assert_int_equal(key, i + 1);
-        assert_int_equal(width, key % 2 ? 200000 : 1000);
-        for (uint32_t b = 0; b < width; b++)
-            assert_int_equal(data[b], (uint8_t)(key + b * 7));
-        free(data);
-    }
-    /* The items have gone, the chunks live on in the reply. */
-    assert_int_equal(embed_table(&embed, "t")->in.size, 0);
-    testpeer_settled(small, 0);
-    assert_int_equal(embed.broker->store.chunks, 0);
-    embed_stop(&embed);
 }

@@ -1,6 +1,5 @@
 /* Tables through the embedded broker: what is kept, what goes, what is counted. */
 
-#include "tests/support/facts.h"
 #include "tests/support/testpeer.h"
 
 static struct embed embed;
@@ -43,11 +42,6 @@ static uint64_t sample_one(void)
     return answer->reply->sample->key[0];
 }
 
-static void assert_blocked(void)
-{
-    assert_int_equal(testpeer_await(peer, testpeer_sample(peer, "t", 1, 0, 0))->status, RP_DEADLINE_EXCEEDED);
-}
-
 static uint64_t waiting(void)
 {
     embed_settle(&embed);
@@ -55,36 +49,6 @@ static uint64_t waiting(void)
 }
 
 /* ---- overflow ---- */
-
-TEST(overflow_keeps_the_right_keys)
-{
-    /* Priorities 3 1 4 1.5 9 2 6, keys 1 to 7, three places. */
-    static const double priorities[] = {3, 1, 4, 1.5, 9, 2, 6};
-    static const struct {
-        const char *remover;
-        uint64_t keys[3];
-    } rows[] = {
-        {"fifo", {5, 6, 7}},
-        {"lifo", {1, 2, 3}}, /* the new item is the victim */
-        {"min_heap", {3, 5, 7}},
-        {"max_heap", {2, 4, 6}},
-    };
-    for (uint32_t r = 0; r < 4; r++) {
-        char config[200];
-        snprintf(config, sizeof config, "max_size: 3, remover: {kind: %s}, limiter: {kind: none}", rows[r].remover);
-        begin(config);
-        for (uint64_t key = 1; key <= 7; key++)
-            insert(key, priorities[key - 1]);
-        assert_int_equal(table()->in.size, 3);
-        for (uint32_t i = 0; i < 3; i++)
-            assert_true(has(rows[r].keys[i]));
-        assert_int_equal(table()->stats.evicted, 4);
-        assert_int_equal(table()->limiter.inserts, 7);
-        assert_int_equal(table()->limiter.deletes, 4);
-        assert_int_equal(embed.broker->store.chunks, 3);
-        end();
-    }
-}
 
 TEST(a_negative_exponent_removes_low_priorities)
 {
@@ -98,51 +62,7 @@ TEST(a_negative_exponent_removes_low_priorities)
     end();
 }
 
-TEST(a_uniform_remover_spares_no_age)
-{
-    begin("max_size: 50, remover: {kind: uniform}, limiter: {kind: none}");
-    for (uint64_t key = 1; key <= 100; key++)
-        insert(key, 1);
-    uint32_t old = 0;
-    for (uint64_t key = 1; key <= 50; key++)
-        old += has(key);
-    assert_int_equal(table()->in.size, 50);
-    assert_true(old > 5 && old < 45);
-    end();
-}
-
 /* ---- order ---- */
-
-TEST(a_queue_gives_each_item_once_in_order)
-{
-    begin("max_size: 3, max_times_sampled: 1, sampler: {kind: fifo}, remover: {kind: fifo}, limiter: {kind: queue}");
-    testpeer_insert(peer, "t", 1, 10, 1);
-    assert_int_equal(waiting(), 7);
-    assert_int_equal(table()->in.size, 3);
-    for (uint64_t key = 1; key <= 10; key++)
-        assert_int_equal(sample_one(), key);
-    assert_blocked();
-    assert_int_equal(table()->in.size, 0);
-    assert_int_equal(table()->stats.evicted, 0);
-    end();
-}
-
-TEST(a_stack_gives_the_newest)
-{
-    begin("max_size: 3, max_times_sampled: 1, sampler: {kind: lifo}, remover: {kind: lifo}, limiter: {kind: stack}");
-    testpeer_insert(peer, "t", 1, 3, 1);
-    assert_int_equal(waiting(), 0);
-    assert_int_equal(sample_one(), 3);
-    insert(4, 1);
-    insert(5, 1);
-    assert_int_equal(waiting(), 1);
-    assert_int_equal(sample_one(), 4);
-    assert_int_equal(sample_one(), 5);
-    assert_int_equal(sample_one(), 2);
-    assert_int_equal(sample_one(), 1);
-    assert_blocked();
-    end();
-}
 
 TEST(heaps_follow_updates)
 {
@@ -162,46 +82,7 @@ TEST(heaps_follow_updates)
     end();
 }
 
-TEST(max_times_sampled_removes_after_the_last)
-{
-    begin("max_size: 10, max_times_sampled: 3, sampler: {kind: fifo}, limiter: {kind: none}");
-    insert(1, 1);
-    insert(2, 1);
-    struct testpeer_answer *answer = testpeer_sampled(peer, "t", 4);
-    const Replay__SampleReply *reply = answer->reply->sample;
-    static const uint64_t keys[] = {1, 1, 1, 2};
-    static const uint32_t times[] = {1, 2, 3, 1};
-    for (uint32_t i = 0; i < 4; i++) {
-        assert_int_equal(reply->key[i], keys[i]);
-        assert_int_equal(sampled_u32(reply->times_sampled, reply->n_times_sampled, i), times[i]);
-        sampled_check(answer, i);
-    }
-    assert_false(has(1));
-    assert_int_equal(table()->limiter.deletes, 1);
-    assert_int_equal(table()->stats.evicted, 0);
-    end();
-}
-
 /* ---- what may not be done ---- */
-
-TEST(an_existing_key_is_refused_and_changes_nothing)
-{
-    begin("max_size: 3, sampler: {kind: max_heap}, limiter: {kind: none}");
-    for (uint64_t key = 1; key <= 3; key++)
-        insert(key, (double)key);
-    insert(2, 99);
-    testpeer_heartbeat(peer, 0, false);
-    assert_int_equal(peer->credit->n_rejections, 1);
-    assert_int_equal(peer->credit->rejections[0]->status, RP_ALREADY_EXISTS);
-    assert_int_equal(peer->credit->rejections[0]->key, 2);
-    assert_int_equal(table()->in.size, 3);
-    assert_int_equal(table()->limiter.inserts, 3);
-    assert_int_equal(table()->stats.evicted, 0);
-    assert_int_equal(table()->stats.rejected, 1);
-    assert_int_equal(sample_one(), 3);
-    assert_int_equal(embed.broker->store.chunks, 3);
-    end();
-}
 
 TEST(a_bad_priority_leaves_the_table_alive)
 {
@@ -243,82 +124,6 @@ TEST(missing_keys_and_tables_are_told)
 }
 
 /* ---- limiter ---- */
-
-#define RATIO "limiter: {kind: sample_to_insert_ratio, samples_per_insert: 2, min_size: 3, error_buffer: 4}"
-
-TEST(the_limiter_blocks_samples_until_min_size)
-{
-    begin("max_size: 100, limiter: {kind: min_size, min_size: 3}");
-    insert(1, 1);
-    insert(2, 1);
-    struct testpeer_answer *answer = testpeer_await(peer, testpeer_sample(peer, "t", 1, 0, 0));
-    assert_int_equal(answer->status, RP_DEADLINE_EXCEEDED);
-    assert_true(facts_within(answer->text, "needs 1 more insert: the table has 2 items, min_size is 3"));
-    insert(3, 1);
-    for (int i = 0; i < 100; i++)
-        sample_one();
-    end();
-}
-
-/* cursor = 2 * inserts - samples; bounds 6 - 4 = 2 and 6 + 4 = 10, inclusive. */
-TEST(the_ratio_holds_on_both_sides_inclusive)
-{
-    begin("max_size: 100, " RATIO);
-    testpeer_insert(peer, "t", 1, 10, 1);
-    assert_int_equal(waiting(), 5);
-    assert_int_equal(table()->in.size, 5); /* the cursor is 10 */
-    sample_one();
-    assert_int_equal(waiting(), 5); /* 2 * 6 - 1 = 11: one sample is not enough */
-    sample_one();
-    assert_int_equal(waiting(), 4); /* a sample unblocks an insert */
-    assert_int_equal(table()->in.size, 6);
-    testpeer_reset(peer, "t");
-    assert_int_equal(waiting(), 0);
-    assert_int_equal(table()->in.size, 4); /* cursor 8 */
-    for (int i = 0; i < 6; i++)
-        sample_one();
-    assert_blocked(); /* the cursor is 2 */
-    insert(50, 1);
-    sample_one();
-    sample_one();
-    assert_blocked();
-    end();
-}
-
-TEST(deletes_below_min_size_block_samples_and_free_inserts)
-{
-    begin("max_size: 100, " RATIO);
-    testpeer_insert(peer, "t", 1, 7, 1);
-    assert_int_equal(waiting(), 2);
-    static const uint64_t keys[] = {1, 2, 3};
-    testpeer_delete(peer, "t", 3, keys);
-    /* Two are left, min_size is 3: one insert is free, the cursor holds the next. */
-    assert_int_equal(waiting(), 1);
-    assert_int_equal(table()->in.size, 3);
-    testpeer_delete(peer, "t", 1, &(uint64_t){6});
-    assert_int_equal(waiting(), 0);
-    testpeer_delete(peer, "t", 1, &(uint64_t){7});
-    assert_blocked();
-    end();
-}
-
-TEST(a_reset_resets_the_limiter)
-{
-    begin("max_size: 100, " RATIO);
-    testpeer_insert(peer, "t", 1, 5, 1);
-    for (int i = 0; i < 3; i++)
-        sample_one();
-    struct testpeer_answer *answer = testpeer_reset(peer, "t");
-    assert_int_equal(answer->reply->change->applied, 5);
-    assert_int_equal(table()->limiter.inserts, 0);
-    assert_int_equal(table()->limiter.samples, 0);
-    assert_int_equal(table()->limiter.deletes, 0);
-    assert_int_equal(embed.broker->store.chunks, 0);
-    assert_blocked();
-    insert(1, 1); /* the key is free again */
-    assert_int_equal(table()->in.size, 1);
-    end();
-}
 
 /* Ten times the same 20 items into an empty table of 19: which one goes, and which one is picked. */
 static void play_rounds(const char *seed, uint64_t *evicted, uint64_t *picked)
@@ -450,13 +255,11 @@ static uint32_t list_all(uint32_t limit, uint64_t *keys)
     uint64_t cursor = 0;
     uint32_t n = 0, pages = 0;
     do {
-        Replay__Request request = REPLAY__REQUEST__INIT;
         Replay__List list = REPLAY__LIST__INIT;
         list.table = "t";
         list.cursor = cursor;
         list.limit = limit;
-        request.body_case = REPLAY__REQUEST__BODY_LIST;
-        request.list = &list;
+        TESTPEER_REQUEST(request, LIST, list, &list);
         struct testpeer_answer *answer = testpeer_call(peer, &request);
         assert_int_equal(answer->status, RP_OK);
         if (limit)
@@ -591,98 +394,14 @@ TEST(staleness_is_counted_in_versions)
 {
     begin("max_size: 50, sampler: {kind: fifo}, limiter: {kind: none}");
     for (uint32_t v = 0; v < 5; v++) {
-        Replay__Request request = REPLAY__REQUEST__INIT;
         Replay__ParamsPut put = REPLAY__PARAMS_PUT__INIT;
         put.name = "policy";
-        request.body_case = REPLAY__REQUEST__BODY_PARAMS_PUT;
-        request.params_put = &put;
+        TESTPEER_REQUEST(request, PARAMS_PUT, params_put, &put);
         testpeer_await(peer, testpeer_ask_with(peer, &request, 0, "x", 1));
     }
     peer->policy = 2;
     insert(1, 1);
     testpeer_sampled(peer, "t", 10);
     assert_true(fabs(testpeer_table_info(peer, "t")->mean_staleness - 3) < 1e-9);
-    end();
-}
-
-/* ---- hidden items ---- */
-
-static void hide(uint64_t key)
-{
-    table_hide(table(), table_find(table(), key), 0);
-}
-
-static void show(uint64_t key, bool first)
-{
-    table_show(table(), table_find(table(), key), first);
-}
-
-TEST(a_hidden_item_is_neither_sampled_nor_evicted)
-{
-    begin("max_size: 4, max_times_sampled: 1, sampler: {kind: fifo}, remover: {kind: fifo}, limiter: {kind: none}");
-    for (uint64_t key = 1; key <= 4; key++)
-        insert(key, 1);
-    hide(1);
-    hide(3);
-    insert(5, 1);
-    assert_false(has(2));
-    assert_int_equal(table()->in.size, 4);
-    assert_int_equal(table_visible(table()), 2);
-    assert_int_equal(sample_one(), 4);
-    show(3, true);
-    show(1, true);
-    static const uint64_t keys[] = {3, 1, 5};
-    for (uint32_t i = 0; i < 3; i++)
-        assert_int_equal(sample_one(), keys[i]);
-    assert_blocked();
-    assert_int_equal(table()->in.hidden, 0);
-    end();
-}
-
-TEST(an_item_that_is_shown_as_new_comes_last)
-{
-    begin("max_size: 4, max_times_sampled: 1, sampler: {kind: fifo}, limiter: {kind: queue}");
-    for (uint64_t key = 1; key <= 3; key++)
-        insert(key, 1);
-    hide(1);
-    show(1, false);
-    static const uint64_t keys[] = {2, 3, 1};
-    for (uint32_t i = 0; i < 3; i++)
-        assert_int_equal(sample_one(), keys[i]);
-    end();
-}
-
-TEST(hidden_items_change_and_leave_by_key)
-{
-    begin("max_size: 8, sampler: {kind: max_heap}, remover: {kind: min_heap}, limiter: {kind: none}");
-    for (uint64_t key = 1; key <= 3; key++)
-        insert(key, 1);
-    hide(2);
-    hide(3);
-    assert_int_equal(testpeer_update(peer, "t", 2, (uint64_t[]){2, 1}, (double[]){7, 3})->reply->change->applied, 2);
-    assert_int_equal(sample_one(), 1);
-    assert_int_equal(testpeer_delete(peer, "t", 1, (uint64_t[]){3})->reply->change->applied, 1);
-    assert_int_equal(table()->in.hidden, 1);
-    show(2, true);
-    assert_int_equal(sample_one(), 2);
-    hide(1);
-    testpeer_reset(peer, "t");
-    assert_int_equal(table()->in.hidden, 0);
-    end();
-}
-
-TEST(a_table_full_of_hidden_items_lets_inserts_wait)
-{
-    begin("max_size: 2, sampler: {kind: fifo}, limiter: {kind: none}");
-    insert(1, 1);
-    insert(2, 1);
-    hide(1);
-    hide(2);
-    insert(3, 1);
-    assert_int_equal(waiting(), 1);
-    assert_false(has(3));
-    show(2, true);
-    assert_int_equal(waiting(), 0);
-    assert_true(has(1) && has(3));
     end();
 }

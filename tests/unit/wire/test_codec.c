@@ -1,24 +1,15 @@
 #include "proto/wire/codec.h"
 
-#include <inttypes.h>
 #include <lz4.h>
 
-#include "proto/base/rng.h"
-#include "tests/support/test.h"
+#include "tests/support/naive.h"
 
 static struct rng rng;
 
 static int seed_rng(void **state)
 {
     (void)state;
-    const char *text = getenv("RP_TEST_SEED");
-    uint64_t seed = 0;
-    if (text != NULL)
-        seed = strtoull(text, NULL, 0);
-    else
-        rng_system(&seed, sizeof seed);
-    printf("RP_TEST_SEED=%" PRIu64 "\n", seed);
-    rng_seed(&rng, seed);
+    rng = naive_rng("codec");
     return 0;
 }
 

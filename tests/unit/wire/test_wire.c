@@ -130,22 +130,6 @@ static void write_ingest_one(struct text *w)
                          });
 }
 
-TEST(golden_ingest_one)
-{
-    struct text w = {0};
-    struct frame f;
-    struct wire_ingest in;
-    write_ingest_one(&w);
-    golden_check("ingest_one", "Ingest: one chunk of 4 steps and 2 columns, one item; optional arrays left out", &w,
-                 &replay__ingest__descriptor, &f);
-    assert_int_equal(wire_read_ingest(f.data, f.size, &in, NULL), RP_OK);
-    assert_memory_equal(in.session, session, 16);
-    assert_int_equal(in.number, 9);
-    assert_int_equal(pb_u32(&in.chunk_episode, 0), 0);
-    assert_int_equal(pb_u64(&in.run_policy, 0), 0);
-    assert_int_equal(pb_u32(&in.item_offset, 0), 0);
-}
-
 static void write_ingest_many(struct text *w)
 {
     struct text layouts = {0};
@@ -180,40 +164,6 @@ static void write_ingest_many(struct text *w)
                              .item_length = (const uint32_t[]){4, 4, 4},
                          });
     text_fini(&layouts);
-}
-
-TEST(golden_ingest_many)
-{
-    struct text w = {0};
-    struct frame f;
-    struct wire_ingest in;
-    write_ingest_many(&w);
-    golden_check("ingest_many", "Ingest: two layouts, two chunks, two runs, three items; equal elements sent once", &w,
-                 &replay__ingest__descriptor, &f);
-    assert_int_equal(wire_read_ingest(f.data, f.size, &in, NULL), RP_OK);
-    assert_int_equal(in.n_chunks, 2);
-    assert_int_equal(in.n_runs, 2);
-    assert_int_equal(in.n_items, 3);
-    assert_int_equal(in.chunk_length.n, 1);
-    assert_int_equal(pb_u32(&in.chunk_length, 1), 8);
-    assert_int_equal(pb_u32(&in.chunk_episode, 1), 6);
-    assert_int_equal(in.block_size.n, 1);
-    assert_int_equal(in.block_codec.n, 1);
-    assert_int_equal(pb_u64(&in.run_policy, 1), 12);
-    assert_int_equal(in.item_priority.n, 1);
-    assert_int_equal(pb_u32(&in.item_offset, 1), 4);
-    assert_int_equal(in.n_layouts, 2);
-    struct pb_reader r = pb_reader(in.layouts, in.layouts_size);
-    struct pb_field field;
-    for (uint32_t i = 0; i < 2; i++) {
-        assert_int_equal(pb_next(&r, &field), 1);
-        assert_int_equal(field.number, 7);
-        Replay__Layout *layout = replay__layout__unpack(NULL, field.size, field.data);
-        assert_int_equal(layout->id, i);
-        assert_string_equal(layout->table, i == 0 ? "replay" : "other");
-        replay__layout__free_unpacked(layout, NULL);
-    }
-    assert_int_equal(pb_next(&r, &field), 0);
 }
 
 TEST(ingest_is_patched_in_place)
@@ -287,65 +237,26 @@ static void write_request(struct text *w, uint32_t body, struct text *data)
     text_fini(data);
 }
 
-static void check_request(const struct frame *f, uint32_t body, struct wire_request *request)
+static void write_sample(struct text *w)
 {
-    assert_int_equal(wire_read_request(f->data, f->size, request, NULL), RP_OK);
-    assert_int_equal(request->version, 1);
-    assert_int_equal(request->id, 77);
-    assert_int_equal(request->client, UINT64_C(0xc11e000000000001));
-    assert_int_equal(request->body, body);
-}
-
-TEST(golden_sample)
-{
-    struct text body = {0}, w = {0};
-    struct frame f;
-    struct wire_request request;
-    struct wire_sample sample;
+    struct text body = {0};
     pb_put_bytes(&body, 1, "replay", 6);
     pb_put_varint(&body, 2, 256);
     /* A timeout of 0 is not an absent one. */
     pb_tag(&body, 3, PB_VARINT);
     pb_varint(&body, 0);
     pb_put_varint(&body, 5, 1);
-    write_request(&w, 19, &body);
-    golden_check("request_sample", "Request: sample 256 of 'replay', timeout 0, flexible", &w,
-                 &replay__request__descriptor, &f);
-    check_request(&f, 19, &request);
-    assert_int_equal(wire_read_sample(request.data, request.size, &sample, NULL), RP_OK);
-    assert_int_equal(sample.table.size, 6);
-    assert_memory_equal(sample.table.data, "replay", 6);
-    assert_int_equal(sample.count, 256);
-    assert_true(sample.has_timeout);
-    assert_int_equal(sample.timeout_ms, 0);
-    assert_false(sample.distinct);
-    assert_true(sample.flexible);
-    assert_int_equal(wire_read_sample("\x20\x01", 2, &sample, NULL), RP_OK);
-    assert_false(sample.has_timeout);
-    assert_true(sample.distinct);
+    write_request(w, 19, &body);
 }
 
-TEST(golden_update)
+static void write_update(struct text *w)
 {
     const uint64_t keys[] = {5, 6, 7};
-    struct text body = {0}, w = {0};
-    struct frame f;
-    struct wire_request request;
-    struct wire_keys update;
+    struct text body = {0};
     pb_put_bytes(&body, 1, "replay", 6);
     memcpy(pb_put_packed(&body, 2, 3, 8), keys, sizeof keys);
     memcpy(pb_put_packed(&body, 3, 3, 8), (const double[]){0.25, 0.5, 0.75}, 24);
-    write_request(&w, 20, &body);
-    golden_check("request_update", "Request: update of three priorities", &w, &replay__request__descriptor, &f);
-    check_request(&f, 20, &request);
-    assert_int_equal(wire_read_keys(request.data, request.size, true, &update, NULL), RP_OK);
-    assert_int_equal(update.key.n, 3);
-    assert_int_equal(pb_u64(&update.key, 2), 7);
-    assert_true(pb_f64(&update.priority, 1) == 0.5);
-    /* For Delete and Fetch field 3 is unknown. */
-    assert_int_equal(wire_read_keys(request.data, request.size, false, &update, NULL), RP_OK);
-    assert_int_equal(update.key.n, 3);
-    assert_int_equal(update.priority.n, 0);
+    write_request(w, 20, &body);
 }
 
 /* ---- replies */
@@ -391,70 +302,9 @@ static void write_reply_sample(struct text *w)
     text_fini(&layouts);
 }
 
-TEST(golden_reply_sample)
-{
-    struct text w = {0};
-    struct frame f;
-    struct wire_reply reply;
-    struct wire_sampled s;
-    write_reply_sample(&w);
-    golden_check("reply_sample", "Reply: a partial batch of three, two of them the same item, over two chunks", &w,
-                 &replay__reply__descriptor, &f);
-    assert_int_equal(wire_read_reply(f.data, f.size, &reply, NULL), RP_OK);
-    assert_int_equal(reply.version, 1);
-    assert_int_equal(reply.id, 77);
-    assert_int_equal(reply.status, 4);
-    assert_int_equal(reply.text.size, 38);
-    assert_memory_equal(reply.text.data, "2 of 3", 6);
-    assert_int_equal(reply.body, 19);
-    assert_int_equal(wire_read_sampled(reply.data, reply.size, &s, NULL), RP_OK);
-    assert_int_equal(s.n_items, 3);
-    assert_int_equal(s.n_chunks, 2);
-    assert_int_equal(s.n_blocks, 4);
-    assert_int_equal(s.n_layouts, 1);
-    assert_int_equal(pb_u64(&s.policy, 2), 9);
-    assert_int_equal(wire_block_column(&s, 1, 0, 2), 0);
-    assert_int_equal(wire_block_column(&s, 1, 1, 3), 2);
-}
-
-TEST(golden_reply_empty)
-{
-    struct text w = {0};
-    struct frame f;
-    struct wire_reply reply;
-    struct wire_sampled s;
-    wire_write_sampled(&w, &(struct wire_sampled_out){.id = 78});
-    golden_check("reply_empty", "Reply: a fetch that found nothing: a body without a field", &w,
-                 &replay__reply__descriptor, &f);
-    assert_int_equal(wire_read_reply(f.data, f.size, &reply, NULL), RP_OK);
-    assert_int_equal(reply.body, 19);
-    assert_int_equal(reply.size, 0);
-    assert_int_equal(wire_read_sampled(reply.data, reply.size, &s, NULL), RP_OK);
-    assert_int_equal(s.n_items + s.n_chunks + s.n_blocks, 0);
-}
-
-TEST(golden_reply_paid)
-{
-    struct text w = {0};
-    struct frame f;
-    struct wire_reply reply;
-    struct wire_sampled s;
-    wire_write_sampled(&w,
-                       &(struct wire_sampled_out){.id = 79, .partial = true, .paid = true, .mass = 2.5, .room = 300});
-    golden_check("reply_paid", "Reply: to a paid sample of an empty table, with mass and room", &w,
-                 &replay__reply__descriptor, &f);
-    assert_int_equal(wire_read_reply(f.data, f.size, &reply, NULL), RP_OK);
-    assert_int_equal(wire_read_sampled(reply.data, reply.size, &s, NULL), RP_OK);
-    assert_true(s.partial && s.mass == 2.5 && s.room == 300 && s.n_items == 0);
-}
-
 /* Two items: the first chunk is packed, the second is not, and both are in the arena. */
-TEST(golden_reply_shared)
+static void write_reply_shared(struct text *w)
 {
-    struct text w = {0};
-    struct frame f;
-    struct wire_reply reply;
-    struct wire_sampled s;
     const uint64_t numbers[] = {7, 8}, place = 4096, stamp = 11, packed_at[] = {128, 12, 400};
     const double priority[] = {1, 1};
     const uint32_t ones[] = {1, 1}, sizes[] = {400, 5000};
@@ -485,76 +335,70 @@ TEST(golden_reply_shared)
                                    .packed = 1,
                                    .layouts = layouts.data,
                                    .layouts_size = layouts.size};
-    wire_write_sampled(&w, &out);
+    wire_write_sampled(w, &out);
     text_fini(&layouts);
-    golden_check("reply_shared", "Reply: two items whose chunks are in the arena, one of them packed", &w,
-                 &replay__reply__descriptor, &f);
-    assert_int_equal(wire_read_reply(f.data, f.size, &reply, NULL), RP_OK);
-    assert_int_equal(wire_read_sampled(reply.data, reply.size, &s, NULL), RP_OK);
-    assert_int_equal(s.n_chunks, 2);
-    assert_int_equal(pb_u64(&s.place, 0), place);
-    assert_int_equal(s.packed_at.n, 3);
-    assert_memory_equal(s.packed_at.data, packed_at, sizeof packed_at);
 }
 
-/* One chunk per item and all alike: nearly everything folds, and n_chunks follows from the items. */
-TEST(reply_of_equal_chunks)
+static void write_reply_empty(struct text *w)
 {
-    enum { N = 100 };
-    uint64_t u64[N];
-    double f64[N];
-    uint32_t zeros[N], ones[N], sizes[N];
-    uint8_t codecs[N], columns[N];
-    for (uint32_t i = 0; i < N; i++) {
-        u64[i] = i;
-        f64[i] = i;
-        zeros[i] = 0;
-        ones[i] = 1;
-        sizes[i] = 400;
-        codecs[i] = 0;
-        columns[i] = 4;
+    wire_write_sampled(w, &(struct wire_sampled_out){.id = 78});
+}
+
+static void write_reply_paid(struct text *w)
+{
+    wire_write_sampled(w,
+                       &(struct wire_sampled_out){.id = 79, .partial = true, .paid = true, .mass = 2.5, .room = 300});
+}
+
+/* What the readers make of these frames is compared field by field in tests/fuzz/fuzz_frames.c. */
+static const struct {
+    const char *name, *comment;
+    void (*write)(struct text *w);
+    const ProtobufCMessageDescriptor *type;
+} golden[] = {
+    {"ingest_one", "Ingest: one chunk of 4 steps and 2 columns, one item; optional arrays left out", write_ingest_one,
+     &replay__ingest__descriptor},
+    {"ingest_many", "Ingest: two layouts, two chunks, two runs, three items; equal elements sent once",
+     write_ingest_many, &replay__ingest__descriptor},
+    {"request_sample", "Request: sample 256 of 'replay', timeout 0, flexible", write_sample,
+     &replay__request__descriptor},
+    {"request_update", "Request: update of three priorities", write_update, &replay__request__descriptor},
+    {"reply_sample", "Reply: a partial batch of three, two of them the same item, over two chunks", write_reply_sample,
+     &replay__reply__descriptor},
+    {"reply_empty", "Reply: a fetch that found nothing: a body without a field", write_reply_empty,
+     &replay__reply__descriptor},
+    {"reply_paid", "Reply: to a paid sample of an empty table, with mass and room", write_reply_paid,
+     &replay__reply__descriptor},
+    {"reply_shared", "Reply: two items whose chunks are in the arena, one of them packed", write_reply_shared,
+     &replay__reply__descriptor},
+};
+
+TEST(golden_frames)
+{
+    for (size_t i = 0; i < COUNT(golden); i++) {
+        struct text w = {0};
+        struct frame f;
+        golden[i].write(&w);
+        golden_check(golden[i].name, golden[i].comment, &w, golden[i].type, &f);
     }
-    struct text layouts = {0}, w = {0};
-    put_layout(&layouts, 20, 1, "t");
-    struct wire_sampled_out out = {.id = 1,
-                                   .n_items = N,
-                                   .n_chunks = N,
-                                   .n_blocks = N,
-                                   .n_chunk_refs = N,
-                                   .key = u64,
-                                   .age_ns = u64,
-                                   .step = u64,
-                                   .priority = f64,
-                                   .length = ones,
-                                   .chunks = ones,
-                                   .chunk_length = ones,
-                                   .chunk_blocks = ones,
-                                   .block_size = sizes,
-                                   .block_column = columns,
-                                   .block_codec = codecs,
-                                   .n_block_columns = 1,
-                                   .packed = N,
-                                   .layouts = layouts.data,
-                                   .layouts_size = layouts.size};
-    for (uint32_t same = 0; same < 2; same++) {
-        struct wire_reply reply;
-        struct wire_sampled s;
-        w.size = 0;
-        out.n_block_columns = same ? 1 : N;
-        out.layout = same ? zeros : NULL;
-        wire_write_sampled(&w, &out);
-        assert_int_equal(wire_read_reply(w.data, w.size, &reply, NULL), RP_OK);
-        assert_int_equal(wire_read_sampled(reply.data, reply.size, &s, NULL), RP_OK);
-        assert_int_equal(s.n_chunks, N);
-        assert_int_equal(s.n_blocks, N);
-        assert_int_equal(s.chunk.n, 0);
-        assert_int_equal(wire_block_column(&s, 99, 0, 99), 4);
-        assert_int_equal(pb_u32(&s.layout, 99), 0);
-        assert_int_equal(pb_u32(&s.session, 99), 0);
-        assert_true(pb_f64(&s.probability, 99) == 0.0);
-    }
-    text_fini(&layouts);
-    text_fini(&w);
+}
+
+TEST(absent_is_not_zero_and_a_reader_takes_its_own_fields)
+{
+    struct frame f;
+    struct wire_request request;
+    struct wire_sample sample;
+    struct wire_keys keys;
+    golden_read("request_sample", &f);
+    assert_int_equal(wire_read_request(f.data, f.size, &request, NULL), RP_OK);
+    assert_int_equal(wire_read_sample(request.data, request.size, &sample, NULL), RP_OK);
+    assert_true(sample.has_timeout && sample.timeout_ms == 0 && sample.flexible && !sample.distinct);
+    assert_int_equal(wire_read_sample("\x20\x01", 2, &sample, NULL), RP_OK);
+    assert_true(!sample.has_timeout && sample.distinct);
+    golden_read("request_update", &f); /* for Delete and Fetch field 3 is unknown */
+    assert_int_equal(wire_read_request(f.data, f.size, &request, NULL), RP_OK);
+    assert_int_equal(wire_read_keys(request.data, request.size, false, &keys, NULL), RP_OK);
+    assert_true(keys.key.n == 3 && keys.priority.n == 0);
 }
 
 /* ---- refusals: a frame put together field by field */
@@ -907,12 +751,10 @@ TEST(what_was_read_before_the_damage_is_there)
 /* Every cut and every changed byte of the golden frames: no reader goes past its frame (a sanitizer watches). */
 TEST(cut_and_changed_frames)
 {
-    static const char *const names[] = {"ingest_one",   "ingest_many", "request_sample", "request_update",
-                                        "reply_sample", "reply_empty", "reply_paid",     "reply_shared"};
     struct rng rng = rng_of(1);
-    for (uint32_t i = 0; i < COUNT(names); i++) {
+    for (uint32_t i = 0; i < COUNT(golden); i++) {
         struct frame f;
-        golden_read(names[i], &f);
+        golden_read(golden[i].name, &f);
         for (size_t at = 0; at < f.size * 4; at++) {
             size_t size = at < f.size ? at : f.size;
             uint8_t *exact = malloc(size + (size == 0));
