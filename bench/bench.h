@@ -180,7 +180,8 @@ void raw_client(void *job);
 struct load {
     struct tally *tally;
     const struct options *options;
-    const char *service;        /* endpoint */
+    const char *service; /* endpoint */
+    enum work work;
     uint32_t connections;       /* of this process */
     uint64_t fill;              /* insert: stop after this many items; 0: never */
     uint64_t first_key, n_keys; /* update: keys that are in the table */

@@ -184,12 +184,12 @@ struct variant {
 
 static const struct variant variants[] = {{64, 64, false}, {256, 256, false}, {64, 64, true}, {256, 256, true}};
 
-static float *new_numbers(size_t n)
+static float *new_numbers(struct arena *memory, size_t n)
 {
-    float *out = malloc(n * sizeof *out);
+    float *out = arena_take(memory, n, sizeof *out);
     struct rng rng;
     rng_seed(&rng, n);
-    for (size_t i = 0; out && i < n; i++)
+    for (size_t i = 0; i < n; i++)
         out[i] = (float)(2 * rng_unit(&rng) - 1);
     return out;
 }
@@ -202,7 +202,7 @@ struct bare {
     float *params, *grads, *x, *y;
 };
 
-static bool bare_init(struct bare *self, const struct variant *variant, rp_error *err)
+static bool bare_init(struct bare *self, struct arena *memory, const struct variant *variant, rp_error *err)
 {
     struct net_spec spec = {.inputs = N_INPUTS,
                             .n_hidden = 2,
@@ -214,19 +214,11 @@ static bool bare_init(struct bare *self, const struct variant *variant, rp_error
     if (net_init(&self->net, &spec, err) != RP_OK)
         return false;
     size_t most = (size_t)self->online_rows * variant->width;
-    self->params = new_numbers(self->net.n_params);
-    self->grads = new_numbers(self->net.n_params);
-    self->x = new_numbers(most);
-    self->y = new_numbers(most);
-    return self->params && self->grads && self->x && self->y;
-}
-
-static void bare_fini(struct bare *self)
-{
-    free(self->params);
-    free(self->grads);
-    free(self->x);
-    free(self->y);
+    self->params = new_numbers(memory, self->net.n_params);
+    self->grads = new_numbers(memory, self->net.n_params);
+    self->x = new_numbers(memory, most);
+    self->y = new_numbers(memory, most);
+    return true;
 }
 
 static void bare_forward(const struct bare *self, const struct net_layer *layer, uint32_t rows)
@@ -266,37 +258,29 @@ static void bare_step(void *bare)
 struct learning {
     struct agent *agent;
     struct agent_batch batch;
-    float *observation, *next, *reward, *discount, *weight;
     int32_t action[MOST_BATCH];
     struct agent_result result;
 };
 
-static bool learning_fill(struct learning *self, uint32_t n)
+static void learning_fill(struct learning *self, struct arena *memory, uint32_t n)
 {
-    self->observation = new_numbers((size_t)n * N_INPUTS);
-    self->next = new_numbers((size_t)n * N_INPUTS);
-    self->reward = new_numbers(n);
-    self->discount = new_numbers(n);
-    self->weight = new_numbers(n);
-    if (!self->observation || !self->next || !self->reward || !self->discount || !self->weight)
-        return false;
+    float *discount = new_numbers(memory, n), *weight = new_numbers(memory, n);
     for (uint32_t i = 0; i < n; i++) {
         self->action[i] = (int32_t)(i % N_ACTIONS);
-        self->discount[i] = i % 16 ? 1 : 0;
-        self->weight[i] = 0.5f + 0.5f * self->weight[i] * self->weight[i];
+        discount[i] = i % 16 ? 1 : 0;
+        weight[i] = 0.5f + 0.5f * weight[i] * weight[i];
     }
     self->batch = (struct agent_batch){.n = n,
                                        .length = 1,
-                                       .observation = self->observation,
-                                       .next_observation = self->next,
+                                       .observation = new_numbers(memory, (size_t)n * N_INPUTS),
+                                       .next_observation = new_numbers(memory, (size_t)n * N_INPUTS),
                                        .action = self->action,
-                                       .reward = self->reward,
-                                       .discount = self->discount,
-                                       .weight = self->weight};
-    return true;
+                                       .reward = new_numbers(memory, n),
+                                       .discount = discount,
+                                       .weight = weight};
 }
 
-static bool learning_init(struct learning *self, const struct variant *variant, rp_error *err)
+static bool learning_init(struct learning *self, struct arena *memory, const struct variant *variant, rp_error *err)
 {
     static char algorithm[] = "dqn";
     static int64_t hidden[2]; /* the agent borrows it; one agent at a time */
@@ -312,17 +296,8 @@ static bool learning_init(struct learning *self, const struct variant *variant, 
                               .n_actions = N_ACTIONS};
     *self = (struct learning){0};
     self->agent = agent_new(&config, "bench", &spec, 1, err);
-    return self->agent && learning_fill(self, variant->batch);
-}
-
-static void learning_fini(struct learning *self)
-{
-    agent_destroy(&self->agent);
-    free(self->observation);
-    free(self->next);
-    free(self->reward);
-    free(self->discount);
-    free(self->weight);
+    learning_fill(self, memory, variant->batch);
+    return self->agent;
 }
 
 static void learning_step(void *learning)
@@ -361,10 +336,11 @@ static void report_variant(const struct options *options, const struct variant *
 static bool run_variant(const struct options *options, const struct variant *variant)
 {
     double ours[MOST_REPEATS], bare_us[MOST_REPEATS];
-    rp_error err = {.text = "no memory"};
-    struct learning learning = {0};
-    struct bare bare = {0};
-    bool ok = learning_init(&learning, variant, &err) && bare_init(&bare, variant, &err);
+    rp_error err = {0};
+    struct learning learning;
+    struct bare bare;
+    struct arena memory = {0};
+    bool ok = learning_init(&learning, &memory, variant, &err) && bare_init(&bare, &memory, variant, &err);
     if (!ok)
         fprintf(stderr, "replay-bench agent: %s\n", err.text);
     double seconds = options->seconds / 4;
@@ -378,8 +354,8 @@ static bool run_variant(const struct options *options, const struct variant *var
     }
     if (ok)
         report_variant(options, variant, ours, bare_us);
-    learning_fini(&learning);
-    bare_fini(&bare);
+    agent_destroy(&learning.agent);
+    arena_fini(&memory);
     return ok;
 }
 

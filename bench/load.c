@@ -9,6 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "proto/base/arena.h"
 #include "proto/base/clock.h"
 #include "proto/base/rng.h"
 #include "proto/wire/pb.h"
@@ -239,10 +240,11 @@ static size_t place(const struct writer *self, const struct pb_array *array)
 static void encode_head(struct writer *self, uint32_t size, double heavier)
 {
     uint32_t n = self->n, zero = 0;
-    uint64_t *numbers = calloc(n, 8), first = 1;
-    uint32_t *ones = calloc(n, 4), *sizes = calloc(n, 4);
-    uint8_t *codecs = calloc(n, 1);
-    double *priorities = calloc(n, 8);
+    struct arena memory = {0};
+    uint64_t *numbers = arena_take(&memory, n, 8), first = 1;
+    uint32_t *ones = arena_take(&memory, n, 4), *sizes = arena_take(&memory, n, 4);
+    uint8_t *codecs = arena_take(&memory, n, 1);
+    double *priorities = arena_take(&memory, n, 8);
     struct rng rng;
     rng_seed(&rng, 1);
     for (uint32_t i = 0; i < n; i++) {
@@ -276,11 +278,7 @@ static void encode_head(struct writer *self, uint32_t size, double heavier)
     wire_write_ingest(&frame, &out);
     self->head = frame.failed ? NULL : frame.bytes;
     self->head_size = frame.size;
-    free(numbers);
-    free(ones);
-    free(sizes);
-    free(codecs);
-    free(priorities);
+    arena_fini(&memory);
 }
 
 /* Encodes one message, and remembers where its numbers are. */
@@ -570,12 +568,6 @@ static void receive(struct load *load, struct asker *self, zmq_msg_t *head, stru
     zmq_msg_close(&frame);
 }
 
-static void open_asker(struct load *load, struct asker *self)
-{
-    *self = (struct asker){0};
-    self->socket = load_dealer(load, zmq_ctx_new(), load->connections);
-}
-
 /* The first reply shows the frames, and is checked. */
 static void show_reply(struct load *load, uint32_t which, const struct wire_reply *reply,
                        const struct raw_message *sizes)
@@ -598,79 +590,46 @@ static int64_t note_gap(struct tally *tally, int64_t last_ns)
     return now_ns;
 }
 
-static void ask_for_ever(struct load *load, struct asker *self, bool samples)
+/* Samples, updates, or both: then new priorities follow each batch. */
+static void load_requests(void *ctx)
 {
-    uint32_t batch = load->options->batch;
+    struct load *load = ctx;
+    bool both = load->work == WORK_BOTH, seen[2] = {false, !both};
+    struct asker self = {.socket = load_dealer(load, zmq_ctx_new(), load->connections)};
     struct raw_message sizes;
+    if (load->work != WORK_UPDATE)
+        make_sample(load, &self);
+    if (load->work != WORK_SAMPLE)
+        make_updates(load, &self, both);
     int64_t last_ns = clock_ns();
     for (uint32_t i = 0; i < load->options->in_flight * load->connections; i++)
-        send_request(self, samples ? &self->sample : next_update(self), NULL, 0);
-    for (bool first = true;; first = false) {
+        send_request(&self, load->work == WORK_UPDATE ? next_update(&self) : &self.sample, NULL, 0);
+    for (;;) {
         zmq_msg_t head;
         struct wire_reply reply;
-        receive(load, self, &head, &reply, &sizes);
-        if (first) {
-            show_reply(load, 0, &reply, &sizes);
-            tally_set_state(load->tally, TALLY_READY);
-        }
-        zmq_msg_close(&head);
-        tally_add(load->tally, batch);
-        last_ns = note_gap(load->tally, last_ns);
-        send_request(self, samples ? &self->sample : next_update(self), NULL, 0);
-    }
-}
-
-static void load_sample(void *ctx)
-{
-    struct load *load = ctx;
-    struct asker self;
-    open_asker(load, &self);
-    make_sample(load, &self);
-    ask_for_ever(load, &self, true);
-}
-
-static void load_update(void *ctx)
-{
-    struct load *load = ctx;
-    struct asker self;
-    open_asker(load, &self);
-    make_updates(load, &self, 0);
-    ask_for_ever(load, &self, false);
-}
-
-static void load_sample_update(void *ctx)
-{
-    struct load *load = ctx;
-    struct asker self;
-    open_asker(load, &self);
-    make_sample(load, &self);
-    make_updates(load, &self, 1);
-    struct raw_message sizes;
-    for (uint32_t i = 0; i < load->options->in_flight * load->connections; i++)
-        send_request(&self, &self.sample, NULL, 0);
-    for (bool seen[2] = {false, false};;) {
-        zmq_msg_t head;
-        struct wire_reply reply;
+        struct wire_sampled sampled;
+        rp_error err;
         receive(load, &self, &head, &reply, &sizes);
-        uint32_t which = reply.body == 19 ? 0 : 1;
+        uint32_t which = both && reply.body != 19;
         if (!seen[which]) {
             show_reply(load, which, &reply, &sizes);
             seen[which] = true;
             if (seen[0] && seen[1])
                 tally_set_state(load->tally, TALLY_READY);
         }
-        if (which == 0) {
-            struct wire_sampled sampled;
-            rp_error err;
+        if (both && which == 0) {
             if (wire_read_sampled(reply.data, reply.size, &sampled, &err) != RP_OK)
                 load_fail(load, "a sample reply could not be decoded: %s", err.text);
             send_request(&self, next_update(&self), sampled.key.data, (size_t)sampled.n_items * 8);
-            send_request(&self, &self.sample, NULL, 0);
+        }
+        zmq_msg_close(&head);
+        if (which == 0) {
             tally_add(load->tally, load->options->batch);
+            last_ns = note_gap(load->tally, last_ns);
+            send_request(&self, load->work == WORK_UPDATE ? next_update(&self) : &self.sample, NULL, 0);
         } else {
             atomic_fetch_add_explicit(&load->tally->updates, load->options->batch, memory_order_relaxed);
         }
-        zmq_msg_close(&head);
     }
 }
 
@@ -770,8 +729,10 @@ static rp_updater *open_updater(struct load *load, rp_client *client)
     return updater;
 }
 
-static void sample_loop(struct load *load, bool update)
+static void load_library_sample(void *ctx)
 {
+    struct load *load = ctx;
+    bool update = load->work == WORK_BOTH;
     uint32_t k = load->connections, batch_size = load->options->batch;
     rp_sampler **samplers = calloc(k, sizeof(*samplers));
     rp_updater **updaters = calloc(k, sizeof(*updaters));
@@ -802,16 +763,6 @@ static void sample_loop(struct load *load, bool update)
     }
 }
 
-static void load_library_sample(void *ctx)
-{
-    sample_loop(ctx, false);
-}
-
-static void load_library_sample_update(void *ctx)
-{
-    sample_loop(ctx, true);
-}
-
 /* Updates count when they are handed to the updater: at most in_flight requests are not answered yet. */
 static void load_library_update(void *ctx)
 {
@@ -839,9 +790,7 @@ static void load_library_update(void *ctx)
 
 load_job *load_job_of(enum work work, bool library)
 {
-    static void (*const jobs[][2])(void *) = {[WORK_INSERT] = {load_insert, load_library_insert},
-                                              [WORK_SAMPLE] = {load_sample, load_library_sample},
-                                              [WORK_UPDATE] = {load_update, load_library_update},
-                                              [WORK_BOTH] = {load_sample_update, load_library_sample_update}};
-    return jobs[work][library];
+    if (work == WORK_INSERT)
+        return library ? load_library_insert : load_insert;
+    return !library ? load_requests : work == WORK_UPDATE ? load_library_update : load_library_sample;
 }

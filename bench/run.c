@@ -54,16 +54,11 @@ double thread_seconds(void)
     return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
 
-static const char *children_dir(void)
-{
-    return all.dir;
-}
-
 /* ---- folders ---- */
 
 bool files_folder(const char *parent, char *out, size_t size)
 {
-    snprintf(out, size, "%s/disk-XXXXXX", parent ? parent : children_dir());
+    snprintf(out, size, "%s/disk-XXXXXX", parent ? parent : all.dir);
     if (mkdtemp(out))
         return true;
     fprintf(stderr, "replay-bench: cannot make a folder like %s: %s\n", out, strerror(errno));
@@ -304,11 +299,6 @@ void child_pause(pid_t pid)
     kill(pid, SIGSTOP);
 }
 
-static void child_go(pid_t pid)
-{
-    kill(pid, SIGCONT);
-}
-
 /* A process that ends by itself with status 0 has done its work; any other end is a failure. */
 static bool look_after(void)
 {
@@ -524,6 +514,7 @@ static bool add_member(const struct options *options, struct party *party, enum 
     struct load *load = new_load(options, party);
     if (!load)
         return false;
+    load->work = work;
     load->connections = connections;
     if (party->n_members == MOST_MEMBERS) {
         fprintf(stderr, "replay-bench: more than %u processes at one broker\n", MOST_MEMBERS);
@@ -563,8 +554,8 @@ bool run_raw(const struct options *options, const struct party *like, struct par
     memcpy(job.reply, like->frames.reply, sizeof job.reply);
     job.store.data = run_store(options, &job.store.size);
     job.store.lend = options->lend;
-    snprintf(bind[0], sizeof bind[0], options->ipc ? "ipc://%s/raw-pull" : "tcp://127.0.0.1:*", children_dir());
-    snprintf(bind[1], sizeof bind[1], options->ipc ? "ipc://%s/raw-router" : "tcp://127.0.0.1:*", children_dir());
+    snprintf(bind[0], sizeof bind[0], options->ipc ? "ipc://%s/raw-pull" : "tcp://127.0.0.1:*", all.dir);
+    snprintf(bind[1], sizeof bind[1], options->ipc ? "ipc://%s/raw-router" : "tcp://127.0.0.1:*", all.dir);
     job.bind[0] = bind[0];
     job.bind[1] = bind[1];
     job.tally = job.server = out->tally = children_tally();
@@ -597,10 +588,10 @@ static void party_pause(const struct party *party)
 
 static void party_go(const struct party *party, unsigned groups)
 {
-    child_go(party->server);
+    kill(party->server, SIGCONT);
     for (uint32_t i = 0; i < party->n_members; i++)
         if (party->members[i].groups & groups)
-            child_go(party->members[i].pid);
+            kill(party->members[i].pid, SIGCONT);
 }
 
 struct reading {

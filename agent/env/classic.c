@@ -55,6 +55,72 @@ rp_status env_read_options(const char *env, const rp_option *options, uint32_t n
     return RP_OK;
 }
 
+/* ---- pixels: the brightest plane of each cell of a board as one grey picture, scaled to a square, and the last four of these
+ * stacked, as networks that look at screens expect them ---- */
+
+#define FRAMES 4
+
+struct pixels {
+    const uint8_t *greys; /* the brightness of each plane */
+    uint32_t side, rows, columns, planes;
+    uint8_t *board;            /* [rows][columns][planes]: where the environment writes its planes */
+    uint8_t history[][FRAMES]; /* [rows][columns]: the cell's brightness in the last frames, the newest last */
+};
+
+/* Takes the spec of a board (rows, columns, planes) and makes it that of its images, side x side x 4. side is at least rows and
+ * columns. */
+static struct pixels *pixels_new(const uint8_t *greys, uint32_t side, rp_env_spec *spec)
+{
+    uint32_t *shape = spec->observation_shape, cells = shape[0] * shape[1];
+    struct pixels *self = need_alloc(sizeof *self + cells * (FRAMES + shape[2]));
+    *self = (struct pixels){.greys = greys, .side = side, .rows = shape[0], .columns = shape[1], .planes = shape[2]};
+    self->board = self->history[cells];
+    shape[0] = shape[1] = side;
+    shape[2] = FRAMES;
+    return self;
+}
+
+static uint8_t brightness(const struct pixels *self, const uint8_t *planes)
+{
+    uint8_t most = 0;
+    for (uint32_t i = 0; i < self->planes; i++)
+        if (planes[i] && self->greys[i] > most)
+            most = self->greys[i];
+    return most;
+}
+
+static void remember(struct pixels *self, bool first)
+{
+    for (uint32_t i = 0; i < self->rows * self->columns; i++) {
+        uint8_t *cell = self->history[i], newest = brightness(self, self->board + i * self->planes);
+        memmove(cell, cell + 1, FRAMES - 1);
+        cell[FRAMES - 1] = newest;
+        if (first)
+            memset(cell, newest, FRAMES);
+    }
+}
+
+/* Pixel p of a side shows cell p * cells / side. */
+static void draw_row(const struct pixels *self, uint32_t row, uint8_t *out)
+{
+    for (uint32_t column = 0, x = 0; column < self->columns; column++)
+        for (; x * self->columns < (column + 1) * self->side; x++)
+            memcpy(out + (size_t)x * FRAMES, self->history[row * self->columns + column], FRAMES);
+}
+
+/* Writes the images: the board is the newest, in the last place; all four are the board if it is the first of its episode. */
+static void pixels_draw(struct pixels *self, bool first, uint8_t *images)
+{
+    size_t row_bytes = (size_t)self->side * FRAMES;
+    remember(self, first);
+    for (uint32_t row = 0, y = 0; row < self->rows; row++) {
+        const uint8_t *drawn = images + y * row_bytes;
+        draw_row(self, row, images + y * row_bytes);
+        for (y++; y * self->rows < (row + 1) * self->side; y++)
+            memcpy(images + y * row_bytes, drawn, row_bytes);
+    }
+}
+
 /* ---- episodes ---- */
 
 void *classic_new(const struct classic_task *task, size_t extra, rp_env_spec *spec)
@@ -93,13 +159,16 @@ void *classic_create(const char *name, const struct classic_task *task, const rp
 
 void classic_destroy(void *self)
 {
-    free(((struct classic *)self)->pixels);
+    struct classic *classic = self;
+    if (classic->task->release)
+        classic->task->release(self);
+    free(classic->pixels);
     free(self);
 }
 
 static void show(struct classic *self, bool first, void *observation)
 {
-    self->task->observe(self, self->pixels ? pixels_board(self->pixels) : observation);
+    self->task->observe(self, self->pixels ? self->pixels->board : observation);
     if (self->pixels)
         pixels_draw(self->pixels, first, observation);
 }

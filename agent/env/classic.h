@@ -1,5 +1,5 @@
-/* What the built-in environments share: their options; and, but for those on MuJoCo, everything of rp_env_ops but the task itself,
- * which is a struct classic_task. */
+/* What the built-in environments share: their options, and everything of rp_env_ops but the task itself, which is a struct
+ * classic_task. */
 #ifndef AGENT_ENV_CLASSIC_H
 #define AGENT_ENV_CLASSIC_H
 
@@ -9,7 +9,6 @@
 #include <stdint.h>
 #include <stdlib.h> // IWYU pragma: keep
 
-#include "agent/env/pixels.h"
 #include "proto/base/rng.h"
 #include "replay/env.h"
 
@@ -33,7 +32,7 @@ struct classic {
     const struct classic_task *task;
     struct rng rng;
     uint32_t steps;        /* of this episode */
-    struct pixels *pixels; /* makes the observations of a board; NULL: they are its planes */
+    struct pixels *pixels; /* makes the observations of a board: images; NULL: they are its planes */
 };
 
 struct classic_task {
@@ -52,11 +51,14 @@ struct classic_task {
     bool (*place)(void *self, const double *values, uint32_t n);
     /* As rp_env_ops has it; NULL: the observation is the picture. */
     void (*draw)(const void *self, rp_drawing *out);
+    /* Frees what the environment owns beside its struct; may be NULL. */
+    void (*release)(void *self);
 };
 
 /* Returns a new environment and gives its spec. extra: bytes behind its struct. */
 void *classic_new(const struct classic_task *task, size_t extra, rp_env_spec *spec);
 /* The option of boards that classic_with_pixels takes; 0: planes. */
+#define PIXELS_MOST 256u /* a side */
 #define CLASSIC_PIXELS(out)                                                                                            \
     {                                                                                                                  \
         "pixels", 0, PIXELS_MOST, out, true                                                                            \

@@ -92,6 +92,15 @@ rp_status env_check_spec(const char *name, const rp_env_spec *spec, rp_error *er
     return RP_OK;
 }
 
+bool env_same_spec(const rp_env_spec *a, const rp_env_spec *b)
+{
+    return a->observation_dtype == b->observation_dtype && a->observation_rank == b->observation_rank &&
+           memcmp(a->observation_shape, b->observation_shape, sizeof a->observation_shape) == 0 &&
+           a->n_actions == b->n_actions && a->action_size == b->action_size &&
+           memcmp(a->action_low, b->action_low, a->action_size * sizeof(float)) == 0 &&
+           memcmp(a->action_high, b->action_high, a->action_size * sizeof(float)) == 0;
+}
+
 /* ---- observations of plug-ins: memory with a guard, and a check of what was written ---- */
 
 /* Only the first bytes of the guard are checked. */
@@ -620,13 +629,7 @@ static rp_status check_description(const struct env_config *config, const rp_env
     if (config->spec.count == 0)
         return RP_OK;
     RP_TRY(env_open_described(&stated, config, err));
-    bool same = stated.spec.observation_dtype == spec->observation_dtype &&
-                stated.spec.observation_rank == spec->observation_rank &&
-                memcmp(stated.spec.observation_shape, spec->observation_shape, sizeof spec->observation_shape) == 0 &&
-                stated.spec.n_actions == spec->n_actions && stated.spec.action_size == spec->action_size;
-    for (uint32_t i = 0; same && i < spec->action_size; i++)
-        same = stated.spec.action_low[i] == spec->action_low[i] && stated.spec.action_high[i] == spec->action_high[i];
-    if (!same)
+    if (!env_same_spec(&stated.spec, spec))
         return err_set(err, RP_FAILED_PRECONDITION,
                        "environment '%s' has other shapes than environment.spec states: it has changed since it was "
                        "described; start a new run",

@@ -93,6 +93,8 @@ size_t env_observation_bytes(const rp_env_spec *spec);
 size_t env_action_bytes(const rp_env_spec *spec);
 /* RP_INVALID_ARGUMENT, with the reason, if a spec (of a plug-in) cannot be used. */
 rp_status env_check_spec(const char *name, const rp_env_spec *spec, rp_error *err);
+/* True if observations and actions are the same. */
+bool env_same_spec(const rp_env_spec *a, const rp_env_spec *b);
 
 /* ---- several environments that one actor steps in turns: copies of a C environment, or the environments that a provider makes.
  * A provider stands for another language: the Python extension has one. */

@@ -8,9 +8,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/env/classic.h"
 #include "proto/base/error.h"
 #include "proto/base/need.h"
+
+#define MUJOCO_STEPS 1000u /* of an episode */
 
 /* ---- MuJoCo's handlers ---- */
 
@@ -132,7 +133,6 @@ static void mujoco_fill_spec(const struct mujoco *self, rp_env_spec *spec)
         spec->action_low[i] = (float)self->model->actuator_ctrlrange[2 * i];
         spec->action_high[i] = (float)self->model->actuator_ctrlrange[2 * i + 1];
     }
-    spec->max_steps = self->task->max_steps;
 }
 
 static void mujoco_make_data(void *env)
@@ -156,37 +156,16 @@ static rp_status mujoco_init(struct mujoco *self, const rp_option *options, uint
     return RP_OK;
 }
 
-void *mujoco_create(const struct mujoco_task *task, const rp_option *options, uint32_t n_options, rp_env_spec *spec,
-                    rp_error *err)
-{
-    struct mujoco *self = need_alloc(sizeof *self);
-    self->task = task;
-    rng_seed(&self->rng, 0);
-    if (mujoco_init(self, options, n_options, err) != RP_OK) {
-        mujoco_destroy(self);
-        return NULL;
-    }
-    mujoco_fill_spec(self, spec);
-    return self;
-}
-
-void mujoco_destroy(void *env)
+static void mujoco_release(void *env)
 {
     struct mujoco *self = env;
     if (self->data)
         mj_deleteData(self->data);
     if (self->model)
         mj_deleteModel(self->model);
-    free(self);
 }
 
 /* ---- episodes ---- */
-
-void mujoco_seed(void *env, uint64_t seed)
-{
-    struct mujoco *self = env;
-    rng_seed(&self->rng, seed);
-}
 
 static size_t mujoco_qpos_bytes(const struct mujoco *self)
 {
@@ -200,7 +179,7 @@ static size_t mujoco_qvel_bytes(const struct mujoco *self)
 
 /* Each step computes everything else in mjData from these, except the warm start of the solver: without clearing it,
  * the last bits of an episode would depend on the previous one. */
-static void mujoco_place(struct mujoco *self, const double *qpos, const double *qvel)
+static void mujoco_set(struct mujoco *self, const double *qpos, const double *qvel)
 {
     mjData *data = self->data;
     memcpy(data->qpos, qpos, mujoco_qpos_bytes(self));
@@ -209,29 +188,31 @@ static void mujoco_place(struct mujoco *self, const double *qpos, const double *
     data->time = 0;
 }
 
-void mujoco_reset(void *env, void *observation)
+static void mujoco_start(void *env)
 {
     struct mujoco *self = env;
     double qpos[MUJOCO_MAX_STATE], qvel[MUJOCO_MAX_STATE] = {0};
     memcpy(qpos, self->model->qpos0, mujoco_qpos_bytes(self));
     self->task->start(self, qpos, qvel);
-    mujoco_place(self, qpos, qvel);
-    self->steps = 0;
-    self->task->observe(self, observation);
+    mujoco_set(self, qpos, qvel);
 }
 
-rp_status mujoco_set_state(void *env, const double *state, uint32_t n, void *observation)
+static bool mujoco_place(void *env, const double *state, uint32_t n)
 {
     struct mujoco *self = env;
     if (n != (uint32_t)(self->model->nq + self->model->nv))
-        return RP_INVALID_ARGUMENT;
+        return false;
     for (uint32_t i = 0; i < n; i++)
         if (!isfinite(state[i]))
-            return RP_INVALID_ARGUMENT;
-    mujoco_place(self, state, state + self->model->nq);
-    self->steps = 0;
+            return false;
+    mujoco_set(self, state, state + self->model->nq);
+    return true;
+}
+
+static void mujoco_observe(const void *env, void *observation)
+{
+    const struct mujoco *self = env;
     self->task->observe(self, observation);
-    return RP_OK;
 }
 
 /* MuJoCo resets the data by itself when a number diverges, and counts that here. */
@@ -248,7 +229,8 @@ static void mujoco_advance(void *env)
         mj_step(self->model, self->data);
 }
 
-void mujoco_step(void *env, const void *action, void *observation, rp_env_result *result)
+/* A step that fails is the last of its episode. */
+static double mujoco_move(void *env, const void *action, bool *terminal)
 {
     struct mujoco *self = env;
     mjData *data = self->data;
@@ -258,21 +240,12 @@ void mujoco_step(void *env, const void *action, void *observation, rp_env_result
     memcpy(before_qvel, data->qvel, mujoco_qvel_bytes(self));
     for (int i = 0; i < self->model->nu; i++)
         data->ctrl[i] = (double)control[i];
-
-    bool terminal = false;
-    double reward = 0;
-    bool moved = mujoco_guarded(mujoco_advance, self) && !mujoco_ran_away(data);
-    if (moved) {
-        reward = self->task->judge(self, control, &terminal);
-    } else {
-        mj_resetData(self->model, data);
-        mujoco_place(self, self->before, before_qvel);
-    }
-    self->steps++;
-    result->reward = (float)reward;
-    result->terminal = terminal;
-    result->truncated = !terminal && (!moved || self->steps >= self->task->max_steps);
-    self->task->observe(self, observation);
+    if (mujoco_guarded(mujoco_advance, self) && !mujoco_ran_away(data))
+        return self->task->judge(self, control, terminal);
+    mj_resetData(self->model, data);
+    mujoco_set(self, self->before, before_qvel);
+    self->base.steps = self->base.task->spec.max_steps;
+    return 0;
 }
 
 /* ---- the picture: the model from its side, x to the right and z upwards ---- */
@@ -326,7 +299,7 @@ static void mujoco_draw_body(const mjModel *model, const mjData *data, int body,
 }
 
 /* The positions in mjData are those before the last physics step; they are computed anew in each step. */
-void mujoco_draw(const void *env, rp_drawing *out)
+static void mujoco_draw(const void *env, rp_drawing *out)
 {
     const struct mujoco *self = env;
     mj_kinematics(self->model, self->data);
@@ -342,18 +315,42 @@ void mujoco_draw(const void *env, rp_drawing *out)
                                     self->data->xanchor[3 * i + 2], 0, 0, 0.03});
 }
 
+static const struct classic_task mujoco_classic = {
+    .spec.max_steps = MUJOCO_STEPS,
+    .size = sizeof(struct mujoco),
+    .start = mujoco_start,
+    .observe = mujoco_observe,
+    .move = mujoco_move,
+    .place = mujoco_place,
+    .draw = mujoco_draw,
+    .release = mujoco_release,
+};
+
+void *mujoco_create(const struct mujoco_task *task, const rp_option *options, uint32_t n_options, rp_env_spec *spec,
+                    rp_error *err)
+{
+    struct mujoco *self = classic_new(&mujoco_classic, 0, spec);
+    self->task = task;
+    if (mujoco_init(self, options, n_options, err) != RP_OK) {
+        classic_destroy(self);
+        return NULL;
+    }
+    mujoco_fill_spec(self, spec);
+    return self;
+}
+
 /* ---- for the tasks ---- */
 
 double mujoco_uniform(struct mujoco *self, double bound)
 {
-    return (2 * rng_unit(&self->rng) - 1) * bound;
+    return (2 * rng_unit(&self->base.rng) - 1) * bound;
 }
 
 /* Box and Muller; the second number of a pair is dropped, so that the seed alone decides. */
 double mujoco_normal(struct mujoco *self)
 {
-    double radius = sqrt(-2 * log(1 - rng_unit(&self->rng)));
-    return radius * cos(2 * mjPI * rng_unit(&self->rng));
+    double radius = sqrt(-2 * log(1 - rng_unit(&self->base.rng)));
+    return radius * cos(2 * mjPI * rng_unit(&self->base.rng));
 }
 
 double mujoco_duration(const struct mujoco *self)

@@ -1,5 +1,5 @@
-/* What the environments on MuJoCo share: loading a model from a string, stepping it, and everything of rp_env_ops
- * but the task itself, which is a struct mujoco_task.
+/* What the environments on MuJoCo share: loading a model from a string and stepping it. They are classic environments; the task
+ * itself is a struct mujoco_task. The state for set_state is qpos, then qvel. Option: frame_skip.
  *
  * Each environment owns its model and its data. MuJoCo's two process-wide handlers, of errors and of warnings, are
  * set once, so that the library never writes a log file, waits for a key or exits: an error inside of a step ends
@@ -18,12 +18,8 @@
 #ifndef AGENT_ENV_MUJOCO_H
 #define AGENT_ENV_MUJOCO_H
 
+#include "agent/env/classic.h"
 #include <mujoco/mujoco.h>
-#include <stdbool.h>
-#include <stdint.h>
-
-#include "proto/base/rng.h"
-#include "replay/env.h"
 
 #define MUJOCO_MAX_STATE 32u
 
@@ -33,7 +29,6 @@ struct mujoco_task {
     const char *name;
     const char *xml;
     uint32_t frame_skip; /* physics steps per environment step, unless the option says otherwise */
-    uint32_t max_steps;
     uint32_t n_observation;
     /* Draws the first state of an episode. qpos and qvel hold the model's pose at rest. */
     void (*start)(struct mujoco *self, double *qpos, double *qvel);
@@ -43,34 +38,28 @@ struct mujoco_task {
 };
 
 struct mujoco {
+    struct classic base;
     const struct mujoco_task *task;
     mjModel *model;
     mjData *data;
-    struct rng rng;
     uint32_t frame_skip;
-    uint32_t steps;                  /* of this episode */
     double before[MUJOCO_MAX_STATE]; /* qpos, then qvel, at the start of the last step */
 };
 
 /* Compiles a model. The error has MuJoCo's message, with the line. The caller frees the model with mj_deleteModel. */
 rp_status mujoco_load(const char *name, const char *xml, mjModel **out, rp_error *err);
 
-/* For the create function of a task's ops. Option: frame_skip. */
+/* For the create function of a task's ops. */
 void *mujoco_create(const struct mujoco_task *task, const rp_option *options, uint32_t n_options, rp_env_spec *spec,
                     rp_error *err);
 
-/* The other members of rp_env_ops. The state for set_state is qpos, then qvel. */
-void mujoco_destroy(void *self);
-void mujoco_seed(void *self, uint64_t seed);
-void mujoco_reset(void *self, void *observation);
-void mujoco_step(void *self, const void *action, void *observation, rp_env_result *result);
-rp_status mujoco_set_state(void *self, const double *state, uint32_t n, void *observation);
-void mujoco_draw(const void *self, rp_drawing *out);
-#define MUJOCO_OPS(title, text, make)                                                                                  \
+/* Defines the ops of a task. */
+#define MUJOCO_ENV(symbol, task, title, text)                                                                          \
+    static void *task##_create(const rp_option *options, uint32_t n_options, rp_env_spec *spec, rp_error *err)         \
     {                                                                                                                  \
-        .name = title, .help = text, .create = make, .destroy = mujoco_destroy, .seed = mujoco_seed,                   \
-        .reset = mujoco_reset, .step = mujoco_step, .set_state = mujoco_set_state, .draw = mujoco_draw,                \
-    }
+        return mujoco_create(&task, options, n_options, spec, err);                                                    \
+    }                                                                                                                  \
+    const rp_env_ops symbol = CLASSIC_OPS(title, text, task##_create)
 
 /* Numbers for start functions: uniform in [-bound, bound], and standard normal. */
 double mujoco_uniform(struct mujoco *self, double bound);

@@ -72,18 +72,11 @@ static const struct mujoco_task swingup_task = {
     .name = "CartPoleSwingUp",
     .xml = swingup_xml,
     .frame_skip = 1,
-    .max_steps = 1000,
     .n_observation = 5,
     .start = swingup_start,
     .observe = swingup_observe,
     .judge = swingup_judge,
 };
 
-static void *swingup_create(const rp_option *options, uint32_t n_options, rp_env_spec *spec, rp_error *err)
-{
-    return mujoco_create(&swingup_task, options, n_options, spec, err);
-}
-
-const rp_env_ops env_cartpole_swingup = MUJOCO_OPS(
-    "CartPoleSwingUp",
-    "MuJoCo: swing a pole up and hold it; 5 numbers, 1 continuous action; 0 to 1 per step, 1000 steps", swingup_create);
+MUJOCO_ENV(env_cartpole_swingup, swingup_task, "CartPoleSwingUp",
+           "MuJoCo: swing a pole up and hold it; 5 numbers, 1 continuous action; 0 to 1 per step, 1000 steps");

@@ -101,18 +101,11 @@ static const struct mujoco_task cheetah_task = {
     .name = "Cheetah",
     .xml = cheetah_xml,
     .frame_skip = 5,
-    .max_steps = 1000,
     .n_observation = 2 * CHEETAH_NQ - 1,
     .start = cheetah_start,
     .observe = cheetah_observe,
     .judge = cheetah_judge,
 };
 
-static void *cheetah_create(const rp_option *options, uint32_t n_options, rp_env_spec *spec, rp_error *err)
-{
-    return mujoco_create(&cheetah_task, options, n_options, spec, err);
-}
-
-const rp_env_ops env_cheetah = MUJOCO_OPS(
-    "Cheetah", "MuJoCo: a planar runner; 17 numbers, 6 continuous actions; forward velocity less effort, 1000 steps",
-    cheetah_create);
+MUJOCO_ENV(env_cheetah, cheetah_task, "Cheetah",
+           "MuJoCo: a planar runner; 17 numbers, 6 continuous actions; forward velocity less effort, 1000 steps");

@@ -56,18 +56,11 @@ static const struct mujoco_task pendulum_task = {
     .name = "InvertedPendulum",
     .xml = pendulum_xml,
     .frame_skip = 2,
-    .max_steps = 1000,
     .n_observation = 4,
     .start = pendulum_start,
     .observe = pendulum_observe,
     .judge = pendulum_judge,
 };
 
-static void *pendulum_create(const rp_option *options, uint32_t n_options, rp_env_spec *spec, rp_error *err)
-{
-    return mujoco_create(&pendulum_task, options, n_options, spec, err);
-}
-
-const rp_env_ops env_inverted_pendulum = MUJOCO_OPS(
-    "InvertedPendulum", "MuJoCo: balance a pole on a cart; 4 numbers, 1 continuous action; 1 per step until it falls",
-    pendulum_create);
+MUJOCO_ENV(env_inverted_pendulum, pendulum_task, "InvertedPendulum",
+           "MuJoCo: balance a pole on a cart; 4 numbers, 1 continuous action; 1 per step until it falls");

@@ -206,14 +206,6 @@ static void critic_judge(struct critic *self, const struct agent *agent, uint32_
         choices[i].q = values[i];
 }
 
-/* agent_ops.value: Q(s, tanh mean(s)). */
-static float critic_value(struct agent *agent, const void *observation)
-{
-    struct critic *self = agent->state;
-    critic_policy_rows(self, agent, observation, 1);
-    return *judge(self, agent, 1, self->greedy, 0);
-}
-
 /* ---- learning ---- */
 
 static void fill_rows(const struct critic *self, float *rows, const float *states)
@@ -466,7 +458,6 @@ const struct agent_ops agent_ddpg = {
     .state_size = sizeof(struct critic),
     .create = ddpg_create,
     .act = deterministic_act,
-    .value = critic_value,
     .gradient = deterministic_gradient,
     .apply = deterministic_apply,
 };
@@ -489,7 +480,6 @@ const struct agent_ops agent_td3 = {
     .state_size = sizeof(struct critic),
     .create = td3_create,
     .act = deterministic_act,
-    .value = critic_value,
     .gradient = deterministic_gradient,
     .apply = deterministic_apply,
 };
@@ -680,7 +670,6 @@ const struct agent_ops agent_sac = {
     .state_size = sizeof(struct critic),
     .create = sac_create,
     .act = sac_act,
-    .value = critic_value,
     .gradient = sac_gradient,
     .apply = sac_apply,
 };

@@ -18,8 +18,6 @@
 
 #define DEFAULT_BATCH_ITEMS 50
 #define DEFAULT_BUFFER_ITEMS 100
-#define MAX_CHUNK_LENGTH 65536
-#define MAX_ITEMS (INT64_C(1) << 30)
 #define MIN_CODED_BYTES 64
 #define MAX_TIMEOUT_MS (INT64_MAX / NS_PER_MS / 4)
 /* How often, in steps, an adder looks for items that the broker refused within an episode. */
@@ -65,8 +63,8 @@ struct trace {
 
 struct adder_kind_ops {
     const char *name;
-    /* Checks the kind's part of the configuration and sets keep_alive, max_ops, slices and n_slices. */
-    rp_status (*create)(struct adder *self, rp_error *err);
+    /* Sets keep_rows, max_ops, slices and n_slices. */
+    void (*create)(struct adder *self);
     /* Completes the row of this step and queues the operations that follow. The next observation is not set yet. */
     rp_status (*step)(struct adder *self, const struct adder_step *step, rp_error *err);
     /* Queues the operations at the end of an episode, after the next observation was set. */
@@ -148,16 +146,9 @@ static inline struct trace *adder_trace(struct adder *self, uint64_t row)
  *
  * so every observation is stored once, and one item is made with each row but the first. */
 
-#define TRANSITION_MAX_STEPS 1000
-
-static rp_status transition_create(struct adder *self, rp_error *err)
+static void transition_create(struct adder *self)
 {
     const struct adder_config *config = &self->config;
-    if (config->n_step < 1 || config->n_step > TRANSITION_MAX_STEPS)
-        return err_set(err, RP_INVALID_ARGUMENT, "adder: n_step is %lld; it may be 1 to %d", (long long)config->n_step,
-                       TRANSITION_MAX_STEPS);
-    if (!(config->discount >= 0 && config->discount <= 1))
-        return err_set(err, RP_INVALID_ARGUMENT, "adder: discount is %g; it must be from 0 to 1", config->discount);
     self->slices[0] = (rp_slice){.field = "observation", .column = COLUMN_OBSERVATION, .count = 1, .squeeze = 1};
     self->slices[1] = (rp_slice){.field = "action", .column = COLUMN_ACTION, .count = 1, .squeeze = 1};
     self->slices[2] = (rp_slice){.field = "reward", .column = COLUMN_REWARD, .count = 1, .squeeze = 1};
@@ -166,7 +157,6 @@ static rp_status transition_create(struct adder *self, rp_error *err)
     self->n_slices = 5;
     self->keep_rows = (uint64_t)config->n_step + 1;
     self->max_ops = 2 * (uint32_t)config->n_step + 2;
-    return RP_OK;
 }
 
 /* The rewards of rows first .. last - 1, discounted. */
@@ -250,15 +240,9 @@ static const struct adder_kind_ops adder_transition = {"transition", transition_
  *   continue   nothing: rows are counted on through the next episode, and items may hold the end of one episode and the
  *              start of the next */
 
-static rp_status sequence_create(struct adder *self, rp_error *err)
+static void sequence_create(struct adder *self)
 {
     const struct adder_config *config = &self->config;
-    char why[160];
-    self->sequence = (struct sequence){config->length, config->period, config->burn_in};
-    if (!sequence_check(&self->sequence, why, sizeof why))
-        return err_set(err, RP_INVALID_ARGUMENT, "adder: %s", why);
-    if (config->end < ADDER_PAD || config->end > ADDER_CONTINUE)
-        return err_set(err, RP_INVALID_ARGUMENT, "adder: there is no end behaviour %d", (int)config->end);
     /* Items that may be shorter are checked against the table as "any number of steps". */
     bool fixed = config->end == ADDER_PAD || config->end == ADDER_CONTINUE;
     for (uint32_t i = 0; i < self->n_columns; i++)
@@ -266,7 +250,6 @@ static rp_status sequence_create(struct adder *self, rp_error *err)
     self->n_slices = self->n_columns;
     self->keep_rows = (uint64_t)config->length;
     self->max_ops = 6;
-    return RP_OK;
 }
 
 static void sequence_push_item(struct adder *self, uint64_t first)
@@ -277,12 +260,18 @@ static void sequence_push_item(struct adder *self, uint64_t first)
     op->priority = ADDER_PRIORITY;
 }
 
-static rp_status sequence_step(struct adder *self, const struct adder_step *in, rp_error *err)
+/* Completes the row of a step. */
+static rp_status sequence_row(struct adder *self, const struct adder_step *in, rp_error *err)
 {
     uint8_t type = self->length == 0 ? STEP_FIRST : STEP_MID;
+    return adder_complete(
+        self, &(struct adder_row){in->action, in->reward, in->terminal ? 0.0f : 1.0f, type, in->log_prob}, err);
+}
+
+static rp_status sequence_step(struct adder *self, const struct adder_step *in, rp_error *err)
+{
     adder_trace(self, self->rows)->policy = self->policy;
-    RP_TRY(adder_complete(
-        self, &(struct adder_row){in->action, in->reward, in->terminal ? 0.0f : 1.0f, type, in->log_prob}, err));
+    RP_TRY(sequence_row(self, in, err));
     if (sequence_missing(&self->sequence, self->rows + 1) == 0)
         sequence_push_item(self, self->rows + 1 - (uint64_t)self->sequence.length);
     return RP_OK;
@@ -335,20 +324,14 @@ static const struct adder_kind_ops adder_sequence = {"sequence", sequence_create
  *
  * One item per episode, with all of its rows: T + 1 for T steps, the last one LAST with s_T and zeros. */
 
-#define EPISODE_MAX_LENGTH (INT64_C(1) << 30)
-
-static rp_status episode_create(struct adder *self, rp_error *err)
+static void episode_create(struct adder *self)
 {
     const struct adder_config *config = &self->config;
-    if (config->max_length < 1 || config->max_length > EPISODE_MAX_LENGTH)
-        return err_set(err, RP_INVALID_ARGUMENT, "adder: max_length is %lld; it may be 1 to %lld",
-                       (long long)config->max_length, (long long)EPISODE_MAX_LENGTH);
     for (uint32_t i = 0; i < self->n_columns; i++)
         self->slices[i] = (rp_slice){.column = i};
     self->n_slices = self->n_columns;
     self->keep_rows = (uint64_t)config->max_length + 1;
     self->max_ops = 4;
-    return RP_OK;
 }
 
 /* Drops the episode: no item refers to its rows. A new one may begin. */
@@ -367,32 +350,22 @@ static rp_status episode_refuse(struct adder *self, rp_error *err)
 
 static rp_status episode_step(struct adder *self, const struct adder_step *in, rp_error *err)
 {
-    uint8_t type = self->length == 0 ? STEP_FIRST : STEP_MID;
     if (self->length >= (uint64_t)self->config.max_length)
         return episode_refuse(self, err);
     if (self->length == 0)
         self->trace[0].policy = self->policy;
-    return adder_complete(
-        self, &(struct adder_row){in->action, in->reward, in->terminal ? 0.0f : 1.0f, type, in->log_prob}, err);
+    return sequence_row(self, in, err);
 }
 
 static void episode_end(struct adder *self, const struct adder_step *in)
 {
     (void)in;
     adder_push(self, OP_ROW)->step_type = STEP_LAST;
-    struct op *op = adder_push(self, OP_ITEM);
-    op->policy = self->trace[0].policy;
-    op->priority = ADDER_PRIORITY;
+    sequence_push_item(self, 0);
     adder_push(self, OP_END);
 }
 
-static void episode_aim(struct adder *self, const struct op *op)
-{
-    (void)self; /* slices without bounds: the whole episode */
-    (void)op;
-}
-
-static const struct adder_kind_ops adder_episode = {"episode", episode_create, episode_step, episode_end, episode_aim};
+static const struct adder_kind_ops adder_episode = {"episode", episode_create, episode_step, episode_end, sequence_aim};
 
 /* ---- time ---- */
 
@@ -579,23 +552,17 @@ rp_status adder_retry(struct adder *self, int64_t timeout_ms, rp_error *err)
     return RP_OK;
 }
 
-static rp_status flush(struct adder *self, uint64_t unconfirmed, int64_t timeout_ms, rp_error *err)
+rp_status adder_flush(struct adder *self, uint64_t unconfirmed, int64_t timeout_ms, rp_error *err)
 {
+    int64_t deadline = deadline_ns(timeout_ms);
+    RP_TRY(run_queue(self, timeout_ms, err));
+    timeout_ms = time_left_ms(timeout_ms, deadline);
     return take_rejections(self, rp_writer_flush(self->writer, unconfirmed, timeout_ms, err), err);
 }
 
 rp_status adder_wait(struct adder *self, int64_t timeout_ms, rp_error *err)
 {
-    int64_t deadline = deadline_ns(timeout_ms);
-    RP_TRY(adder_retry(self, timeout_ms, err));
-    return flush(self, (uint64_t)self->config.buffer_items / 2, time_left_ms(timeout_ms, deadline), err);
-}
-
-rp_status adder_flush(struct adder *self, uint64_t unconfirmed, int64_t timeout_ms, rp_error *err)
-{
-    int64_t deadline = deadline_ns(timeout_ms);
-    RP_TRY(run_queue(self, timeout_ms, err));
-    return flush(self, unconfirmed, time_left_ms(timeout_ms, deadline), err);
+    return adder_flush(self, (uint64_t)self->config.buffer_items / 2, timeout_ms, err);
 }
 
 void adder_set_policy(struct adder *self, uint64_t version)
@@ -617,8 +584,6 @@ static rp_status read_config(struct adder *self, const struct adder_config *in, 
     struct adder_config *config = &self->config;
     *config = *in;
     config->table = need_text(in->table ? in->table : "");
-    if (in->kind < 0 || in->kind >= (int32_t)(sizeof kinds / sizeof kinds[0]))
-        return err_set(err, RP_INVALID_ARGUMENT, "adder: there is no kind %d", (int)in->kind);
     self->ops = kinds[in->kind];
     self->with_types = in->kind != ADDER_TRANSITION;
     if (config->batch_items == 0)
@@ -627,13 +592,14 @@ static rp_status read_config(struct adder *self, const struct adder_config *in, 
         config->buffer_items = DEFAULT_BUFFER_ITEMS;
     if (config->chunk_length == 0)
         config->chunk_length = 1;
-    if (config->chunk_length < 0 || config->chunk_length > MAX_CHUNK_LENGTH)
-        return err_set(err, RP_INVALID_ARGUMENT, "adder: chunk_length is %lld; it may be 1 to %d",
-                       (long long)config->chunk_length, MAX_CHUNK_LENGTH);
-    if (config->batch_items < 0 || config->buffer_items < config->batch_items || config->buffer_items > MAX_ITEMS)
+    if (config->buffer_items < config->batch_items)
         return err_set(err, RP_INVALID_ARGUMENT,
                        "adder: batch_items is %lld and buffer_items %lld; a batch must fit into the buffer",
                        (long long)config->batch_items, (long long)config->buffer_items);
+    char why[160];
+    self->sequence = (struct sequence){config->length, config->period, config->burn_in};
+    if (in->kind == ADDER_SEQUENCE && !sequence_check(&self->sequence, why, sizeof why))
+        return err_set(err, RP_INVALID_ARGUMENT, "adder: %s", why);
     if (config->actor_priorities && in->kind != ADDER_TRANSITION)
         return err_set(err, RP_INVALID_ARGUMENT,
                        "adder: actor_priorities are those of transitions; set them to false for kind %s",
@@ -643,7 +609,7 @@ static rp_status read_config(struct adder *self, const struct adder_config *in, 
 
 /* Short rows gain nothing from a codec, which would cost a third of a step's time. Other rows take the smallest
  * encoding. */
-static rp_status make_columns(struct adder *self, const rp_env_spec *spec, rp_column *columns, rp_error *err)
+static void make_columns(struct adder *self, const rp_env_spec *spec, rp_column *columns)
 {
     rp_column all[ADDER_MAX_COLUMNS] = {
         {.name = "observation", .dtype = spec->observation_dtype},
@@ -653,9 +619,6 @@ static rp_status make_columns(struct adder *self, const rp_env_spec *spec, rp_co
         {.name = "step_type", .dtype = RP_DTYPE_UINT8},
         {.name = "log_prob", .dtype = RP_DTYPE_FLOAT32},
     };
-    if (spec->observation_rank > RP_MAX_RANK)
-        return err_set(err, RP_INVALID_ARGUMENT, "the environment's observations have rank %u, at most %u is possible",
-                       spec->observation_rank, RP_MAX_RANK);
     all[COLUMN_OBSERVATION].rank = spec->observation_rank;
     memcpy(all[COLUMN_OBSERVATION].shape, spec->observation_shape, spec->observation_rank * sizeof(uint32_t));
     if (spec->n_actions == 0) {
@@ -663,17 +626,13 @@ static rp_status make_columns(struct adder *self, const rp_env_spec *spec, rp_co
         all[COLUMN_ACTION].rank = 1;
         all[COLUMN_ACTION].shape[0] = spec->action_size;
     }
-    uint64_t bytes = dtype_row_bytes(spec->observation_dtype, spec->observation_rank, spec->observation_shape);
-    if (bytes == DTYPE_NO_ROW)
-        return err_set(err, RP_INVALID_ARGUMENT,
-                       "the environment's observations have an unknown dtype, or more than 1 GiB each");
-    self->observation_bytes = (size_t)bytes;
+    self->observation_bytes =
+        (size_t)dtype_row_bytes(spec->observation_dtype, spec->observation_rank, spec->observation_shape);
     self->action_bytes = spec->n_actions ? sizeof(int32_t) : spec->action_size * sizeof(float);
     if (self->observation_bytes >= MIN_CODED_BYTES)
         all[COLUMN_OBSERVATION].codec = RP_CODEC_AUTO;
     self->n_columns = self->with_types ? self->with_log_prob ? 6 : 5 : 4;
     memcpy(columns, all, self->n_columns * sizeof *columns);
-    return RP_OK;
 }
 
 static void make_memory(struct adder *self)
@@ -723,8 +682,9 @@ static rp_status design(struct adder *self, const struct adder_options *options,
 {
     self->with_log_prob = options->with_log_prob;
     RP_TRY(read_config(self, options->config, err));
-    RP_TRY(make_columns(self, options->spec, columns, err));
-    return self->ops->create(self, err);
+    make_columns(self, options->spec, columns);
+    self->ops->create(self);
+    return RP_OK;
 }
 
 uint32_t adder_fields(const struct adder_options *options, struct adder_field out[ADDER_MAX_FIELDS], rp_error *err)

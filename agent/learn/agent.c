@@ -15,109 +15,39 @@ const struct agent_ops *const agent_algorithms[] = {&agent_dqn,    &agent_ddpg, 
 
 #define MAX_ALGORITHMS 32u
 
-/* When the algorithm's default replaces a value of the configuration. */
-enum fill {
-    FILL_ZERO,     /* 0 */
-    FILL_NEGATIVE, /* below 0, because 0 has a meaning */
-    FILL_COST,     /* 0; a value below 0 becomes 0, which means none */
-    FILL_NEVER
-};
-
-struct number {
-    const char *name;
-    size_t offset;
-    bool whole; /* int64_t, else double */
-    enum fill fill;
-    double min, max;
-};
-
-#define WHOLE(field) #field, offsetof(struct agent_config, field), true
-#define REAL(field) #field, offsetof(struct agent_config, field), false
-
-static const struct number numbers[] = {
-    {WHOLE(filters), FILL_NEVER, 0, 1024},
-    {WHOLE(batch), FILL_ZERO, 1, 1 << 20},
-    {REAL(discount), FILL_ZERO, 0, 1},
-    {REAL(learning_rate), FILL_ZERO, 0, 10},
-    {WHOLE(anneal), FILL_NEVER, 0, 1e12},
-    {REAL(clip_norm), FILL_COST, 0, 1e9},
-    {WHOLE(target_period), FILL_NEVER, 0, 1e12},
-    {REAL(tau), FILL_NEVER, 0, 1},
-    {REAL(importance_exponent), FILL_NEGATIVE, 0, 1},
-    {REAL(huber), FILL_NEGATIVE, 0, 1e9},
-    {WHOLE(policy_delay), FILL_ZERO, 0, 1e6},
-    {REAL(alpha), FILL_NEGATIVE, 0, 1e6},
-    {REAL(target_entropy), FILL_ZERO, -1e6, 1e6},
-    {REAL(entropy_cost), FILL_COST, 0, 1e6},
-    {REAL(value_cost), FILL_COST, 0, 1e6},
-};
-
-#define N_NUMBERS (sizeof numbers / sizeof numbers[0])
-
-static double number_get(const struct number *number, const struct agent_config *config)
+/* Returns a cost: 0 takes the algorithm's, and below 0 means none. */
+static double cost_of(double given, double own)
 {
-    const char *at = (const char *)config + number->offset;
-    if (!number->whole)
-        return *(const double *)(const void *)at;
-    return (double)*(const int64_t *)(const void *)at;
+    return given < 0.0 ? 0.0 : given == 0.0 ? own : given;
 }
 
-static void number_put(const struct number *number, struct agent_config *config, double value)
-{
-    char *at = (char *)config + number->offset;
-    if (number->whole)
-        *(int64_t *)(void *)at = (int64_t)value;
-    else
-        *(double *)(void *)at = value;
-}
+#define FILL(field, missing)                                                                                           \
+    if (config->field missing)                                                                                         \
+    config->field = defaults->field
 
-static void number_fill(const struct number *number, struct agent_config *config, const struct agent_config *defaults)
-{
-    double value = number_get(number, config);
-    bool use_default = number->fill == FILL_NEGATIVE ? value < 0.0 : value == 0.0;
-    if (use_default && number->fill != FILL_NEVER)
-        number_put(number, config, number_get(number, defaults));
-    else if (number->fill == FILL_COST && value < 0.0)
-        number_put(number, config, 0.0);
-}
-
+/* The schema has checked the bounds of what a file may say. */
 static void fill_in(struct agent_config *config, const struct agent_config *defaults)
 {
-    for (size_t i = 0; i < N_NUMBERS; i++)
-        number_fill(&numbers[i], config, defaults);
-    if (config->hidden.count == 0)
-        config->hidden = defaults->hidden;
+    FILL(batch, == 0);
+    FILL(discount, == 0.0);
+    FILL(learning_rate, == 0.0);
+    FILL(importance_exponent, < 0.0);
+    FILL(huber, < 0.0);
+    FILL(policy_delay, == 0);
+    FILL(alpha, < 0.0);
+    FILL(target_entropy, == 0.0);
+    FILL(hidden, .count == 0);
+    config->clip_norm = cost_of(config->clip_norm, defaults->clip_norm);
+    config->entropy_cost = cost_of(config->entropy_cost, defaults->entropy_cost);
+    config->value_cost = cost_of(config->value_cost, defaults->value_cost);
     if (config->target_period == 0 && config->tau == 0.0) {
         config->target_period = defaults->target_period;
         config->tau = defaults->tau;
     }
 }
 
-static rp_status check_numbers(const struct agent_config *config, rp_error *err)
-{
-    for (size_t i = 0; i < N_NUMBERS; i++) {
-        const struct number *number = &numbers[i];
-        double value = number_get(number, config);
-        if (!(value >= number->min && value <= number->max))
-            return err_set(err, RP_INVALID_ARGUMENT, "agent.%s is %g; it must lie between %g and %g", number->name,
-                           value, number->min, number->max);
-    }
-    if (!(config->learning_rate > 0.0))
-        return err_set(err, RP_INVALID_ARGUMENT, "agent.learning_rate must be more than 0");
-    if (config->target_period > 0 && config->tau > 0.0)
-        return err_set(err, RP_INVALID_ARGUMENT,
-                       "agent.target copies the target from time to time or moves it at each step: give one of them");
-    if (config->activation != 0 && config->activation != 1)
-        return err_set(err, RP_INVALID_ARGUMENT, "agent.activation is %d; it is 0 (relu) or 1 (tanh)",
-                       (int)config->activation);
-    return RP_OK;
-}
-
 static rp_status check_hidden(const struct schema_list *hidden, rp_error *err)
 {
-    if (hidden->count > NET_MAX_HIDDEN)
-        return err_set(err, RP_INVALID_ARGUMENT, "agent.hidden has %u layers; at most %u are possible", hidden->count,
-                       NET_MAX_HIDDEN);
     const int64_t *sizes = hidden->data;
     for (uint32_t i = 0; i < hidden->count; i++)
         if (sizes[i] < 1 || sizes[i] > 1 << 16)
@@ -189,7 +119,6 @@ static const struct agent_ops *find(const char *name, rp_error *err)
 static rp_status build(struct agent *self, const char *env_name, rp_error *err)
 {
     fill_in(&self->config, self->ops->defaults);
-    RP_TRY(check_numbers(&self->config, err));
     RP_TRY(check_hidden(&self->config.hidden, err));
     RP_TRY(env_check_spec(env_name, &self->spec, err));
     RP_TRY(check_actions(self->ops, env_name, &self->spec, err));
@@ -230,6 +159,14 @@ void agent_destroy(struct agent **self)
     arena_fini(&agent->memory);
     arena_fini(&agent->batch);
     free(agent);
+}
+
+float agent_value(struct agent *self, const void *observation)
+{
+    struct rng *rng = &self->rng;
+    struct agent_choice choice = {0};
+    self->ops->act(self, &(struct agent_rows){1, observation, &(struct agent_explore){.greedy = true}, &rng}, &choice);
+    return choice.value;
 }
 
 void agent_learn(struct agent *self, const struct agent_batch *batch, struct agent_result *result)

@@ -122,10 +122,8 @@ struct agent_ops {
      * self->memory. */
     rp_status (*create)(struct agent *self, rp_error *err);
     /* Acts on n observations in one pass, n at most config.acting_rows. Row i has its own explore[i], rng[i] and out[i]. The bits of a
-     * row may depend on n, never on other rows. */
+     * row may depend on n, never on other rows. Greedy rows draw no random number. */
     void (*act)(struct agent *self, const struct agent_rows *rows, struct agent_choice *out);
-    /* The value of an observation, from which a priority bootstraps. */
-    float (*value)(struct agent *self, const void *observation);
     /* Overwrites self->grads. Changes no parameters. */
     void (*gradient)(struct agent *self, const struct agent_batch *batch, struct agent_result *result);
     /* Uses self->grads (and may scale it in place). Counts self->steps. */
@@ -160,6 +158,8 @@ extern const struct agent_ops *const agent_algorithms[];
 struct agent *agent_new(const struct agent_config *config, const char *env_name, const rp_env_spec *spec, uint64_t seed,
                         rp_error *err);
 void agent_destroy(struct agent **self);
+/* Returns the value of an observation under the greedy policy, from which a priority bootstraps. */
+float agent_value(struct agent *self, const void *observation);
 /* A learner's step: gradient, then apply. */
 void agent_learn(struct agent *self, const struct agent_batch *batch, struct agent_result *result);
 

@@ -50,13 +50,6 @@ static void bc_act(struct agent *self, const struct agent_rows *rows, struct age
         bc_choose(self, y + (size_t)i * bc->net.spec.outputs, &rows->explore[i], rows->rng[i], &out[i]);
 }
 
-static float bc_value(struct agent *self, const void *observation)
-{
-    (void)self;
-    (void)observation;
-    return 0.0f;
-}
-
 /* ---- learning ---- */
 
 /* -log softmax(z)_a, and its derivative softmax(z) - 1[. = a] times w. */
@@ -165,7 +158,6 @@ const struct agent_ops agent_bc = {
     .state_size = sizeof(struct bc),
     .create = bc_create,
     .act = bc_act,
-    .value = bc_value,
     .gradient = bc_gradient,
     .apply = bc_apply,
 };

@@ -45,14 +45,6 @@ static void dqn_act(struct agent *self, const struct agent_rows *rows, struct ag
     }
 }
 
-static float dqn_value(struct agent *self, const void *observation)
-{
-    struct dqn *dqn = self->state;
-    const float *s = agent_floats(self, observation, 1, self->scratch);
-    const float *q = net_forward(&dqn->net, self->params, &dqn->acting, s, 1);
-    return q[kernel_argmax(q, self->spec.n_actions)];
-}
-
 /* ---- learning ---- */
 
 /* Computes Q(s, .), left open for backward, Q_target(s', .) in *target, and in *chooser the values at s' whose
@@ -178,7 +170,6 @@ const struct agent_ops agent_dqn = {
     .state_size = sizeof(struct dqn),
     .create = dqn_create,
     .act = dqn_act,
-    .value = dqn_value,
     .gradient = dqn_gradient,
     .apply = dqn_apply,
 };

@@ -85,13 +85,6 @@ static uint32_t draw(const float *log_pi, uint32_t n, struct rng *rng)
     return n - 1;
 }
 
-static float impala_value(struct agent *self, const void *observation)
-{
-    struct impala *impala = self->state;
-    const float *x = agent_floats(self, observation, 1, self->scratch);
-    return net_forward(&impala->value, value_params(self), &impala->valuing, x, 1)[0];
-}
-
 static void impala_choose(const float *log_pi, uint32_t n, const struct agent_explore *explore, struct rng *rng,
                           struct agent_choice *out)
 {
@@ -353,7 +346,6 @@ const struct agent_ops agent_impala = {
     .state_size = sizeof(struct impala),
     .create = impala_create,
     .act = impala_act,
-    .value = impala_value,
     .gradient = impala_gradient,
     .apply = impala_apply,
 };

@@ -143,16 +143,6 @@ static rp_status weights_check_header(const uint8_t *head, uint64_t size, rp_err
     return RP_OK;
 }
 
-static rp_status check_sum(const uint8_t *block, size_t size, rp_error *err)
-{
-    uint32_t stored = get32(block + size - CHECKSUM_BYTES), sum = crc32c(0, block, size - CHECKSUM_BYTES);
-    if (stored != sum)
-        return err_set(err, RP_DATA_LOSS,
-                       "the weights are damaged: their checksum is %08" PRIx32 " and should be %08" PRIx32, sum,
-                       stored);
-    return RP_OK;
-}
-
 static bool all_zero(const uint8_t *p, uint64_t n)
 {
     for (uint64_t i = 0; i < n; i++)
@@ -171,19 +161,14 @@ struct walk {
 /* Product of dtype and shape, but at most `limit`; false beyond. */
 static bool checked_bytes(const struct tensor *tensor, uint64_t limit, uint64_t *bytes)
 {
-    uint64_t n = dtype_size(tensor->dtype);
-    for (uint32_t i = 0; i < tensor->rank; i++)
-        if (tensor->shape[i] == 0) {
-            *bytes = 0;
-            return true;
-        }
+    bool empty = false, over = false;
+    *bytes = dtype_size(tensor->dtype);
     for (uint32_t i = 0; i < tensor->rank; i++) {
-        if (n > limit / tensor->shape[i])
-            return false;
-        n *= tensor->shape[i];
+        empty |= tensor->shape[i] == 0;
+        over |= __builtin_mul_overflow(*bytes, tensor->shape[i], bytes);
     }
-    *bytes = n;
-    return n <= limit;
+    *bytes = empty ? 0 : *bytes;
+    return empty || (!over && *bytes <= limit);
 }
 
 static bool read_name(const uint8_t *p, uint32_t length, char *name)
@@ -269,7 +254,11 @@ static rp_status open_block(const uint8_t *block, size_t size, struct tensor **t
     if (size % 4 != 0 || size < head + CHECKSUM_BYTES)
         return err_set(err, RP_DATA_LOSS, "%zu bytes of weights cannot hold a table of %" PRIu32 " and a checksum",
                        size, get32(block + 12));
-    RP_TRY(check_sum(block, size, err));
+    uint32_t stored = get32(block + size - CHECKSUM_BYTES), sum = crc32c(0, block, size - CHECKSUM_BYTES);
+    if (stored != sum)
+        return err_set(err, RP_DATA_LOSS,
+                       "the weights are damaged: their checksum is %08" PRIx32 " and should be %08" PRIx32, sum,
+                       stored);
     struct walk walk = {.block = block,
                         .entry = WEIGHTS_HEADER_BYTES,
                         .table_end = WEIGHTS_HEADER_BYTES + (uint64_t)get32(block + 12),
@@ -428,50 +417,25 @@ rp_status weights_write_file(const char *path, const struct tensor *tensors, uin
     return status;
 }
 
-static rp_status read_all(int file, const char *path, uint8_t *data, size_t size, rp_error *err)
-{
-    ssize_t done = io_read(file, data, size, IO_HERE);
-    if (done < 0)
-        return fail_io(err, "read", path);
-    return (size_t)done == size ? RP_OK : err_set(err, RP_DATA_LOSS, "'%s' became shorter while it was read", path);
-}
-
-/* Gives the whole file. Allocates memory only after the header agrees with the file's size. */
-static rp_status read_block(int file, const char *path, uint8_t **block, size_t *size, rp_error *err)
-{
-    struct stat info;
-    uint8_t head[WEIGHTS_HEADER_BYTES] = {0};
-    if (fstat(file, &info) != 0)
-        return fail_io(err, "read", path);
-    if (!S_ISREG(info.st_mode))
-        return err_set(err, RP_INVALID_ARGUMENT, "'%s' is not a file", path);
-    *size = (size_t)info.st_size;
-    if (*size > WEIGHTS_MAX_BYTES)
-        return err_set(err, RP_DATA_LOSS, "'%s' has %zu bytes; weights have at most %" PRIu64, path, *size,
-                       WEIGHTS_MAX_BYTES);
-    size_t first = *size < sizeof head ? *size : sizeof head;
-    RP_TRY(read_all(file, path, head, first, err));
-    rp_status status = weights_check_header(head, *size, err);
-    if (status != RP_OK) {
-        err_prefix(err, "'%s'", path);
-        return status;
-    }
-    assert(*size >= sizeof head);
-    *block = malloc(*size);
-    if (*block == NULL)
-        return err_set(err, RP_NO_MEMORY, "no memory for the %zu bytes of '%s'", *size, path);
-    memcpy(*block, head, sizeof head);
-    return read_all(file, path, *block + sizeof head, *size - sizeof head, err);
-}
-
 rp_status weights_load_file(const char *path, uint8_t **block, size_t *size, rp_error *err)
 {
-    *block = NULL;
+    struct stat info;
+    rp_status status = RP_OK;
     int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (file < 0)
-        return fail_io(err, "open", path);
-    rp_status status = read_block(file, path, block, size, err);
-    close(file);
+    *block = NULL;
+    if (file < 0 || fstat(file, &info) != 0)
+        status = fail_io(err, "open", path);
+    else if (!S_ISREG(info.st_mode))
+        status = err_set(err, RP_INVALID_ARGUMENT, "'%s' is not a file", path);
+    else if ((uint64_t)info.st_size > WEIGHTS_MAX_BYTES)
+        status = err_set(err, RP_DATA_LOSS, "'%s' has %lld bytes; weights have at most %" PRIu64, path,
+                         (long long)info.st_size, WEIGHTS_MAX_BYTES);
+    else if (!(*block = malloc((*size = (size_t)info.st_size) + 1)))
+        status = err_set(err, RP_NO_MEMORY, "no memory for the %zu bytes of '%s'", *size, path);
+    else if (io_read(file, *block, *size, IO_HERE) != (ssize_t)*size)
+        status = err_set(err, RP_IO, "'%s' cannot be read, or became shorter meanwhile", path);
+    if (file >= 0)
+        close(file);
     if (status != RP_OK) {
         free(*block);
         *block = NULL;

@@ -44,7 +44,7 @@ rp_status weights_bf16(const void *block, size_t size, uint8_t **out, size_t *ou
 
 /* Writes under a temporary name, syncs and renames: the file is the old one or the new one, never a part. */
 rp_status weights_write_file(const char *path, const struct tensor *tensors, uint32_t n, rp_error *err);
-/* Gives the whole file, for weights_list: free(). Checks only its header. */
+/* Gives the whole file, unchecked, for weights_list: free(). */
 rp_status weights_load_file(const char *path, uint8_t **block, size_t *size, rp_error *err);
 rp_status weights_read_file(const char *path, struct tensor *tensors, uint32_t n, rp_error *err);
 

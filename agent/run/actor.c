@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "agent/run/stop.h"
 #include "proto/base/clock.h"
 #include "proto/base/error.h"
 #include "proto/base/log.h"
@@ -140,18 +141,13 @@ const void *actor_select(struct actor *self, const void *observation, struct age
     return actor_action(self, choice);
 }
 
-static bool actor_stopped(const struct actor *self)
-{
-    return self->options.stop && atomic_load(self->options.stop);
-}
-
 /* The table is full of items that were not sampled yet, or the broker is away: logs that, and waits. */
 static rp_status wait_for_room(struct actor *self, rp_error *err)
 {
     int64_t from = clock_ns();
     rp_status status = RP_DEADLINE_EXCEEDED;
     for (uint32_t waits = 0; status == RP_DEADLINE_EXCEEDED; waits++) {
-        if (actor_stopped(self)) {
+        if (is_stopped(self->options.stop)) {
             status = err_set(err, RP_CANCELLED, "stopped while an insert was waiting");
             break;
         }
@@ -185,7 +181,7 @@ rp_status actor_offer(struct actor *self, const struct agent_choice *choice, con
         .log_prob = choice->log_prob,
     };
     if (result->truncated && self->options.config->adder.actor_priorities)
-        step.last_value = agent->ops->value(agent, next_observation);
+        step.last_value = agent_value(agent, next_observation);
     return adder_add(self->options.adder, &step, 0, err);
 }
 
@@ -287,7 +283,7 @@ rp_status environment_loop_episodes(struct environment_loop *self, uint64_t n, d
     double sum = 0.0;
     for (uint64_t i = 0; i < n;) {
         bool ended;
-        if (actor_stopped(&self->actor))
+        if (is_stopped(self->actor.options.stop))
             return err_set(err, RP_CANCELLED, "stopped after %llu of %llu episodes", (unsigned long long)i,
                            (unsigned long long)n);
         self->recorded = self->recording && i + 1 == n;

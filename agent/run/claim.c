@@ -2,6 +2,7 @@
 
 #include <time.h>
 
+#include "agent/run/stop.h"
 #include "proto/base/error.h"
 
 /* Duration of a block: many round trips, but short enough that counted and taken steps hardly differ. */
@@ -100,11 +101,6 @@ static rp_status begin(struct claim *self, rp_error *err)
     return self->ahead ? RP_OK : err_set(err, (rp_status)why.status, "%s", why.text);
 }
 
-static bool claim_stopped(const struct claim *self)
-{
-    return self->options.stop && atomic_load(self->options.stop);
-}
-
 /* Returns the counter's value after the addition in flight. RP_DEADLINE_EXCEEDED, also while no broker answers: it may be
  * tried again. */
 static rp_status await(struct claim *self, int64_t timeout_ms, int64_t *value, rp_error *err)
@@ -165,7 +161,7 @@ rp_status claim_next(struct claim *self, uint64_t most, uint64_t *n, uint64_t *t
 {
     struct claim_steps steps;
     rp_status status = claim_try(self, most, POLL_MS, &steps, err);
-    while (status == RP_DEADLINE_EXCEEDED && !claim_stopped(self))
+    while (status == RP_DEADLINE_EXCEEDED && !is_stopped(self->options.stop))
         status = claim_try(self, most, POLL_MS, &steps, err);
     *n = steps.n;
     *total = steps.total;

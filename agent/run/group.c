@@ -4,6 +4,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "agent/run/stop.h"
 #include "proto/base/clock.h"
 #include "proto/base/crc32c.h"
 #include "proto/base/error.h"
@@ -63,18 +64,13 @@ void group_destroy(struct learner_group **self)
     *self = NULL;
 }
 
-static bool group_stopped(const struct learner_group *self)
-{
-    return self->options.stop && atomic_load(self->options.stop);
-}
-
 /* Takes part in one round with the present contents of the vector. */
 static rp_status exchange(struct learner_group *self, rp_reduced *out, rp_error *err)
 {
     uint64_t n = (uint64_t)self->options.agent->n_params + TAIL_SIZE;
     rp_status status;
     do {
-        if (group_stopped(self))
+        if (is_stopped(self->options.stop))
             return err_set(err, RP_CANCELLED, "stopped while waiting for the other learners");
         status = rp_reduce_add(self->reduce, self->vector, n, *self->options.round_ms, 1000, out, err);
     } while (status == RP_DEADLINE_EXCEEDED || status == RP_UNAVAILABLE);
@@ -172,7 +168,7 @@ static rp_status take_state(struct learner_group *self, uint64_t round, rp_error
     int64_t end_ns = clock_ns() + wait_ms * NS_PER_MS;
     struct tensor which = {.name = "round", .dtype = RP_DTYPE_UINT64, .rank = 1, .shape = {1}, .data = &found};
     while (clock_ns() < end_ns) {
-        if (group_stopped(self))
+        if (is_stopped(self->options.stop))
             return err_set(err, RP_CANCELLED, "stopped while waiting for the state of the other learners");
         rp_params *params;
         rp_status status = rp_params_get(self->options.client, GROUP_SLOT, have, 500, &params, err);
@@ -320,7 +316,7 @@ rp_status group_applied(struct learner_group *self, rp_error *err)
     return give_state(self, err);
 }
 
-void group_get_info(const struct learner_group *self, struct group_info *out)
+const struct group_info *group_info(const struct learner_group *self)
 {
-    *out = self->info;
+    return &self->info;
 }

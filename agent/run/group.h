@@ -59,6 +59,6 @@ rp_status group_join(struct learner_group *self, rp_error *err);
 rp_status group_mean(struct learner_group *self, rp_error *err);
 /* Gives the state to the learners that asked for it in this round. */
 rp_status group_applied(struct learner_group *self, rp_error *err);
-void group_get_info(const struct learner_group *self, struct group_info *out);
+const struct group_info *group_info(const struct learner_group *self);
 
 #endif

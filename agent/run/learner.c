@@ -6,6 +6,7 @@
 #include <time.h>
 
 #include "agent/run/run_log.h"
+#include "agent/run/stop.h"
 #include "proto/base/clock.h"
 #include "proto/base/crc32c.h"
 #include "proto/base/dtype.h"
@@ -40,11 +41,6 @@ struct learner {
     uint64_t skipped;        /* since the start */
     int64_t skips_logged_ns; /* 0: never */
 };
-
-static bool learner_stopped(const struct learner *self)
-{
-    return self->options.stop && atomic_load(self->options.stop);
-}
 
 /* Of the built-in selectors only these ignore priorities; a plug-in's selector may use them. */
 static bool is_blind(const char *kind)
@@ -241,11 +237,7 @@ uint32_t learner_fingerprint(const struct learner *self)
 
 bool learner_leads(const struct learner *self)
 {
-    if (!self->group)
-        return true;
-    struct group_info info;
-    group_get_info(self->group, &info);
-    return info.lead;
+    return !self->group || group_info(self->group)->lead;
 }
 
 struct idle *learner_idle(struct learner *self)
@@ -290,7 +282,7 @@ static rp_status write_priorities(struct learner *self, const rp_batch_arrays *a
         uint32_t taken = 0;
         status = add_priorities(self, arrays->key + done, result->priority + done, arrays->n - done, &taken, err);
         done += taken;
-    } while (status == RP_DEADLINE_EXCEEDED && !learner_stopped(self));
+    } while (status == RP_DEADLINE_EXCEEDED && !is_stopped(self->options.stop));
     if (status == RP_OK && self->options.lockstep)
         status = rp_updater_flush(self->updater, CALL_MS, NULL, err);
     return status;
@@ -301,7 +293,7 @@ static void delay(const struct learner *self)
 {
     int64_t left = self->options.lockstep ? 0 : self->options.config->learners.delay_ns;
     int64_t end = left > 0 ? clock_ns() + left : 0;
-    while (left > 0 && !learner_stopped(self)) {
+    while (left > 0 && !is_stopped(self->options.stop)) {
         int64_t nap = left < NAP_NS ? left : NAP_NS;
         nanosleep(&(struct timespec){.tv_nsec = (long)nap}, NULL); /* after a signal the flag is checked */
         left = end - clock_ns();
@@ -383,16 +375,14 @@ static rp_status use_batch(struct learner *self, const rp_batch *batch, rp_error
 /* Joins the group. A learner that begins with its own state publishes it, because no other has. */
 static rp_status join(struct learner *self, rp_error *err)
 {
-    struct group_info info;
     int64_t from = clock_ns();
     rp_status status = group_join(self->group, err);
     waited(self, IDLE_REDUCE, from);
     RP_TRY(status);
-    group_get_info(self->group, &info);
-    if (info.starts == self->starts)
-        return RP_OK;
-    RP_TRY(learner_publish(self, err));
-    self->starts = info.starts;
+    uint64_t starts = group_info(self->group)->starts;
+    if (starts != self->starts)
+        RP_TRY(learner_publish(self, err));
+    self->starts = starts;
     return RP_OK;
 }
 
@@ -465,7 +455,7 @@ rp_status learner_publish(struct learner *self, rp_error *err)
     rp_status status;
     do
         status = variables_publish(&self->variables, PART_MS, err);
-    while ((status == RP_DEADLINE_EXCEEDED || status == RP_UNAVAILABLE) && !learner_stopped(self) &&
+    while ((status == RP_DEADLINE_EXCEEDED || status == RP_UNAVAILABLE) && !is_stopped(self->options.stop) &&
            clock_ns() < end_ns);
     waited(self, IDLE_PARAMETERS, from);
     return status;

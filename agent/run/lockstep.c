@@ -8,6 +8,7 @@
 #include "agent/client/conn/client.h"
 #include "agent/run/actor.h"
 #include "agent/run/best.h"
+#include "agent/run/stop.h"
 #include "agent/run/worker.h"
 #include "broker/broker.h"
 #include "proto/base/clock.h"
@@ -312,11 +313,6 @@ static double seconds_since(int64_t start_ns)
     return (double)(clock_ns() - start_ns) * 1e-9;
 }
 
-static bool lockstep_stopped(const struct lockstep *self)
-{
-    return self->options->stop && atomic_load(self->options->stop);
-}
-
 static struct lockstep_report report_of(const struct lockstep *self, double evaluation)
 {
     struct lockstep_report out = {.steps = self->steps,
@@ -326,7 +322,7 @@ static struct lockstep_report report_of(const struct lockstep *self, double eval
                                   .training = recent_mean(self),
                                   .episodes = self->episodes,
                                   .fingerprint = self->learner ? learner_fingerprint(self->learner) : 0,
-                                  .stopped = lockstep_stopped(self)};
+                                  .stopped = is_stopped(self->options->stop)};
     for (uint32_t i = 0; i < self->n_players; i++) {
         struct adder_stats stats;
         adder_get_stats(self->players[i].loop.actor.options.adder, &stats);
@@ -405,14 +401,14 @@ static rp_status lockstep_learn(struct lockstep *self, rp_error *err)
     }
     do
         status = learner_step(self->learner, 0, err);
-    while (status == RP_OK && !lockstep_stopped(self) && !steps_learned(self));
+    while (status == RP_OK && !is_stopped(self->options->stop) && !steps_learned(self));
     return status == RP_DEADLINE_EXCEEDED || status == RP_OK ? RP_OK : status;
 }
 
 static bool finished(const struct lockstep *self)
 {
     const struct stop_section *stop = &self->config->stop;
-    return lockstep_stopped(self) || steps_taken(self) || steps_learned(self) ||
+    return is_stopped(self->options->stop) || steps_taken(self) || steps_learned(self) ||
            (stop->time_ns > 0 && seconds_since(self->start_ns) * 1e9 >= (double)stop->time_ns) ||
            (isfinite(self->evaluation) && self->evaluation >= stop->value);
 }
@@ -434,7 +430,7 @@ static rp_status take_turns(struct lockstep *self, rp_error *err)
             report(self, NAN);
         }
     }
-    return lockstep_stopped(self) ? RP_OK : evaluate(self, err);
+    return is_stopped(self->options->stop) ? RP_OK : evaluate(self, err);
 }
 
 /* Work in progress may have been done in another order. */
@@ -466,7 +462,7 @@ rp_status lockstep_run(const struct lockstep_options *options, struct lockstep_r
         self.evaluator.loop.recording = recording_new(folder, true);
         status = take_turns(&self, err);
     }
-    if (status == RP_CANCELLED && lockstep_stopped(&self))
+    if (status == RP_CANCELLED && is_stopped(options->stop))
         status = RP_OK;
     if (status == RP_OK && self.learner && options->weights_file)
         status = learner_save(self.learner, options->weights_file, err);

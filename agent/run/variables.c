@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "agent/run/stop.h"
 #include "proto/base/error.h"
 #include "proto/base/log.h"
 #include "proto/base/need.h"
@@ -81,7 +82,7 @@ rp_status variables_wait(struct variables *self, const atomic_bool *stop, rp_err
 {
     bool fresh = self->version != 0;
     for (uint32_t tries = 0; !fresh; tries++) {
-        if (stop && atomic_load(stop))
+        if (is_stopped(stop))
             return err_set(err, RP_CANCELLED, "stopped while waiting for a learner's first parameters");
         if (tries == 10)
             log_line(LEVEL_WARN, "A0101", "still waiting for a learner's first parameters", "slot=" VARIABLES_SLOT);

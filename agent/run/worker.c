@@ -15,6 +15,7 @@
 #include "agent/run/learner.h"
 #include "agent/run/run_log.h"
 #include "agent/run/show.h"
+#include "agent/run/stop.h"
 #include "proto/base/clock.h"
 #include "proto/base/error.h"
 #include "proto/base/json.h"
@@ -60,10 +61,10 @@ static void worker_close(struct worker *self)
 
 static bool worker_stopped(const struct worker *self)
 {
-    return self->options->stop && atomic_load(self->options->stop);
+    return is_stopped(self->options->stop);
 }
 
-static int is_stopped(void *ctx)
+static int ends_wait(void *ctx)
 {
     return worker_stopped(ctx);
 }
@@ -74,7 +75,7 @@ static rp_status connect_client(struct worker *self, rp_error *err)
     const struct worker_options *options = self->options;
     rp_client_options client = {.struct_size = sizeof client, .name = self->name, .zmq_context = options->context};
     int64_t wait_ms = options->connect_ms > 0 ? options->connect_ms : CONNECT_MS;
-    rp_wait_set(is_stopped, self);
+    rp_wait_set(ends_wait, self);
     self->client = rp_client_connect(options->endpoint, &client, wait_ms, err);
     rp_wait_set(NULL, NULL);
     if (self->client)
@@ -101,11 +102,6 @@ static rp_status open_environments(struct worker *self, const char *kind, rp_err
     return RP_OK;
 }
 
-static const rp_env_spec *worker_spec(const struct worker *self)
-{
-    return &self->envs.envs[0].spec;
-}
-
 /* kind: "actor", "learner" or "evaluator". After an error, worker_close must still follow. */
 static rp_status worker_open(struct worker *self, const struct worker_options *options, const char *kind, rp_error *err)
 {
@@ -118,8 +114,8 @@ static rp_status worker_open(struct worker *self, const struct worker_options *o
     RP_TRY(open_environments(self, kind, err));
     struct agent_config agent = config->agent;
     agent.acting_rows = self->envs.n < ACTOR_ROWS ? self->envs.n : ACTOR_ROWS;
-    self->agent =
-        agent_new(&agent, env_name(&config->environment), worker_spec(self), worker_seed(config, "parameters", 0), err);
+    self->agent = agent_new(&agent, env_name(&config->environment), &self->envs.envs[0].spec,
+                            worker_seed(config, "parameters", 0), err);
     if (!self->agent)
         return (rp_status)err->status;
     self->log = run_log_new(config->folder, self->name, err);

@@ -49,23 +49,21 @@ void json_close(struct json *self, char close)
 static void quote(struct json *self, const char *text)
 {
     text_put(&self->out, "\"", 1);
-    for (const unsigned char *s = (const unsigned char *)text; *s;) {
-        size_t n = utf8_sequence((const char *)s, 4); /* the end of the text ends a sequence, too */
+    for (size_t n; *text; text += n ? n : 1) {
+        uint32_t code = utf8_point(text, &n);
+        /* What is not printable in YAML is escaped, too: so the text is a YAML string as well. */
+        bool hidden = code < 0x20 || (code >= 0x7f && code < 0xa0) || code == 0x2028 || code == 0x2029 ||
+                      code == 0xfeff || code == 0xfffe || code == 0xffff;
+        const char *known = code < 0x80 ? strchr("\bb\ff\nn\rr\tt\"\"\\\\", (int)code) : NULL;
         char escape[8];
-        if (*s == '"' || *s == '\\') {
-            text_put(&self->out, "\\", 1);
-            text_put(&self->out, (const char *)s, 1);
-        } else if (*s < 0x20 || *s == 0x7f) {
-            const char *known = strchr("\bb\ff\nn\rr\tt", *s);
-            int size = known ? snprintf(escape, sizeof escape, "\\%c", known[1])
-                             : snprintf(escape, sizeof escape, "\\u%04x", *s);
-            text_put(&self->out, escape, (size_t)size);
-        } else if (n == 0) {
+        if (n == 0)
             text_put(&self->out, "\xef\xbf\xbd", 3);
-        } else {
-            text_put(&self->out, (const char *)s, n);
-        }
-        s += n ? n : 1;
+        else if (known && (hidden || code == '"' || code == '\\'))
+            text_put(&self->out, escape, (size_t)snprintf(escape, sizeof escape, "\\%c", known[1]));
+        else if (hidden)
+            text_put(&self->out, escape, (size_t)snprintf(escape, sizeof escape, "\\u%04x", code));
+        else
+            text_put(&self->out, text, n);
     }
     text_put(&self->out, "\"", 1);
 }

@@ -7,19 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int enum_at(const void *at)
-{
-    int value;
-    memcpy(&value, at, sizeof value);
-    return value;
-}
-
-static const char *word_at(const struct json_row *row, const void *at)
-{
-    unsigned value = (unsigned)enum_at(at);
-    return value < row->n_words ? row->words[value] : "unknown";
-}
-
 /* ---- writing text ---- */
 
 static void write_list(struct json *out, const struct json_row *row, const void *base)
@@ -37,6 +24,7 @@ static void write_list(struct json *out, const struct json_row *row, const void 
 static void write_value(struct json *out, const struct json_row *row, const void *base)
 {
     const void *at = (const char *)base + row->offset;
+    unsigned word;
     switch (row->kind) {
     case JSON_KIND_TEXT:
         json_string(out, at);
@@ -57,7 +45,8 @@ static void write_value(struct json *out, const struct json_row *row, const void
         json_boolean(out, *(const bool *)at);
         break;
     case JSON_KIND_WORD:
-        json_string(out, word_at(row, at));
+        memcpy(&word, at, sizeof word);
+        json_string(out, word < row->n_words ? row->words[word] : "unknown");
         break;
     case JSON_KIND_OBJECT:
         json_open(out, '{');

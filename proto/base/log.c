@@ -229,48 +229,41 @@ static void put_member(struct json *self, const char *key, const char *value, bo
         *self = before;
 }
 
-/* Undoes one escape of log_quote: returns its length and sets *byte. */
-static size_t unescape(const char *at, char *byte)
+/* True for what JSON calls a number. Ids of 16 digits are none: many readers would round them. */
+static bool is_number(const char *at)
 {
-    static const char letters[] = "abtnvfr";
-    const char *letter = at[1] ? strchr(letters, at[1]) : NULL;
-    unsigned value = 0;
-    if (at[1] == 'x' && isxdigit((unsigned char)at[2]) && isxdigit((unsigned char)at[3]) &&
-        sscanf(at + 2, "%2x", &value) == 1) {
-        *byte = (char)value;
-        return 4;
+    static const char digits[] = "0123456789";
+    if (strlen(at) > DIGITS_MOST && !strchr(at, '.'))
+        return false;
+    at += *at == '-';
+    size_t n = strspn(at, digits);
+    if (n == 0 || (*at == '0' && n > 1))
+        return false;
+    at += n;
+    if (*at == '.' && (n = strspn(at + 1, digits)) > 0)
+        at += n + 1;
+    if (*at == 'e' || *at == 'E') {
+        const char *power = at + 1 + (at[1] == '+' || at[1] == '-');
+        n = strspn(power, digits);
+        at = n > 0 ? power + n : at;
     }
-    *byte = letter ? (char)(7 + (letter - letters)) : at[1];
-    return at[1] ? 2 : 1;
+    return *at == '\0';
 }
 
-/* True for what JSON calls a number. Ids of 16 digits are none: many readers would round them. */
-static bool is_number(const char *at, size_t size)
+/* True for a whole string as log_quote writes it, which is JSON. Not every quoted value is one, and a line may have been cut. */
+static bool is_string(const char *at, size_t size)
 {
-    if (size > DIGITS_MOST && !memchr(at, '.', size))
-        return false;
-    size_t i = at[0] == '-', digits = 0;
-    bool zero = i < size && at[i] == '0';
-    for (; i < size && isdigit((unsigned char)at[i]); i++)
-        digits++;
-    if (!digits || (zero && digits > 1))
-        return false;
-    if (i < size && at[i] == '.') {
-        size_t point = i++;
-        while (i < size && isdigit((unsigned char)at[i]))
-            i++;
-        if (i == point + 1)
+    size_t i = 1;
+    for (; i + 1 < size; i++) {
+        if ((unsigned char)at[i] < 0x20)
+            return false;
+        if (at[i] != '\\')
+            continue;
+        i++;
+        if (at[i] == 'u' ? strspn(at + i + 1, "0123456789abcdef") < 4 : !strchr("\"\\bfnrt", at[i]))
             return false;
     }
-    if (i < size && (at[i] == 'e' || at[i] == 'E')) {
-        i += i + 1 < size && (at[i + 1] == '+' || at[i + 1] == '-') ? 2 : 1;
-        size_t power = i;
-        while (i < size && isdigit((unsigned char)at[i]))
-            i++;
-        if (i == power)
-            return false;
-    }
-    return i == size;
+    return i + 1 == size && at[0] == '"' && at[i] == '"' && utf8_valid(at, size);
 }
 
 /* Length of the key if a field begins here; 0: none does. */
@@ -282,23 +275,18 @@ static size_t key_at(const char *at)
     return n > 0 && n < KEY_MOST - 1 && at[n] == '=' ? n : 0;
 }
 
-/* Copies a value in quotes, up to the closing one if it was not cut, or one without, which reaches up to the next field. Returns
- * what follows it. */
-static const char *take_value(const char *at, char out[LINE_BYTES])
+/* Returns the length of the value here: in quotes, or up to the next field. */
+static size_t value_at(const char *at)
 {
     size_t n = 0;
     if (*at != '"') {
-        for (; *at && n < LINE_BYTES - 1 && !(*at == ' ' && (!at[1] || key_at(at + 1))); at++)
-            out[n++] = *at;
-        out[n] = '\0';
-        return at;
+        while (at[n] && !(at[n] == ' ' && (!at[n + 1] || key_at(at + n + 1))))
+            n++;
+        return n;
     }
-    for (at++; *at && *at != '"' && n < LINE_BYTES - 1; n++) {
-        out[n] = *at;
-        at += *at == '\\' ? unescape(at, &out[n]) : 1;
-    }
-    out[n] = '\0';
-    return *at ? at + 1 : at;
+    for (n = 1; at[n] && at[n] != '"'; n++)
+        n += at[n] == '\\' && at[n + 1];
+    return n + (at[n] == '"');
 }
 
 static const char *put_field(struct json *self, const char *at, size_t length)
@@ -310,11 +298,11 @@ static const char *put_field(struct json *self, const char *at, size_t length)
         if (strcmp(key, taken[i]) == 0)
             snprintf(key, sizeof key, "%s_", taken[i]);
     at += length + 1;
-    bool quoted = *at == '"';
-    at = take_value(at, value);
-    bool plain = strcmp(value, "true") == 0 || strcmp(value, "false") == 0 || is_number(value, strlen(value));
-    put_member(self, key, value, plain && !quoted);
-    return at;
+    size_t n = value_at(at);
+    snprintf(value, sizeof value, "%.*s", (int)n, at);
+    bool plain = is_string(value, n) || strcmp(value, "true") == 0 || strcmp(value, "false") == 0 || is_number(value);
+    put_member(self, key, value, plain);
+    return at + n;
 }
 
 size_t log_json(char *out, size_t size, const struct log_parts *parts)
@@ -434,42 +422,14 @@ void log_line(enum log_level level, const char *id, const char *what, const char
     errno = saved_errno;
 }
 
-/* Writes a byte, escaped if needed; returns the length (at most 4). */
-static size_t escape_byte(unsigned char byte, char out[5])
-{
-    static const char letters[] = "abtnvfr";
-    if (byte == '"' || byte == '\\')
-        return (size_t)snprintf(out, 5, "\\%c", byte);
-    if (byte >= 7 && byte <= 13)
-        return (size_t)snprintf(out, 5, "\\%c", letters[byte - 7]);
-    if (byte < 0x20 || byte == 0x7f)
-        return (size_t)snprintf(out, 5, "\\x%02x", byte);
-    out[0] = (char)byte;
-    out[1] = '\0';
-    return 1;
-}
-
 const char *log_quote(char *buffer, uint32_t size, const char *s)
 {
-    if (size < 3) {
-        if (size > 0)
-            buffer[0] = '\0';
-        return buffer;
-    }
-    size_t n = 0;
-    buffer[n++] = '"';
-    for (; s && *s; s++) {
-        char escaped[5];
-        size_t length = escape_byte((unsigned char)*s, escaped);
-        if (n + length + 2 > size) {
-            n = 1 + utf8_whole(buffer + 1, n - 1);
-            break;
-        }
-        memcpy(buffer + n, escaped, length);
-        n += length;
-    }
-    buffer[n++] = '"';
-    buffer[n] = '\0';
+    struct json self = {.out = {.data = buffer, .capacity = size > 2 ? size - 2 : 0, .fixed = true}};
+    json_string(&self, s);
+    if (self.out.failed && self.out.size > 0)
+        buffer[self.out.size++] = '"';
+    if (size > 0)
+        buffer[self.out.size] = '\0';
     return buffer;
 }
 

@@ -31,7 +31,7 @@ void log_close(void);
 /* log_line(LEVEL_INFO, "B0101", "session opened", "name=%s ordinal=%u", name, ordinal). Values that may
  * contain blanks go through log_quote. format may be NULL. */
 void log_line(enum log_level level, const char *id, const char *what, const char *format, ...) RP_PRINTF(4, 5);
-/* Writes s in double quotes, control characters and quotes escaped, cut to size. Returns buffer. */
+/* Writes s as a JSON string, cut to size. Returns buffer. */
 const char *log_quote(char *buffer, uint32_t size, const char *s);
 
 /* Limits a call site to `burst` lines per second; the next line that is written says how many were suppressed. */

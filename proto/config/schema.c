@@ -6,8 +6,8 @@
 #include <string.h>
 #include <strings.h>
 
+#include "proto/base/json.h"
 #include "proto/base/need.h"
-#include "proto/base/utf8.h"
 #include "proto/config/schema_row.h"
 
 bool schema_row_below(const struct schema_row *row, const char *prefix, const char **name, size_t *length,
@@ -406,30 +406,11 @@ static bool is_plain(const char *text)
 
 static void print_quoted(FILE *out, const char *text)
 {
-    fputc('"', out);
-    for (const unsigned char *at = (const unsigned char *)text; *at;) {
-        size_t n = utf8_sequence((const char *)at, strlen((const char *)at));
-        uint32_t code = at[0]; /* a damaged byte, or a letter beyond those that need an escape, stands for itself */
-        if (n == 2 || n == 3)
-            code = (at[0] & (n == 2 ? 0x1fu : 0x0fu)) << 6 | (at[1] & 0x3fu);
-        if (n == 3)
-            code = code << 6 | (at[2] & 0x3fu);
-        n = n > 0 ? n : 1;
-        if (code == '"' || code == '\\')
-            fprintf(out, "\\%c", (int)code);
-        else if (code == '\n')
-            fputs("\\n", out);
-        else if (code == '\t')
-            fputs("\\t", out);
-        else if (code < 0x20 || (code >= 0x7f && code < 0xa0))
-            fprintf(out, "\\x%02x", code);
-        else if (code == 0x2028 || code == 0x2029 || code == 0xfeff || code == 0xfffe || code == 0xffff)
-            fprintf(out, "\\u%04x", code);
-        else
-            fwrite(at, 1, n, out);
-        at += n;
-    }
-    fputc('"', out);
+    struct json quoted = {0};
+    json_string(&quoted, text);
+    char *taken = json_take(&quoted);
+    fputs(taken ? taken : "", out);
+    free(taken);
 }
 
 static void print_string(FILE *out, const char *text)

@@ -292,23 +292,28 @@ static int *yaml_find(yaml_document_t *document, const yaml_node_t *map, const c
     return NULL;
 }
 
-static bool yaml_open(yaml_parser_t *parser, const char *text, size_t size)
+/* What libyaml gives is 0 if there is no memory. */
+static int yaml_need(int given)
 {
-    if (!yaml_parser_initialize(parser))
-        return false;
-    yaml_parser_set_input_string(parser, (const unsigned char *)text, size);
-    yaml_parser_set_encoding(parser, YAML_UTF8_ENCODING);
-    return true;
+    if (!given)
+        need_fail(sizeof(yaml_node_t));
+    return given;
 }
 
-static bool yaml_load(const char *text, size_t size, yaml_document_t *document)
+static void yaml_open(yaml_parser_t *parser, const char *text, size_t size)
+{
+    yaml_need(yaml_parser_initialize(parser));
+    yaml_parser_set_input_string(parser, (const unsigned char *)text, size);
+    yaml_parser_set_encoding(parser, YAML_UTF8_ENCODING);
+}
+
+/* Loads a text that yaml_scan has accepted, or a constant. */
+static void yaml_load(const char *text, size_t size, yaml_document_t *document)
 {
     yaml_parser_t parser;
-    if (!yaml_open(&parser, text, size))
-        return false;
-    bool ok = yaml_parser_load(&parser, document) != 0;
+    yaml_open(&parser, text, size);
+    yaml_need(yaml_parser_load(&parser, document));
     yaml_parser_delete(&parser);
-    return ok;
 }
 
 /* Walks the events before the document is built: bounds the depth, and refuses constructs by which one place of the file stands
@@ -363,10 +368,7 @@ static void report_syntax(struct schema_report *report, const yaml_parser_t *par
 static bool yaml_scan(struct schema_report *report, const char *text, size_t size)
 {
     yaml_parser_t parser;
-    if (!yaml_open(&parser, text, size)) {
-        report_at(report, nowhere, "", "out of memory");
-        return false;
-    }
+    yaml_open(&parser, text, size);
     uint32_t before = schema_report_count(report), depth = 0, documents = 0;
     for (bool more = true; more;) {
         yaml_event_t event;
@@ -409,17 +411,9 @@ struct step {
     size_t index;
 };
 
-static void override_problem(const struct override *self, const char *text)
-{
-    report_at(self->report, self->place, "", "%s", text);
-}
-
 static int override_mark(const struct override *self, int index)
 {
-    if (index > 0) {
-        yaml_node_t *node = yaml_document_get_node(self->document, index);
-        node->start_mark = (yaml_mark_t){.line = self->place.line - 1};
-    }
+    yaml_document_get_node(self->document, yaml_need(index))->start_mark = (yaml_mark_t){.line = self->place.line - 1};
     return index;
 }
 
@@ -437,7 +431,7 @@ static int add_container(const struct override *self, bool list)
 
 /* ------------------------------------------------------------------------------------------------------------ value */
 
-/* Copies a node of another document with everything below it; 0: no memory. yaml_scan has bounded the depth. */
+/* Copies a node of another document with everything below it. yaml_scan has bounded the depth. */
 static int override_copy(const struct override *self, yaml_document_t *from, int index)
 {
     const yaml_node_t *node = yaml_document_get_node(from, index);
@@ -446,18 +440,13 @@ static int override_copy(const struct override *self, yaml_document_t *from, int
                           node->data.scalar.style);
     int made = add_container(self, node->type == YAML_SEQUENCE_NODE);
     if (node->type == YAML_SEQUENCE_NODE) {
-        for (int *item = node->data.sequence.items.start; made && item < node->data.sequence.items.top; item++) {
-            int element = override_copy(self, from, *item);
-            if (!element || !yaml_document_append_sequence_item(self->document, made, element))
-                return 0;
-        }
+        for (int *item = node->data.sequence.items.start; item < node->data.sequence.items.top; item++)
+            yaml_need(yaml_document_append_sequence_item(self->document, made, override_copy(self, from, *item)));
         return made;
     }
-    for (yaml_node_pair_t *pair = node->data.mapping.pairs.start; made && pair < node->data.mapping.pairs.top; pair++) {
-        int key = override_copy(self, from, pair->key);
-        int value = key ? override_copy(self, from, pair->value) : 0;
-        if (!value || !yaml_document_append_mapping_pair(self->document, made, key, value))
-            return 0;
+    for (yaml_node_pair_t *pair = node->data.mapping.pairs.start; pair < node->data.mapping.pairs.top; pair++) {
+        int key = override_copy(self, from, pair->key), value = override_copy(self, from, pair->value);
+        yaml_need(yaml_document_append_mapping_pair(self->document, made, key, value));
     }
     return made;
 }
@@ -476,18 +465,14 @@ static int override_value(const struct override *self, const char *override, con
 {
     yaml_document_t value;
     size_t size = strlen(text);
-    int made = 0;
-    if (size > 0 && !override_scan(self, override, text, size))
+    if (size == 0)
+        return add_scalar(self, "", 0, YAML_DOUBLE_QUOTED_SCALAR_STYLE);
+    if (!override_scan(self, override, text, size))
         return 0;
-    if (size == 0) {
-        made = add_scalar(self, "", 0, YAML_DOUBLE_QUOTED_SCALAR_STYLE);
-    } else if (yaml_load(text, size, &value)) {
-        bool empty = !yaml_document_get_root_node(&value);
-        made = empty ? add_scalar(self, "", 0, YAML_PLAIN_SCALAR_STYLE) : override_copy(self, &value, 1);
-        yaml_document_delete(&value);
-    }
-    if (!made)
-        override_problem(self, "out of memory");
+    yaml_load(text, size, &value);
+    bool empty = !yaml_document_get_root_node(&value);
+    int made = empty ? add_scalar(self, "", 0, YAML_PLAIN_SCALAR_STYLE) : override_copy(self, &value, 1);
+    yaml_document_delete(&value);
     return made;
 }
 
@@ -523,55 +508,21 @@ static int *override_find(const struct override *self, const yaml_node_t *node, 
     return yaml_find(self->document, node, step->name, step->length);
 }
 
-static bool override_append(const struct override *self, int parent, const struct step *step, int child)
+static void override_append(const struct override *self, int parent, const struct step *step, int child)
 {
-    if (step->name) {
-        int key = add_scalar(self, step->name, step->length, YAML_PLAIN_SCALAR_STYLE);
-        return key && yaml_document_append_mapping_pair(self->document, parent, key, child);
-    }
-    return yaml_document_append_sequence_item(self->document, parent, child) != 0;
-}
-
-/* True if the element of a list is a map with this name. */
-static bool is_named(const struct override *self, const yaml_node_t *element, const struct step *step)
-{
-    const int *slot = element->type == YAML_MAPPING_NODE ? yaml_find(self->document, element, "name", 4) : NULL;
-    const yaml_node_t *value = slot ? yaml_document_get_node(self->document, *slot) : NULL;
-    return value && value->type == YAML_SCALAR_NODE && value->data.scalar.length == step->length &&
-           memcmp(value->data.scalar.value, step->name, step->length) == 0;
-}
-
-/* Says how to write an element of a list: tables.0 and tables.replay stand for tables[0], and
- * tables.max_size for tables[0].max_size. */
-static void suggest_index(const struct override *self, const yaml_node_t *list, const struct step *step,
-                          const char *path, size_t length)
-{
-    size_t n = (size_t)(list->data.sequence.items.top - list->data.sequence.items.start), index = 0;
-    bool number = step->length < 9 && strspn(step->name, "0123456789") >= step->length, element = number;
-    if (number)
-        index = strtoul(step->name, NULL, 10);
-    for (size_t i = 0; i < n && !number; i++) {
-        if (is_named(self, yaml_document_get_node(self->document, list->data.sequence.items.start[i]), step)) {
-            index = i;
-            element = true;
-        }
-    }
-    report_at(self->report, self->place, "",
-              "'%.*s' is a list, and its elements have numbers, here below %zu: write %.*s[%zu]%s%s", (int)length, path,
-              n, (int)length, path, index, element ? "" : ".", element ? step->name + step->length : step->name);
+    int key = step->name ? add_scalar(self, step->name, step->length, YAML_PLAIN_SCALAR_STYLE) : 0;
+    yaml_need(key ? yaml_document_append_mapping_pair(self->document, parent, key, child)
+                  : yaml_document_append_sequence_item(self->document, parent, child));
 }
 
 /* Checks that the container can have such a child. False: reported. */
 static bool may_have(const struct override *self, const yaml_node_t *node, const struct step *step, const char *path,
                      size_t length)
 {
-    if (step->name && node->type == YAML_SEQUENCE_NODE) {
-        suggest_index(self, node, step, path, length);
-        return false;
-    }
     if (node->type != (step->name ? YAML_MAPPING_NODE : YAML_SEQUENCE_NODE)) {
-        report_at(self->report, self->place, "", "'%.*s' is %s, not %s", (int)length, path, yaml_kind(node),
-                  step->name ? "a map of keys" : "a list");
+        report_at(self->report, self->place, "", "'%.*s' is %s, not %s%s", (int)length, path, yaml_kind(node),
+                  step->name ? "a map of keys" : "a list",
+                  step->name && node->type == YAML_SEQUENCE_NODE ? ": write [0] behind it for its first element" : "");
         return false;
     }
     size_t count = step->name ? 0 : (size_t)(node->data.sequence.items.top - node->data.sequence.items.start);
@@ -604,12 +555,10 @@ static void override_put(const struct override *self, const char *path, int valu
             continue;
         }
         int child = last ? value : add_container(self, *at == '[');
-        if (slot && child) {
+        if (slot)
             *slot = child;
-        } else if (!child || !override_append(self, parent, &step, child)) {
-            override_problem(self, "out of memory");
-            return;
-        }
+        else
+            override_append(self, parent, &step, child);
         if (last)
             return;
         parent = child;
@@ -624,7 +573,7 @@ static bool override_all(yaml_document_t *document, const char *const *overrides
         struct override self = {document, report, {OVERRIDE_LINE + i, 1}};
         const char *sign = strchr(overrides[i], '=');
         if (!sign) {
-            override_problem(&self, "has no '=': write KEY=VALUE, such as seed=7");
+            report_at(report, self.place, "", "has no '=': write KEY=VALUE, such as seed=7");
             continue;
         }
         char *path = need_print("%.*s", (int)(sign - overrides[i]), overrides[i]);
@@ -1093,10 +1042,7 @@ static void apply_default(struct schema_reader *r, const struct schema_row *row,
     yaml_document_t document;
     if (text[0] == '\0')
         return;
-    if (!yaml_load(text, strlen(text), &document)) {
-        report_at(r->report, place, path, "(default) '%s' is not valid YAML", text);
-        return;
-    }
+    yaml_load(text, strlen(text), &document);
     struct schema_reader inner = {r->schema, r->report, &document, NULL};
     yaml_node_t *node = yaml_document_get_root_node(&document);
     if (node)
@@ -1179,10 +1125,7 @@ static bool open_document(struct schema_report *report, const char *text, size_t
     }
     if (!yaml_scan(report, text, size))
         return false;
-    if (!yaml_load(text, size, document)) {
-        report_at(report, nowhere, "", "out of memory");
-        return false;
-    }
+    yaml_load(text, size, document);
     return true;
 }
 
@@ -1193,13 +1136,8 @@ static bool apply_overrides(yaml_document_t *document, const char *const *overri
     if (!overrides || !overrides[0])
         return true;
     if (!node || yaml_is_null(node)) {
-        yaml_document_t empty;
-        if (!yaml_load("{}", 2, &empty)) {
-            report_at(report, nowhere, "", "out of memory");
-            return false;
-        }
         yaml_document_delete(document);
-        *document = empty;
+        yaml_load("{}", 2, document);
         node = yaml_document_get_root_node(document);
     }
     /* The reader reports a root that is not a map. */

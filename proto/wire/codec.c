@@ -84,68 +84,44 @@ static ALWAYS_INLINE void unshuffle_16(const uint8_t *in, uint8_t *out, size_t s
     memcpy(out, a, LANES * width);
 }
 
-static ALWAYS_INLINE void shuffle_width(const uint8_t *in, uint8_t *out, size_t n, const uint32_t width)
+static ALWAYS_INLINE void shuffle_width(const uint8_t *in, uint8_t *out, size_t n, const uint32_t width,
+                                        const bool back)
 {
     size_t i = 0;
     for (; i + LANES <= n; i += LANES)
-        shuffle_16(in + i * width, out + i, n, width);
-    for (; i < n; i++) {
+        if (back)
+            unshuffle_16(in + i, out + i * width, n, width);
+        else
+            shuffle_16(in + i * width, out + i, n, width);
+    for (; i < n; i++)
         for (uint32_t b = 0; b < width; b++)
-            out[b * n + i] = in[i * width + b];
-    }
+            out[back ? i * width + b : b * n + i] = in[back ? b * n + i : i * width + b];
 }
 
-static ALWAYS_INLINE void unshuffle_width(const uint8_t *in, uint8_t *out, size_t n, const uint32_t width)
+/* The width is a constant in each of these calls. */
+static ALWAYS_INLINE void shuffle(const struct codec_shape *shape, const uint8_t *in, uint8_t *out, const bool back)
 {
-    size_t i = 0;
-    for (; i + LANES <= n; i += LANES)
-        unshuffle_16(in + i, out + i * width, n, width);
-    for (; i < n; i++) {
-        for (uint32_t b = 0; b < width; b++)
-            out[i * width + b] = in[b * n + i];
-    }
+    size_t bytes = (size_t)shape->rows * shape->row_bytes;
+    if (shape->elem_bytes == 2)
+        shuffle_width(in, out, bytes / 2, 2, back);
+    else if (shape->elem_bytes == 4)
+        shuffle_width(in, out, bytes / 4, 4, back);
+    else if (shape->elem_bytes == 8)
+        shuffle_width(in, out, bytes / 8, 8, back);
+    else if (shape->elem_bytes == 16)
+        shuffle_width(in, out, bytes / 16, 16, back);
+    else
+        memcpy(out, in, bytes);
 }
 
 void codec_shuffle(const struct codec_shape *shape, const uint8_t *in, uint8_t *out)
 {
-    size_t bytes = (size_t)shape->rows * shape->row_bytes;
-    switch (shape->elem_bytes) {
-    case 2:
-        shuffle_width(in, out, bytes / 2, 2);
-        break;
-    case 4:
-        shuffle_width(in, out, bytes / 4, 4);
-        break;
-    case 8:
-        shuffle_width(in, out, bytes / 8, 8);
-        break;
-    case 16:
-        shuffle_width(in, out, bytes / 16, 16);
-        break;
-    default:
-        memcpy(out, in, bytes);
-    }
+    shuffle(shape, in, out, false);
 }
 
 void codec_unshuffle(const struct codec_shape *shape, const uint8_t *in, uint8_t *out)
 {
-    size_t bytes = (size_t)shape->rows * shape->row_bytes;
-    switch (shape->elem_bytes) {
-    case 2:
-        unshuffle_width(in, out, bytes / 2, 2);
-        break;
-    case 4:
-        unshuffle_width(in, out, bytes / 4, 4);
-        break;
-    case 8:
-        unshuffle_width(in, out, bytes / 8, 8);
-        break;
-    case 16:
-        unshuffle_width(in, out, bytes / 16, 16);
-        break;
-    default:
-        memcpy(out, in, bytes);
-    }
+    shuffle(shape, in, out, true);
 }
 
 /* ---- delta */

@@ -5,6 +5,7 @@
 #include <inttypes.h>
 
 #include "proto/base/error.h"
+#include "replay.pb-c.h"
 #include "replay/types.h"
 
 /* ---- the pass over a header: one walk over the tags, a table lookup by field number, no allocation. Code that only a bad frame
@@ -47,8 +48,8 @@ struct wire_row {
 
 struct wire_spec {
     const char *name;
-    const char *const *fields;
-    bool has_body; /* fields from WIRE_FIRST_BODY on are bodies */
+    const ProtobufCMessageDescriptor *of; /* names its fields */
+    bool has_body;                        /* fields from WIRE_FIRST_BODY on are bodies */
     struct wire_row rows[WIRE_ROWS];
 };
 
@@ -72,6 +73,11 @@ _Static_assert(sizeof(struct wire_string) == sizeof(struct pb_array) &&
 
 #define WIRE_COLD __attribute__((cold, noinline))
 
+static WIRE_COLD const char *field_name(const struct wire_spec *spec, uint32_t number)
+{
+    return protobuf_c_message_descriptor_get_field(spec->of, number)->name;
+}
+
 static WIRE_COLD rp_status wire_damaged(const struct wire_spec *spec, size_t at, rp_error *err)
 {
     return err_set(err, RP_BAD_MESSAGE, "%s: damaged at byte %zu: not a field in protobuf encoding", spec->name, at);
@@ -80,7 +86,7 @@ static WIRE_COLD rp_status wire_damaged(const struct wire_spec *spec, size_t at,
 static WIRE_COLD rp_status wire_bad_wire(const struct wire_spec *spec, uint32_t number, uint32_t wire, rp_error *err)
 {
     uint8_t kind = spec->rows[number].kind;
-    const char *field = spec->fields[number];
+    const char *field = field_name(spec, number);
     if ((kind == WIRE_A32 || kind == WIRE_A64) && (wire == PB_FIXED32 || wire == PB_FIXED64))
         return err_set(err, RP_BAD_MESSAGE, "%s.%s is not packed: send its elements as one packed array", spec->name,
                        field);
@@ -92,20 +98,20 @@ static WIRE_COLD rp_status wire_twice(const struct wire_spec *spec, uint32_t num
 {
     uint8_t kind = spec->rows[number].kind;
     const char *what = kind == WIRE_A32 || kind == WIRE_A64 ? "send each packed array once" : "send it once";
-    return err_set(err, RP_BAD_MESSAGE, "%s.%s stands twice: %s", spec->name, spec->fields[number], what);
+    return err_set(err, RP_BAD_MESSAGE, "%s.%s stands twice: %s", spec->name, field_name(spec, number), what);
 }
 
 static WIRE_COLD rp_status wire_bad_value(const struct wire_spec *spec, uint32_t number, const char *what,
                                           uint64_t value, rp_error *err)
 {
-    return err_set(err, RP_BAD_MESSAGE, "%s.%s %s (%" PRIu64 ")", spec->name, spec->fields[number], what, value);
+    return err_set(err, RP_BAD_MESSAGE, "%s.%s %s (%" PRIu64 ")", spec->name, field_name(spec, number), what, value);
 }
 
 static WIRE_COLD rp_status wire_bad_count(const struct wire_spec *spec, uint32_t number, uint32_t got, uint64_t want,
                                           bool or_one, rp_error *err)
 {
     return err_set(err, RP_BAD_MESSAGE, "%s.%s has %" PRIu32 " elements: it must have %" PRIu64 "%s", spec->name,
-                   spec->fields[number], got, want, or_one && want > 1 ? " or 1" : "");
+                   field_name(spec, number), got, want, or_one && want > 1 ? " or 1" : "");
 }
 
 /* ---- the pass */
@@ -232,120 +238,79 @@ static rp_status wire_scan(const struct wire_spec *spec, const void *frame, size
     return RP_OK;
 }
 
-/* ---- reading: each message is a table of rows (number, kind, name, member of the view), then come checks across fields */
+/* ---- reading: each message is a table of rows (number, kind, member of the view), then come checks across fields */
 
-#define WIRE_ROW(number, kind, name, member) [number] = {ROW_##kind, offsetof(struct WIRE_VIEW, member)},
-#define WIRE_FIELD(number, kind, name, member) [number] = #name,
-
-#define REQUEST_FIELDS(X)                                                                                              \
-    X(1, U32, version, version) X(2, F64, id, id) X(3, F64, client, client) X(4, F64, settled, settled)
-
-#define REPLY_FIELDS(X)                                                                                                \
-    X(1, U32, version, version)                                                                                        \
-    X(2, F64, id, id) X(3, U32, status, status) X(4, TEXT, text, text) X(5, TEXT, tracing, tracing)
-
-#define SAMPLE_FIELDS(X)                                                                                               \
-    X(1, TEXT, table, table)                                                                                           \
-    X(2, U32, count, count)                                                                                            \
-    X(3, U64, timeout_ms, timeout_ms)                                                                                  \
-    X(4, BOOL, distinct, distinct)                                                                                     \
-    X(5, BOOL, flexible, flexible)                                                                                     \
-    X(6, BOOL, whole, whole)                                                                                           \
-    X(7, BOOL, paid, paid)                                                                                             \
-    X(8, U32, shared, shared)                                                                                          \
-    X(9, F64, seed, seed)                                                                                              \
-    X(10, U32, lease_ms, lease_ms)
-
-#define KEYS_FIELDS(X) X(1, TEXT, table, table) X(2, A64, key, key)
-#define UPDATE_FIELDS(X) KEYS_FIELDS(X) X(3, A64, priority, priority)
-#define LEASE_FIELDS(X) KEYS_FIELDS(X) X(3, U32, op, op) X(4, U32, ms, ms)
-
-#define INGEST_FIELDS(X)                                                                                               \
-    X(1, U32, version, version)                                                                                        \
-    X(2, F64, session_hi, session[0])                                                                                  \
-    X(3, F64, session_lo, session[8])                                                                                  \
-    X(4, F32, epoch, epoch)                                                                                            \
-    X(5, F64, number, number)                                                                                          \
-    X(6, F64, oldest_chunk, oldest_chunk)                                                                              \
-    X(7, SUBS, layouts, layouts)                                                                                       \
-    X(10, A64, chunk_number, chunk_number)                                                                             \
-    X(11, A64, chunk_step, chunk_step)                                                                                 \
-    X(12, A32, chunk_length, chunk_length)                                                                             \
-    X(13, A32, chunk_episode, chunk_episode)                                                                           \
-    X(14, A32, block_size, block_size)                                                                                 \
-    X(15, A8, block_codec, block_codec)                                                                                \
-    X(16, F32, packed, packed)                                                                                         \
-    X(17, A64, place, place)                                                                                           \
-    X(20, A32, run_layout, run_layout)                                                                                 \
-    X(21, A32, run_items, run_items)                                                                                   \
-    X(22, A64, run_first, run_first)                                                                                   \
-    X(23, A64, run_policy, run_policy)                                                                                 \
-    X(24, A64, item_key, item_key)                                                                                     \
-    X(25, A64, item_priority, item_priority)                                                                           \
-    X(26, A64, item_chunk, item_chunk)                                                                                 \
-    X(27, A32, item_offset, item_offset)                                                                               \
-    X(28, A32, item_length, item_length)                                                                               \
-    X(29, A64, item_group, item_group)
-
-#define SAMPLED_FIELDS(X)                                                                                              \
-    X(1, A64, key, key)                                                                                                \
-    X(2, A64, priority, priority)                                                                                      \
-    X(3, A64, probability, probability)                                                                                \
-    X(4, A32, times_sampled, times_sampled)                                                                            \
-    X(5, A64, age_ns, age_ns)                                                                                          \
-    X(6, A64, policy, policy)                                                                                          \
-    X(7, A64, step, step)                                                                                              \
-    X(8, A32, session, session)                                                                                        \
-    X(9, A32, layout, layout)                                                                                          \
-    X(10, A32, offset, offset)                                                                                         \
-    X(11, A32, length, length)                                                                                         \
-    X(12, A32, chunks, chunks)                                                                                         \
-    X(13, A32, chunk, chunk)                                                                                           \
-    X(14, A32, chunk_length, chunk_length)                                                                             \
-    X(15, A32, chunk_blocks, chunk_blocks)                                                                             \
-    X(16, A8, block_column, block_column)                                                                              \
-    X(17, A8, block_codec, block_codec)                                                                                \
-    X(18, A32, block_size, block_size)                                                                                 \
-    X(19, F32, packed, packed)                                                                                         \
-    X(20, SUBS, layouts, layouts)                                                                                      \
-    X(21, F64, table_size, table_size)                                                                                 \
-    X(22, F64, waited_ns, waited_ns)                                                                                   \
-    X(23, BOOL, partial, partial)                                                                                      \
-    X(24, F64, mass, mass)                                                                                             \
-    X(25, F64, room, room)                                                                                             \
-    X(26, A64, place, place)                                                                                           \
-    X(27, A64, stamp, stamp)                                                                                           \
-    X(28, A64, packed_at, packed_at)                                                                                   \
-    X(29, A64, group, group)
+#define WIRE_ROW(number, kind, member) [number] = {ROW_##kind, offsetof(struct WIRE_VIEW, member)}
 
 #define WIRE_VIEW wire_request
-static const char *const request_names[] = {REQUEST_FIELDS(WIRE_FIELD)};
-static const struct wire_spec request_spec = {"Request", request_names, true, {REQUEST_FIELDS(WIRE_ROW)}};
+static const struct wire_spec request_spec = {
+    "Request",
+    &replay__request__descriptor,
+    true,
+    {WIRE_ROW(1, U32, version), WIRE_ROW(2, F64, id), WIRE_ROW(3, F64, client), WIRE_ROW(4, F64, settled)}};
 #undef WIRE_VIEW
 #define WIRE_VIEW wire_reply
-static const char *const reply_names[] = {REPLY_FIELDS(WIRE_FIELD)};
-static const struct wire_spec reply_spec = {"Reply", reply_names, true, {REPLY_FIELDS(WIRE_ROW)}};
+static const struct wire_spec reply_spec = {"Reply",
+                                            &replay__reply__descriptor,
+                                            true,
+                                            {WIRE_ROW(1, U32, version), WIRE_ROW(2, F64, id), WIRE_ROW(3, U32, status),
+                                             WIRE_ROW(4, TEXT, text), WIRE_ROW(5, TEXT, tracing)}};
 #undef WIRE_VIEW
 #define WIRE_VIEW wire_sample
-static const char *const sample_names[] = {SAMPLE_FIELDS(WIRE_FIELD)};
-static const struct wire_spec sample_spec = {"Sample", sample_names, false, {SAMPLE_FIELDS(WIRE_ROW)}};
+static const struct wire_spec sample_spec = {
+    "Sample",
+    &replay__sample__descriptor,
+    false,
+    {WIRE_ROW(1, TEXT, table), WIRE_ROW(2, U32, count), WIRE_ROW(3, U64, timeout_ms), WIRE_ROW(4, BOOL, distinct),
+     WIRE_ROW(5, BOOL, flexible), WIRE_ROW(6, BOOL, whole), WIRE_ROW(7, BOOL, paid), WIRE_ROW(8, U32, shared),
+     WIRE_ROW(9, F64, seed), WIRE_ROW(10, U32, lease_ms)}};
 #undef WIRE_VIEW
 #define WIRE_VIEW wire_keys
-static const char *const update_names[] = {UPDATE_FIELDS(WIRE_FIELD)};
-static const struct wire_spec update_spec = {"Update", update_names, false, {UPDATE_FIELDS(WIRE_ROW)}};
-static const struct wire_spec keys_spec = {"Delete or Fetch", update_names, false, {KEYS_FIELDS(WIRE_ROW)}};
+static const struct wire_spec update_spec = {
+    "Update",
+    &replay__update__descriptor,
+    false,
+    {WIRE_ROW(1, TEXT, table), WIRE_ROW(2, A64, key), WIRE_ROW(3, A64, priority)}};
+static const struct wire_spec keys_spec = {
+    "Delete or Fetch", &replay__fetch__descriptor, false, {WIRE_ROW(1, TEXT, table), WIRE_ROW(2, A64, key)}};
 #undef WIRE_VIEW
 #define WIRE_VIEW wire_lease
-static const char *const lease_names[] = {LEASE_FIELDS(WIRE_FIELD)};
-static const struct wire_spec lease_spec = {"Lease", lease_names, false, {LEASE_FIELDS(WIRE_ROW)}};
+static const struct wire_spec lease_spec = {
+    "Lease",
+    &replay__lease__descriptor,
+    false,
+    {WIRE_ROW(1, TEXT, table), WIRE_ROW(2, A64, key), WIRE_ROW(3, U32, op), WIRE_ROW(4, U32, ms)}};
 #undef WIRE_VIEW
 #define WIRE_VIEW wire_ingest
-static const char *const ingest_names[] = {INGEST_FIELDS(WIRE_FIELD)};
-static const struct wire_spec ingest_spec = {"Ingest", ingest_names, false, {INGEST_FIELDS(WIRE_ROW)}};
+static const struct wire_spec ingest_spec = {
+    "Ingest",
+    &replay__ingest__descriptor,
+    false,
+    {WIRE_ROW(1, U32, version),       WIRE_ROW(2, F64, session[0]),     WIRE_ROW(3, F64, session[8]),
+     WIRE_ROW(4, F32, epoch),         WIRE_ROW(5, F64, number),         WIRE_ROW(6, F64, oldest_chunk),
+     WIRE_ROW(7, SUBS, layouts),      WIRE_ROW(10, A64, chunk_number),  WIRE_ROW(11, A64, chunk_step),
+     WIRE_ROW(12, A32, chunk_length), WIRE_ROW(13, A32, chunk_episode), WIRE_ROW(14, A32, block_size),
+     WIRE_ROW(15, A8, block_codec),   WIRE_ROW(16, F32, packed),        WIRE_ROW(17, A64, place),
+     WIRE_ROW(20, A32, run_layout),   WIRE_ROW(21, A32, run_items),     WIRE_ROW(22, A64, run_first),
+     WIRE_ROW(23, A64, run_policy),   WIRE_ROW(24, A64, item_key),      WIRE_ROW(25, A64, item_priority),
+     WIRE_ROW(26, A64, item_chunk),   WIRE_ROW(27, A32, item_offset),   WIRE_ROW(28, A32, item_length),
+     WIRE_ROW(29, A64, item_group)}};
 #undef WIRE_VIEW
 #define WIRE_VIEW wire_sampled
-static const char *const sampled_names[] = {SAMPLED_FIELDS(WIRE_FIELD)};
-static const struct wire_spec sampled_spec = {"SampleReply", sampled_names, false, {SAMPLED_FIELDS(WIRE_ROW)}};
+static const struct wire_spec sampled_spec = {
+    "SampleReply",
+    &replay__sample_reply__descriptor,
+    false,
+    {WIRE_ROW(1, A64, key),           WIRE_ROW(2, A64, priority),      WIRE_ROW(3, A64, probability),
+     WIRE_ROW(4, A32, times_sampled), WIRE_ROW(5, A64, age_ns),        WIRE_ROW(6, A64, policy),
+     WIRE_ROW(7, A64, step),          WIRE_ROW(8, A32, session),       WIRE_ROW(9, A32, layout),
+     WIRE_ROW(10, A32, offset),       WIRE_ROW(11, A32, length),       WIRE_ROW(12, A32, chunks),
+     WIRE_ROW(13, A32, chunk),        WIRE_ROW(14, A32, chunk_length), WIRE_ROW(15, A32, chunk_blocks),
+     WIRE_ROW(16, A8, block_column),  WIRE_ROW(17, A8, block_codec),   WIRE_ROW(18, A32, block_size),
+     WIRE_ROW(19, F32, packed),       WIRE_ROW(20, SUBS, layouts),     WIRE_ROW(21, F64, table_size),
+     WIRE_ROW(22, F64, waited_ns),    WIRE_ROW(23, BOOL, partial),     WIRE_ROW(24, F64, mass),
+     WIRE_ROW(25, F64, room),         WIRE_ROW(26, A64, place),        WIRE_ROW(27, A64, stamp),
+     WIRE_ROW(28, A64, packed_at),    WIRE_ROW(29, A64, group)}};
 #undef WIRE_VIEW
 
 /* ---- checks of counts */

@@ -381,16 +381,6 @@ FIXTURE_TEST(struct fixture, wrong_calls, setup, teardown)
 FIXTURE_TEST(struct fixture, wrong_configurations, setup, teardown)
 {
     struct adder_config good = transitions("free"), config = good;
-    config.kind = 3;
-    refused(f, &config, RP_INVALID_ARGUMENT, "kind");
-    config = good, config.n_step = 0;
-    refused(f, &config, RP_INVALID_ARGUMENT, "n_step");
-    config = good, config.discount = 1.5;
-    refused(f, &config, RP_INVALID_ARGUMENT, "discount");
-    config = good, config.discount = NAN;
-    refused(f, &config, RP_INVALID_ARGUMENT, "discount");
-    config = good, config.chunk_length = -1;
-    refused(f, &config, RP_INVALID_ARGUMENT, "chunk_length");
     config = good, config.buffer_items = 1;
     refused(f, &config, RP_INVALID_ARGUMENT, "buffer");
     config = good, config.kind = ADDER_SEQUENCE, config.length = 0, config.period = 1;
@@ -401,12 +391,8 @@ FIXTURE_TEST(struct fixture, wrong_configurations, setup, teardown)
     refused(f, &config, RP_INVALID_ARGUMENT, "burn_in");
     config.burn_in = 1, config.period = 2;
     refused(f, &config, RP_INVALID_ARGUMENT, "length - burn_in");
-    config.burn_in = 0, config.period = 1, config.end = 4;
-    refused(f, &config, RP_INVALID_ARGUMENT, "end");
-    config.end = 0, config.actor_priorities = true;
+    config.burn_in = 0, config.period = 1, config.actor_priorities = true;
     refused(f, &config, RP_INVALID_ARGUMENT, "actor_priorities");
-    config = good, config.kind = ADDER_EPISODE;
-    refused(f, &config, RP_INVALID_ARGUMENT, "max_length");
 }
 
 /* Two actors: items tell them apart. */

@@ -91,7 +91,7 @@ static void *peer_main(void *ctx)
         self->status = peer_step(self);
         if (self->status != RP_OK && self->status != RP_DEADLINE_EXCEEDED && self->status != RP_FAILED_PRECONDITION)
             break;
-        group_get_info(self->group, &info);
+        info = *group_info(self->group);
         if (self->status != RP_OK)
             info.contributors = 0;
     }
@@ -129,9 +129,7 @@ static void check_same(const struct peer *a, const struct peer *b)
 
 static struct group_info info_of(const struct peer *self)
 {
-    struct group_info info;
-    group_get_info(self->group, &info);
-    return info;
+    return *group_info(self->group);
 }
 
 /* Initial parameters differ, so that one must have come from the other. */

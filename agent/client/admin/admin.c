@@ -384,36 +384,24 @@ rp_status rp_admin_checkpoint(rp_client *client, int64_t timeout_ms, rp_info **o
     return ask_all(client, &plan, "have made a checkpoint", out, err);
 }
 
+#define CHANGE(NAME, field, value)                                                                                     \
+    if (change->set & RP_LIMITER_##NAME) {                                                                             \
+        body.has_##field##_case = REPLAY__SET_LIMITER__HAS_##NAME##_##NAME;                                            \
+        body.field = (value);                                                                                          \
+    }
+
 /* Each shard has its part of the limiter, as in the configuration: parts of min_size add up to the whole. */
 static Replay__SetLimiter limiter_part(const char *table, const rp_limiter_change *change, uint32_t n, uint32_t shard)
 {
+    double size = change->min_size;
     Replay__SetLimiter body = REPLAY__SET_LIMITER__INIT;
     body.table = (char *)(uintptr_t)table;
-    if (change->set & RP_LIMITER_SAMPLES_PER_INSERT) {
-        body.has_samples_per_insert_case = REPLAY__SET_LIMITER__HAS_SAMPLES_PER_INSERT_SAMPLES_PER_INSERT;
-        body.samples_per_insert = change->samples_per_insert;
-    }
-    if (change->set & RP_LIMITER_MIN_SIZE) {
-        body.has_min_size_case = REPLAY__SET_LIMITER__HAS_MIN_SIZE_MIN_SIZE;
-        body.min_size =
-            n == 1 ? change->min_size : floor(change->min_size / n) + (shard < fmod(change->min_size, n) ? 1 : 0);
-    }
-    if (change->set & RP_LIMITER_MIN_DIFF) {
-        body.has_min_diff_case = REPLAY__SET_LIMITER__HAS_MIN_DIFF_MIN_DIFF;
-        body.min_diff = change->min_diff / n;
-    }
-    if (change->set & RP_LIMITER_MAX_DIFF) {
-        body.has_max_diff_case = REPLAY__SET_LIMITER__HAS_MAX_DIFF_MAX_DIFF;
-        body.max_diff = change->max_diff / n;
-    }
-    if (change->set & RP_LIMITER_ERROR_BUFFER) {
-        body.has_error_buffer_case = REPLAY__SET_LIMITER__HAS_ERROR_BUFFER_ERROR_BUFFER;
-        body.error_buffer = change->error_buffer / n;
-    }
-    if (change->set & RP_LIMITER_MAX_LAG) {
-        body.has_max_lag_case = REPLAY__SET_LIMITER__HAS_MAX_LAG_MAX_LAG;
-        body.max_lag = change->max_lag;
-    }
+    CHANGE(SAMPLES_PER_INSERT, samples_per_insert, change->samples_per_insert)
+    CHANGE(MIN_SIZE, min_size, n == 1 ? size : floor(size / n) + (shard < fmod(size, n) ? 1 : 0))
+    CHANGE(MIN_DIFF, min_diff, change->min_diff / n)
+    CHANGE(MAX_DIFF, max_diff, change->max_diff / n)
+    CHANGE(ERROR_BUFFER, error_buffer, change->error_buffer / n)
+    CHANGE(MAX_LAG, max_lag, change->max_lag)
     if (change->set & (RP_LIMITER_PAUSE | RP_LIMITER_GO)) {
         body.has_paused_case = REPLAY__SET_LIMITER__HAS_PAUSED_PAUSED;
         body.paused = !(change->set & RP_LIMITER_GO);

@@ -27,6 +27,8 @@ bool env_spec_read(PyObject *value, rp_env_spec *out);
 
 /* Reads (path or None, text or None, overrides): the configuration of a run. False with an exception set. */
 bool config_read(PyObject *source, struct run_config *out);
+/* A dict of rp_options. */
+PyObject *config_options(const struct schema_list *list);
 
 /* ---- functions and types of the module */
 

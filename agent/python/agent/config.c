@@ -32,16 +32,12 @@ static PyObject *text_of(const char *text)
     return PyUnicode_FromString(text ? text : "");
 }
 
-static PyObject *options_of(const struct schema_list *list)
+PyObject *config_options(const struct schema_list *list)
 {
     const rp_option *options = list->data;
     PyObject *out = PyDict_New();
-    for (uint32_t i = 0; out && i < list->count; i++) {
-        PyObject *value = text_of(options[i].value);
-        if (!value || PyDict_SetItemString(out, options[i].name, value) < 0)
-            Py_CLEAR(out);
-        Py_XDECREF(value);
-    }
+    for (uint32_t i = 0; out && i < list->count; i++)
+        core_put(&out, options[i].name, text_of(options[i].value));
     return out;
 }
 
@@ -77,7 +73,7 @@ static PyObject *value_of(const struct schema_row *row, const void *at)
     case SCHEMA_INTS:
         return list_of(row, at);
     case SCHEMA_OPTIONS:
-        return options_of(at);
+        return config_options(at);
     default:
         return Py_NewRef(Py_None);
     }
@@ -91,12 +87,8 @@ PyObject *config_dict(PyObject *module, PyObject *source)
     PyObject *out = config_read(source, &config) ? PyDict_New() : NULL;
     for (uint32_t i = 0; out && i < schema->n_rows; i++) {
         const struct schema_row *row = &schema->rows[i];
-        if (strchr(row->path, '[')) /* of an element of a list */
-            continue;
-        PyObject *value = value_of(row, (const char *)&config + row->offset);
-        if (!value || PyDict_SetItemString(out, row->path, value) < 0)
-            Py_CLEAR(out);
-        Py_XDECREF(value);
+        if (!strchr(row->path, '[')) /* not of an element of a list */
+            core_put(&out, row->path, value_of(row, (const char *)&config + row->offset));
     }
     run_config_free(&config);
     return out;

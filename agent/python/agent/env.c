@@ -66,11 +66,8 @@ struct column env_action_column(const char *name, const rp_env_spec *spec)
 static PyObject *numbers(const float *values, uint32_t n)
 {
     PyObject *tuple = PyTuple_New((Py_ssize_t)n);
-    for (uint32_t i = 0; tuple && i < n; i++) {
-        PyObject *number = PyFloat_FromDouble((double)values[i]);
-        if (!number || PyTuple_SetItem(tuple, (Py_ssize_t)i, number) < 0)
-            Py_CLEAR(tuple);
-    }
+    for (uint32_t i = 0; tuple && i < n; i++)
+        core_set(&tuple, i, PyFloat_FromDouble((double)values[i]));
     return tuple;
 }
 
@@ -78,14 +75,8 @@ PyObject *env_spec_describe(const rp_env_spec *spec)
 {
     PyObject *shape = core_shape(spec->observation_shape, spec->observation_rank);
     PyObject *low = numbers(spec->action_low, spec->action_size), *high = numbers(spec->action_high, spec->action_size);
-    PyObject *all = NULL;
-    if (shape && low && high)
-        all = Py_BuildValue("(sOIOOI)", column_dtype_name(spec->observation_dtype), shape, spec->n_actions, low, high,
-                            spec->max_steps);
-    Py_XDECREF(shape);
-    Py_XDECREF(low);
-    Py_XDECREF(high);
-    return all;
+    return Py_BuildValue("(sNINNI)", column_dtype_name(spec->observation_dtype), shape, spec->n_actions, low, high,
+                         spec->max_steps);
 }
 
 bool env_spec_read(PyObject *value, rp_env_spec *out)

@@ -11,15 +11,6 @@
 
 /* ---- life ---- */
 
-static bool same_spec(const rp_env_spec *a, const rp_env_spec *b)
-{
-    return a->observation_dtype == b->observation_dtype && a->observation_rank == b->observation_rank &&
-           memcmp(a->observation_shape, b->observation_shape, sizeof a->observation_shape) == 0 &&
-           a->n_actions == b->n_actions && a->action_size == b->action_size &&
-           memcmp(a->action_low, b->action_low, a->action_size * sizeof(float)) == 0 &&
-           memcmp(a->action_high, b->action_high, a->action_size * sizeof(float)) == 0;
-}
-
 /* The learner's networks follow the configuration, so a given spec must be the same. */
 static rp_status take_spec(struct player_options *options, rp_error *err)
 {
@@ -30,7 +21,7 @@ static rp_status take_spec(struct player_options *options, rp_error *err)
     RP_TRY(env_open(&env, config, err));
     rp_env_spec stated = env.spec;
     env_close(&env);
-    if (options->spec_given && !same_spec(&options->spec, &stated))
+    if (options->spec_given && !env_same_spec(&options->spec, &stated))
         return err_set(
             err, RP_FAILED_PRECONDITION,
             "the environment has other spaces than environment '%s' of the configuration, from which learners build "
@@ -60,29 +51,19 @@ static rp_status connect_client(struct player *self, rp_error *err)
     return self->client ? RP_OK : err_set(err, (rp_status)why.status, "%s", why.text);
 }
 
-static rp_status make_adder(struct player *self, uint32_t i, rp_error *err)
-{
-    char name[48];
-    snprintf(name, sizeof name, i ? "actor-%u.%u" : "actor-%u", self->options.index, i);
-    const struct adder_options options = {.client = self->client,
-                                          .name = name,
-                                          .config = &self->options.config.adder,
-                                          .spec = &self->options.spec,
-                                          .with_log_prob = self->agent->ops->stores_log_prob,
-                                          .timeout_ms = self->options.timeout_ms};
-    self->subenvs[i].adder = adder_new(&options, err);
-    return self->subenvs[i].adder ? RP_OK : (rp_status)err->status;
-}
-
 static rp_status open_subenv(struct player *self, uint32_t i, rp_error *err)
 {
     const struct player_options *options = &self->options;
     uint32_t index = options->index * options->n + i;
-    if (options->insert)
-        RP_TRY(make_adder(self, i, err));
+    struct adder **adder = &self->subenvs[i].adder;
+    char name[48];
+    snprintf(name, sizeof name, i ? "actor-%u.%u" : "actor-%u", options->index, i);
+    if (options->insert &&
+        !(*adder = actor_adder(&options->config, self->agent, self->client, name, options->timeout_ms, err)))
+        return (rp_status)err->status;
     const struct actor_options actor = {.config = &options->config,
                                         .agent = self->agent,
-                                        .adder = self->subenvs[i].adder,
+                                        .adder = *adder,
                                         .index = index,
                                         .environments = options->n,
                                         .seed = worker_seed(&options->config, "actor", index),

@@ -338,19 +338,6 @@ static void whole_destroy(void *whole)
     provider->thread = PyEval_SaveThread();
 }
 
-static PyObject *options_of(const struct env_config *config)
-{
-    const rp_option *options = config->options.data;
-    PyObject *map = PyDict_New();
-    for (uint32_t i = 0; map && i < config->options.count; i++) {
-        PyObject *value = PyUnicode_FromString(options[i].value);
-        if (!value || PyDict_SetItemString(map, options[i].name, value) < 0)
-            Py_CLEAR(map);
-        Py_XDECREF(value);
-    }
-    return map;
-}
-
 static bool open_subenv(struct whole *self, PyObject *subenvs, uint32_t index)
 {
     struct subenv *subenv = &self->subenvs[index];
@@ -400,7 +387,7 @@ static void *provider_create(void *ctx, const struct env_config *config, uint32_
 {
     struct python_provider *self = ctx;
     PyEval_RestoreThread(self->thread);
-    PyObject *options = options_of(config);
+    PyObject *options = config_options(&config->options);
     PyObject *envs =
         options ? PyObject_CallFunction(self->open, "ssOI", config->python, config->gym, options, *n) : NULL;
     Py_XDECREF(options);

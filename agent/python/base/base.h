@@ -37,6 +37,9 @@ const char *core_text(PyObject *text, const char *what);
 bool core_timeout_argument(PyObject *args, PyObject *kwargs, int64_t *out);
 /* Appends an object to a list, and takes it. Both may be NULL. Clears *list when it fails. */
 void core_append(PyObject **list, PyObject *item);
+/* The same for a place of a tuple, and for a key of a dict. */
+void core_set(PyObject **tuple, size_t i, PyObject *item);
+void core_put(PyObject **dict, const char *key, PyObject *value);
 /* The tuple of n sizes. NULL with an exception set. */
 PyObject *core_shape(const uint32_t *sizes, uint32_t n);
 

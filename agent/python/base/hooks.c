@@ -101,14 +101,24 @@ void core_append(PyObject **list, PyObject *item)
     Py_XDECREF(item);
 }
 
+void core_set(PyObject **tuple, size_t i, PyObject *item)
+{
+    if (!item || PyTuple_SetItem(*tuple, (Py_ssize_t)i, item) < 0)
+        Py_CLEAR(*tuple);
+}
+
+void core_put(PyObject **dict, const char *key, PyObject *value)
+{
+    if (!value || PyDict_SetItemString(*dict, key, value) < 0)
+        Py_CLEAR(*dict);
+    Py_XDECREF(value);
+}
+
 PyObject *core_shape(const uint32_t *sizes, uint32_t n)
 {
     PyObject *shape = PyTuple_New((Py_ssize_t)n);
-    for (uint32_t i = 0; shape && i < n; i++) {
-        PyObject *size = PyLong_FromUnsignedLong(sizes[i]);
-        if (!size || PyTuple_SetItem(shape, (Py_ssize_t)i, size) < 0)
-            Py_CLEAR(shape);
-    }
+    for (uint32_t i = 0; shape && i < n; i++)
+        core_set(&shape, i, PyLong_FromUnsignedLong(sizes[i]));
     return shape;
 }
 

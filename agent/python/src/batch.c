@@ -149,11 +149,8 @@ static PyObject *of_fields(PyObject *object, field_fn *make)
     rp_batch_info info = {.struct_size = sizeof info};
     rp_batch_get_info(batch, &info);
     PyObject *out = PyTuple_New(info.n_fields);
-    for (uint32_t i = 0; out && i < info.n_fields; i++) {
-        PyObject *value = make(object, rp_batch_field(batch, i));
-        if (!value || PyTuple_SetItem(out, i, value) < 0)
-            Py_CLEAR(out);
-    }
+    for (uint32_t i = 0; out && i < info.n_fields; i++)
+        core_set(&out, i, make(object, rp_batch_field(batch, i)));
     return out;
 }
 
@@ -194,11 +191,8 @@ static PyObject *field_place(PyObject *object, const rp_field_view *field)
     rp_batch_info info = {.struct_size = sizeof info};
     rp_batch_get_info(batch_of(object), &info);
     PyObject *shape = PyTuple_New(field->rank);
-    for (uint32_t i = 0; shape && i < field->rank; i++) {
-        PyObject *size = PyLong_FromUnsignedLongLong(field->shape[i]);
-        if (!size || PyTuple_SetItem(shape, i, size) < 0)
-            Py_CLEAR(shape);
-    }
+    for (uint32_t i = 0; shape && i < field->rank; i++)
+        core_set(&shape, i, PyLong_FromUnsignedLongLong(field->shape[i]));
     PyObject *lengths =
         field->lengths ? PyLong_FromUnsignedLongLong(offset_of(&info, field->lengths)) : Py_NewRef(Py_None);
     return Py_BuildValue("(NKKNN)", field_dtype(object, field), offset_of(&info, field->data), field->bytes, shape,
@@ -222,9 +216,7 @@ static PyObject *batch_array_places(PyObject *object, PyObject *unused)
     PyObject *out = PyTuple_New(N_ARRAYS);
     for (size_t i = 0; out && i < N_ARRAYS; i++) {
         const void *data = *(const void *const *)((const char *)&all + arrays[i].offset);
-        PyObject *offset = data ? PyLong_FromUnsignedLongLong(offset_of(&info, data)) : Py_NewRef(Py_None);
-        if (!offset || PyTuple_SetItem(out, (Py_ssize_t)i, offset) < 0)
-            Py_CLEAR(out);
+        core_set(&out, i, data ? PyLong_FromUnsignedLongLong(offset_of(&info, data)) : Py_NewRef(Py_None));
     }
     return out;
 }
@@ -315,9 +307,7 @@ bool batch_register(PyObject *module)
         getters[i] = (PyGetSetDef){arrays[i].name, batch_array, NULL, arrays[i].doc, (void *)(uintptr_t)&arrays[i]};
     PyObject *names = PyTuple_New(N_ARRAYS);
     for (size_t i = 0; names && i < N_ARRAYS; i++)
-        if (PyTuple_SetItem(names, (Py_ssize_t)i,
-                            Py_BuildValue("(ss)", arrays[i].name, column_dtype_name(arrays[i].dtype))) < 0)
-            Py_CLEAR(names);
+        core_set(&names, i, Py_BuildValue("(ss)", arrays[i].name, column_dtype_name(arrays[i].dtype)));
     bool ok = names && PyModule_AddObjectRef(module, "ARRAYS", names) == 0;
     Py_XDECREF(names);
     return ok && core_add_type(module, &memory, &memory_type) && core_add_type(module, &batch, NULL);

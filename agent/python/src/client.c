@@ -290,33 +290,7 @@ struct request {
     int64_t value;
 };
 
-static rp_status call_info(struct request *self)
-{
-    return rp_admin_info(self->client, self->text, (uint32_t)self->number, self->timeout_ms, &self->info, &self->err);
-}
-
-static rp_status call_why(struct request *self)
-{
-    return rp_admin_why(self->client, self->timeout_ms, &self->info, &self->err);
-}
-
-static rp_status call_list(struct request *self)
-{
-    return rp_admin_list(self->client, self->text, (uint64_t)self->number, self->count, self->timeout_ms, &self->info,
-                         &self->err);
-}
-
-static rp_status call_reset(struct request *self)
-{
-    return rp_admin_reset(self->client, self->text, self->timeout_ms, &self->info, &self->err);
-}
-
-static rp_status call_checkpoint(struct request *self)
-{
-    return rp_admin_checkpoint(self->client, self->timeout_ms, &self->info, &self->err);
-}
-
-static rp_status call_limiter(struct request *self)
+static rp_status set_limiter(struct request *self)
 {
     rp_limiter_change change = {.struct_size = sizeof change, .set = (uint32_t)self->number};
     const double *values = self->values.buf;
@@ -331,49 +305,49 @@ static rp_status call_limiter(struct request *self)
     return rp_admin_set_limiter(self->client, self->text, &change, self->timeout_ms, &self->info, &self->err);
 }
 
-static rp_status call_fetch(struct request *self)
-{
-    return rp_admin_fetch(self->client, self->text, self->keys.buf, (uint32_t)self->n_keys, self->timeout_ms,
-                          &self->batch, &self->err);
-}
+enum kind { INFO, WHY, LIST, RESET, LIMITER, CHECKPOINT, FETCH, PUT, GET, ADD, READ, UPDATE, DELETE, LEASE, KINDS };
+static const char *const kinds[KINDS] = {"info", "why", "list", "reset", "limiter", "checkpoint", "fetch",
+                                         "put",  "get", "add",  "read",  "update",  "delete",     "lease"};
 
-static rp_status call_put(struct request *self)
+/* Without the GIL. */
+static rp_status ask(struct request *self, enum kind kind)
 {
-    return rp_params_put(self->client, self->text, self->data.buf, (uint64_t)self->data.len, self->timeout_ms,
-                         &self->version, &self->err);
-}
-
-static rp_status call_get(struct request *self)
-{
-    return rp_params_get(self->client, self->text, (uint64_t)self->number, self->timeout_ms, &self->params, &self->err);
-}
-
-static rp_status call_add(struct request *self)
-{
-    return rp_counter_add(self->client, self->text, self->number, self->timeout_ms, &self->value, &self->err);
-}
-
-static rp_status call_read(struct request *self)
-{
-    return rp_counter_read(self->client, self->text, self->timeout_ms, &self->value, &self->err);
-}
-
-static rp_status call_update(struct request *self)
-{
-    return rp_priorities_update(self->client, self->text, self->keys.buf, self->values.buf, self->n_keys,
-                                self->timeout_ms, &self->change, &self->err);
-}
-
-static rp_status call_delete(struct request *self)
-{
-    return rp_items_delete(self->client, self->text, self->keys.buf, self->n_keys, self->timeout_ms, &self->change,
-                           &self->err);
-}
-
-static rp_status call_lease(struct request *self)
-{
-    return rp_items_lease(self->client, self->text, (rp_lease_op)self->number, self->keys.buf, self->n_keys,
-                          self->count, self->timeout_ms, &self->change, &self->err);
+    rp_client *client = self->client;
+    const char *text = self->text;
+    const uint64_t *keys = self->keys.buf;
+    int64_t ms = self->timeout_ms;
+    rp_error *err = &self->err;
+    switch (kind) {
+    case INFO:
+        return rp_admin_info(client, text, (uint32_t)self->number, ms, &self->info, err);
+    case WHY:
+        return rp_admin_why(client, ms, &self->info, err);
+    case LIST:
+        return rp_admin_list(client, text, (uint64_t)self->number, self->count, ms, &self->info, err);
+    case RESET:
+        return rp_admin_reset(client, text, ms, &self->info, err);
+    case LIMITER:
+        return set_limiter(self);
+    case CHECKPOINT:
+        return rp_admin_checkpoint(client, ms, &self->info, err);
+    case FETCH:
+        return rp_admin_fetch(client, text, keys, (uint32_t)self->n_keys, ms, &self->batch, err);
+    case PUT:
+        return rp_params_put(client, text, self->data.buf, (uint64_t)self->data.len, ms, &self->version, err);
+    case GET:
+        return rp_params_get(client, text, (uint64_t)self->number, ms, &self->params, err);
+    case ADD:
+        return rp_counter_add(client, text, self->number, ms, &self->value, err);
+    case READ:
+        return rp_counter_read(client, text, ms, &self->value, err);
+    case UPDATE:
+        return rp_priorities_update(client, text, keys, self->values.buf, self->n_keys, ms, &self->change, err);
+    case DELETE:
+        return rp_items_delete(client, text, keys, self->n_keys, ms, &self->change, err);
+    default:
+        return rp_items_lease(client, text, (rp_lease_op)self->number, keys, self->n_keys, self->count, ms,
+                              &self->change, err);
+    }
 }
 
 static PyObject *answer_json(struct request *self)
@@ -385,54 +359,27 @@ static PyObject *answer_json(struct request *self)
     return text;
 }
 
-static PyObject *answer_batch(struct request *self)
+static PyObject *answer(struct request *self, enum kind kind)
 {
     rp_batch *batch = self->batch;
-    self->batch = NULL;
-    return batch_wrap(batch, NULL);
-}
-
-static PyObject *answer_version(struct request *self)
-{
-    return PyLong_FromUnsignedLongLong(self->version);
-}
-
-static PyObject *answer_param(struct request *self)
-{
-    return param_row(&self->params);
-}
-
-static PyObject *answer_value(struct request *self)
-{
-    return PyLong_FromLongLong(self->value);
-}
-
-static PyObject *answer_change(struct request *self)
-{
-    return Py_BuildValue("(KKK)", self->change.applied, self->change.missing, self->change.refused);
-}
-
-static const struct kind {
-    const char *name;
-    rp_status (*call)(struct request *self); /* without the GIL */
-    PyObject *(*answer)(struct request *self);
-} kinds[] = {
-    {"info", call_info, answer_json},       {"why", call_why, answer_json},
-    {"list", call_list, answer_json},       {"reset", call_reset, answer_json},
-    {"limiter", call_limiter, answer_json}, {"checkpoint", call_checkpoint, answer_json},
-    {"fetch", call_fetch, answer_batch},    {"put", call_put, answer_version},
-    {"get", call_get, answer_param},        {"add", call_add, answer_value},
-    {"read", call_read, answer_value},      {"update", call_update, answer_change},
-    {"delete", call_delete, answer_change}, {"lease", call_lease, answer_change},
-};
-
-static const struct kind *find_kind(const char *name)
-{
-    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++)
-        if (strcmp(kinds[i].name, name) == 0)
-            return &kinds[i];
-    PyErr_Format(PyExc_ValueError, "there is no request '%s'", name);
-    return NULL;
+    switch (kind) {
+    case FETCH:
+        self->batch = NULL;
+        return batch_wrap(batch, NULL);
+    case PUT:
+        return PyLong_FromUnsignedLongLong(self->version);
+    case GET:
+        return param_row(&self->params);
+    case ADD:
+    case READ:
+        return PyLong_FromLongLong(self->value);
+    case UPDATE:
+    case DELETE:
+    case LEASE:
+        return Py_BuildValue("(KKK)", self->change.applied, self->change.missing, self->change.refused);
+    default:
+        return answer_json(self);
+    }
 }
 
 static bool take_buffer(PyObject *object, Py_buffer *view)
@@ -440,8 +387,8 @@ static bool take_buffer(PyObject *object, Py_buffer *view)
     return object == Py_None || PyObject_GetBuffer(object, view, PyBUF_SIMPLE) == 0;
 }
 
-/* Borrows from the arguments. NULL with an exception set. */
-static const struct kind *read_request(struct request *self, PyObject *args)
+/* Borrows from the arguments. KINDS with an exception set. */
+static enum kind read_request(struct request *self, PyObject *args)
 {
     const char *name;
     PyObject *seconds, *data = Py_None, *keys = Py_None, *values = Py_None;
@@ -450,15 +397,19 @@ static const struct kind *read_request(struct request *self, PyObject *args)
                           &keys, &values) ||
         !core_timeout(seconds, &self->timeout_ms) || !take_buffer(data, &self->data) ||
         !take_buffer(keys, &self->keys) || !take_buffer(values, &self->values))
-        return NULL;
+        return KINDS;
     self->number = number;
     self->n_keys = (uint64_t)self->keys.len / sizeof(uint64_t);
-    const struct kind *kind = find_kind(name);
-    if (!kind || kind->call != call_update || self->values.len == self->keys.len)
-        return kind;
+    uint32_t kind = 0;
+    while (kind < KINDS && strcmp(kinds[kind], name) != 0)
+        kind++;
+    if (kind == KINDS)
+        PyErr_Format(PyExc_ValueError, "there is no request '%s'", name);
+    if (kind != UPDATE || self->values.len == self->keys.len)
+        return (enum kind)kind;
     PyErr_Format(PyExc_ValueError, "there are %llu keys and %llu priorities: one priority per key is needed",
                  (unsigned long long)self->n_keys, (unsigned long long)self->values.len / sizeof(double));
-    return NULL;
+    return KINDS;
 }
 
 static PyObject *client_request(PyObject *object, PyObject *args)
@@ -467,14 +418,14 @@ static PyObject *client_request(PyObject *object, PyObject *args)
     if (!conn)
         return NULL;
     struct request request = {.client = conn->client};
-    const struct kind *kind = read_request(&request, args);
+    enum kind kind = read_request(&request, args);
     PyObject *out = NULL;
-    if (kind) {
+    if (kind != KINDS) {
         struct watch watch;
         watch_begin(&watch, NULL);
-        rp_status status = kind->call(&request);
+        rp_status status = ask(&request, kind);
         if (watch_end(&watch))
-            out = status == RP_OK ? kind->answer(&request) : core_raise(status, request.err.text);
+            out = status == RP_OK ? answer(&request, kind) : core_raise(status, request.err.text);
     }
     rp_info_free(&request.info);
     rp_params_release(&request.params);

@@ -106,13 +106,8 @@ PyObject *weights_from_arrays(PyObject *module, PyObject *tensors)
 static PyObject *entry_of(const struct tensor *tensor, const void *block)
 {
     PyObject *shape = PyTuple_New((Py_ssize_t)tensor->rank);
-    for (uint32_t i = 0; shape && i < tensor->rank; i++) {
-        PyObject *size = PyLong_FromUnsignedLongLong(tensor->shape[i]);
-        if (!size || PyTuple_SetItem(shape, (Py_ssize_t)i, size) < 0)
-            Py_CLEAR(shape);
-    }
-    if (!shape)
-        return NULL;
+    for (uint32_t i = 0; shape && i < tensor->rank; i++)
+        core_set(&shape, i, PyLong_FromUnsignedLongLong(tensor->shape[i]));
     return Py_BuildValue("(ssNn)", tensor->name, column_dtype_name(tensor->dtype), shape,
                          (Py_ssize_t)((const char *)tensor->data - (const char *)block));
 }

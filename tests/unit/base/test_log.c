@@ -206,7 +206,7 @@ TEST(quote)
 {
     char buffer[64];
     assert_string_equal(log_quote(buffer, sizeof buffer, "a b"), "\"a b\"");
-    assert_string_equal(log_quote(buffer, sizeof buffer, "q\"\\\n\t\x01\x7f"), "\"q\\\"\\\\\\n\\t\\x01\\x7f\"");
+    assert_string_equal(log_quote(buffer, sizeof buffer, "q\"\\\n\t\x01\x7f"), "\"q\\\"\\\\\\n\\t\\u0001\\u007f\"");
     assert_string_equal(log_quote(buffer, sizeof buffer, NULL), "\"\"");
     assert_string_equal(log_quote(buffer, 6, "abcdef"), "\"abc\"");
     assert_string_equal(log_quote(buffer, 6, "ab\n"), "\"ab\"");

@@ -703,14 +703,8 @@ TEST(wrong_overrides)
         {"net.threads.x=3", "override 'net.threads.x=3': 'net.threads' is a single value, not a map of keys\n"},
         {"net[0]=3", "override 'net[0]=3': 'net' is a map, not a list\n"},
         {"tables[3].name=3", "override 'tables[3].name=3': 'tables' has no element 3: the next one is 1\n"},
-        {"tables.0.name=3", "override 'tables.0.name=3': 'tables' is a list, and its elements have numbers, here below "
-                            "1: write tables[0].name\n"},
-        {"tables.7=3", "override 'tables.7=3': 'tables' is a list, and its elements have numbers, here below 1: write "
-                       "tables[7]\n"},
-        {"tables.name=3", "override 'tables.name=3': 'tables' is a list, and its elements have numbers, here below 1: "
-                          "write tables[0].name\n"},
-        {"tables.a.name=3", "override 'tables.a.name=3': 'tables' is a list, and its elements have numbers, here below "
-                            "1: write tables[0].name\n"},
+        {"tables.0.name=3", "override 'tables.0.name=3': 'tables' is a list, not a map of keys: write "
+                            "[0] behind it for its first element\n"},
         {"tables[0].sampler.exponent=3", "override 'tables[0].sampler.exponent=3': tables[0].sampler.exponent: only a "
                                          "prioritized sampler has an exponent\n"},
         {"plugins=3", "override 'plugins=3': plugins: must be a list, not a single value\n"},

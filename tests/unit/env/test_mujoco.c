@@ -229,7 +229,7 @@ TEST(the_end_of_an_episode)
     static const double fallen[] = {0, 0.19, 0, 2};
     subject_set(&subject, fallen, 4);
     struct mujoco *env = subject.self;
-    env->steps = 999;
+    env->base.steps = 999;
     subject_step(&subject, still);
     assert_int_equal(subject.result.terminal, 1);
     assert_int_equal(subject.result.truncated, 0);

@@ -67,7 +67,6 @@ TEST(an_error_in_a_step_ends_the_episode)
         .name = "Tight",
         .xml = tight_xml,
         .frame_skip = 1,
-        .max_steps = 10,
         .n_observation = 1,
         .start = tight_start,
         .observe = tight_observe,
@@ -78,14 +77,14 @@ TEST(an_error_in_a_step_ends_the_episode)
     for (int i = 0; i < 3; i++) {
         float observation = 0;
         rp_env_result result = {0};
-        mujoco_reset(env, &observation);
-        mujoco_step(env, NULL, &observation, &result);
+        classic_reset(env, &observation);
+        classic_step(env, NULL, &observation, &result);
         assert_int_equal(result.truncated, 1);
         assert_int_equal(result.terminal, 0);
         assert_true(result.reward == 0);
         assert_true(observation == -9.25f);
     }
-    mujoco_destroy(env);
+    classic_destroy(env);
     assert_int_not_equal(access("MUJOCO_LOG.TXT", F_OK), 0);
 }
 

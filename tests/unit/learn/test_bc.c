@@ -199,7 +199,7 @@ TEST(acts_as_it_is_told)
         seen |= 1u << choice.discrete;
     }
     assert_int_equal(seen, (1u << ACTIONS) - 1);
-    assert_true(agent->ops->value(agent, x) == 0.0f && choice.value == 0.0f);
+    assert_true(agent_value(agent, x) == 0.0f && choice.value == 0.0f);
     agent_destroy(&agent);
 
     agent = learning_agent(&config, &continuous, 3);

@@ -361,7 +361,7 @@ static void check_act(struct problem *p)
     assert_memory_equal(&before, &rng, sizeof rng);
     check_judgement(p, &greedy);
     learning_near((double)greedy.q, (double)greedy.value, 0.0, "the value of the greedy action");
-    learning_near((double)p->agent->ops->value(p->agent, s), (double)greedy.value, 0.0, "the value");
+    learning_near((double)agent_value(p->agent, s), (double)greedy.value, 0.0, "the value");
     double mean[ACTION];
     tanh_policy(&p->policy, s, mean);
     for (uint32_t j = 0; j < ACTION; j++)

@@ -220,7 +220,7 @@ static void learn_chain(struct agent_config config)
         learning_act(agent, observation[2 * s], &(struct agent_explore){.greedy = true}, &rng, &choice);
         assert_int_equal(choice.discrete, 1);
         learning_near(choice.value, q[s][1], 0.01, "the value of going right");
-        learning_near(agent->ops->value(agent, observation[2 * s]), q[s][1], 0.01, "the value");
+        learning_near(agent_value(agent, observation[2 * s]), q[s][1], 0.01, "the value");
         while (choice.discrete == 1)
             learning_act(agent, observation[2 * s], &(struct agent_explore){.uniform = true}, &rng, &choice);
         learning_near(choice.q, q[s][0], 0.01, "the value of going left");

@@ -290,7 +290,7 @@ TEST(says_how_likely_its_action_was)
     for (uint32_t a = 0; a < ACTIONS; a++)
         assert_true(p[choice.discrete] >= p[a]);
     learning_near(choice.value, v, 1e-5, "the value");
-    learning_near(agent->ops->value(agent, x), v, 1e-5, "the value");
+    learning_near(agent_value(agent, x), v, 1e-5, "the value");
     const int draws = 20000;
     int count[ACTIONS] = {0};
     for (int i = 0; i < draws; i++) {

@@ -1,0 +1,15 @@
+/* The flag that ends a process of a run in order. */
+#ifndef AGENT_RUN_STOP_H
+#define AGENT_RUN_STOP_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+/* stop: NULL, or the flag. */
+static inline bool is_stopped(const atomic_bool *stop)
+{
+    return stop != NULL && atomic_load(stop);
+}
+
+#endif
