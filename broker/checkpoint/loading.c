@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 
 #include "broker/peer/peers.h"
+#include "broker/select/selector.h"
 #include "broker/session/flow.h"
 #include "broker/session/session.h"
 #include "proto/base/error.h"
@@ -13,8 +14,6 @@
 _Static_assert(sizeof(struct chunk *) == sizeof(uint64_t), "a pointer has room for a place");
 
 #define NOWHERE UINT32_MAX
-/* Ranks of items that were not put back begin here: rp_selector_ops.put_back. */
-#define RANK_NEW (UINT64_C(1) << 63)
 #define MOST_SLOTS ((1u << 30) + (1u << 28))
 /* No broker has more layouts than this. */
 #define LAYOUT_IDS (1u << 22)
@@ -169,6 +168,12 @@ static void *map_slots(void *old, uint32_t before, uint32_t slots, size_t size)
     return map == MAP_FAILED ? NULL : map;
 }
 
+/* True if a selector may not be in the order of insertion. A list is, unless items return from leases. */
+static bool is_ranked(const struct table *table, const rp_selector_ops *ops)
+{
+    return ops->order && (ops->order != selector_fifo.order || table->config->max_times_sampled == 1);
+}
+
 /* Lets the table have the slots that a file gives it: what a broker gives a table of this size (see soft_capacity), or the
  * number in the file if that is larger. */
 static rp_status slots_allow(struct loading *self, struct loaded_table *to, uint64_t max_size, uint64_t said,
@@ -186,7 +191,7 @@ static rp_status slots_allow(struct loading *self, struct loaded_table *to, uint
         ok = items != NULL;
         table->in.items = ok ? items : table->in.items;
         table->capacity = ok ? slots : table->capacity;
-    } else if (table->sampler_ops->order || table->remover_ops->order) {
+    } else if (is_ranked(table, table->sampler_ops) || is_ranked(table, table->remover_ops)) {
         void *rank = map_slots(to->rank, to->slots, slots, sizeof *to->rank);
         ok = rank != NULL;
         to->rank = ok ? rank : to->rank;
@@ -227,6 +232,13 @@ static void rank_set(struct loaded_table *self, uint32_t slot, uint64_t sampler,
         uint64_t *most = self->rank[slot][i] < RANK_NEW ? &self->returned : &self->highest;
         *most = self->rank[slot][i] > *most ? self->rank[slot][i] : *most;
     }
+}
+
+/* Gives an item a new rank in a selector: behind all others; or, if it returns, behind those that did. */
+static void rank_move(struct loaded_table *self, uint32_t slot, uint32_t which, bool returns)
+{
+    const rp_selector_ops *ops = which ? self->table->remover_ops : self->table->sampler_ops;
+    self->rank[slot][which] = ++*(returns && ops->put_back ? &self->returned : &self->highest);
 }
 
 /* Puts an item into a free slot. */
@@ -633,7 +645,10 @@ static rp_status apply_priority(struct loading *self, const void *body)
     if (!item)
         return RP_BAD_MESSAGE;
     item->priority = from->priority;
-    rank_set(to, from->slot, to->highest + 1, to->highest + 1);
+    if (to->rank && to->table->sampler_ops->update)
+        rank_move(to, from->slot, 0, false);
+    if (to->rank && to->table->remover_ops->update)
+        rank_move(to, from->slot, 1, false);
     to->table->stats.updates++;
     self->changed = true;
     return RP_OK;
@@ -648,8 +663,8 @@ static rp_status apply_hidden(struct loading *self, const void *body)
         return RP_BAD_MESSAGE;
     item->stamp = self->entry->type == ENTRY_HIDE ? ITEM_HIDDEN : 0;
     item->times_sampled -= from->how == SHOW_UNDELIVERED && item->times_sampled;
-    uint64_t rank = (from->how ? to->returned : to->highest) + 1;
-    rank_set(to, from->slot, rank, rank);
+    for (uint32_t which = 0; to->rank && which < 2; which++)
+        rank_move(to, from->slot, which, from->how != SHOW_LAST);
     self->changed = true;
     return RP_OK;
 }

@@ -34,6 +34,9 @@ struct loaded_table {
     uint32_t entered; /* items below this slot are in key map and accounts */
 };
 
+/* Ranks of items that were not put back begin here: rp_selector_ops.put_back. */
+#define RANK_NEW (UINT64_C(1) << 63)
+
 /* A lease. Items that are under it have its index + 1 as item_lease until they are restored. */
 struct loaded_lease {
     uint64_t client, id;

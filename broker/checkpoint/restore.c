@@ -13,6 +13,7 @@
 #include "broker/config/config.h"
 #include "broker/journal/stream.h"
 #include "broker/peer/peers.h"
+#include "broker/select/selector.h"
 #include "proto/base/error.h"
 #include "proto/base/log.h"
 #include "proto/base/utf8.h"
@@ -371,9 +372,13 @@ static bool selector_fill(const struct loaded_table *self, uint32_t which, const
     const rp_selector_ops *ops = which ? table->remover_ops : table->sampler_ops;
     void *selector = which ? table->in.remover : table->in.sampler;
     const struct pair *order = aged;
-    if (ops->order && self->rank) {
-        for (uint32_t i = 0; i < n; i++)
-            work[i] = (struct pair){self->rank[aged[i].value][which], aged[i].value};
+    const char *kind = which ? self->info->remover : self->info->sampler;
+    bool ranked = ops->order && self->rank && strcmp(kind, ops->name) == 0;
+    if (ranked) {
+        for (uint32_t i = 0; i < n; i++) {
+            uint64_t rank = self->rank[aged[i].value][which];
+            work[i] = (struct pair){rank ? rank : RANK_NEW, aged[i].value};
+        }
         if (!pairs_sort(work, n))
             return false;
         order = work;
@@ -382,8 +387,10 @@ static bool selector_fill(const struct loaded_table *self, uint32_t which, const
         if (i + AHEAD < n && ops->prefetch)
             ops->prefetch(selector, (uint32_t)order[i + AHEAD].value);
         uint32_t slot = (uint32_t)order[i].value;
-        if (!item_is_hidden(&table->in.items[slot]))
-            ops->insert(selector, slot, table_priority(table, slot));
+        if (item_is_hidden(&table->in.items[slot]))
+            continue;
+        bool returned = ranked && order[i].key < RANK_NEW && ops->put_back;
+        (returned ? ops->put_back : ops->insert)(selector, slot, table_priority(table, slot));
     }
     return true;
 }
@@ -486,19 +493,27 @@ static rp_status items_restore(struct loading *self, struct loaded_table *from, 
     return ok ? RP_OK : err_set(err, RP_NO_MEMORY, "no memory to order the items of table '%s'", table->name);
 }
 
-/* Restores the leases of a table's items. */
-static void leases_restore(struct loading *self, struct table *table)
+/* Restores the leases of a table's items, which are to return in the order in which they were delivered: the files do not say, and the
+ * order of insertion is that of a queue. */
+static rp_status leases_restore(struct loading *self, struct table *table, rp_error *err)
 {
     struct leases *leases = &self->state->samples->leases;
-    for (uint32_t slot = 0; slot < table->in.high; slot++) {
+    bool newest_first = table->sampler_ops == &selector_lifo;
+    struct pair *aged = self->n_leases ? loading_by_age(table) : NULL;
+    if (!aged && self->n_leases)
+        return err_set(err, RP_NO_MEMORY, "no memory for the leases of table '%s'", table->name);
+    for (uint32_t i = 0; aged && i < table->in.size; i++) {
+        uint32_t slot = (uint32_t)aged[newest_first ? table->in.size - 1 - i : i].value;
         const struct item *item = &table->in.items[slot];
-        if (!item->span.n || !item_is_hidden(item) || !item_lease(item))
+        if (!item_is_hidden(item) || !item_lease(item))
             continue;
         struct loaded_lease *from = &self->leases[item_lease(item) - 1];
         if (!from->lease)
             from->lease = lease_restore(leases, from->client, from->id, table, from->ms);
         lease_restore_item(from->lease, slot);
     }
+    free(aged);
+    return RP_OK;
 }
 
 static void selections_restore(struct loading *self)
@@ -572,7 +587,7 @@ static rp_status loading_finish(struct loading *self, bool newest, rp_error *err
     for (uint32_t i = 0; i < self->n_tables; i++)
         if (self->tables[i].configured) {
             RP_TRY(items_restore(self, &self->tables[i], err));
-            leases_restore(self, self->tables[i].table);
+            RP_TRY(leases_restore(self, self->tables[i].table, err));
         }
     for (uint32_t i = 0; i < self->n_leases; i++)
         if (self->leases[i].lease)

@@ -27,17 +27,31 @@ static struct lease *at(const struct leases *self, uint32_t number)
 
 /* ---- holders ---- */
 
+static void holder_link(struct lease_holder *self, struct lease_holder **list)
+{
+    self->prev = list;
+    self->next = *list;
+    if (*list)
+        (*list)->prev = &self->next;
+    *list = self;
+}
+
+static void holder_unlink(const struct lease_holder *self)
+{
+    *self->prev = self->next;
+    if (self->next)
+        self->next->prev = self->prev;
+}
+
 static struct lease_holder *holder_make(struct leases *self, uint64_t client)
 {
     struct lease_holder *holder = idmap_get(&self->clients, client);
     if (holder)
         return holder;
     holder = need_alloc(sizeof *holder);
-    *holder = (struct lease_holder){.client = client, .next = self->holders, .descriptor = -1};
+    *holder = (struct lease_holder){.client = client, .descriptor = -1};
     holder->end = &holder->first;
-    if (self->holders)
-        self->holders->prev = holder;
-    self->holders = holder;
+    holder_link(holder, &self->holders);
     idmap_put(&self->clients, client, holder);
     return holder;
 }
@@ -53,22 +67,24 @@ static void holder_leave(struct leases *self, struct lease *lease)
     lease->holder = NULL;
     if (holder->first)
         return;
-    *(holder->prev ? &holder->prev->next : &self->holders) = holder->next;
-    if (holder->next)
-        holder->next->prev = holder->prev;
+    holder_unlink(holder);
     idmap_remove(&self->clients, holder->client);
     free(holder);
 }
 
-static void holder_heard(const struct leases *self, struct lease_holder *holder, int descriptor)
+static void holder_heard(struct leases *self, struct lease_holder *holder, int descriptor)
 {
+    if (holder->gone) {
+        holder_unlink(holder);
+        holder_link(holder, &self->holders);
+    }
     holder->descriptor = descriptor;
     holder->connection = 0;
     holder->missing = holder->gone = false;
     (void)connection_has_ended(self->samples->peers, descriptor, &holder->connection);
 }
 
-void leases_heard(const struct leases *self, const struct request *request)
+void leases_heard(struct leases *self, const struct request *request)
 {
     struct lease_holder *holder = idmap_get(&self->clients, request->head.client);
     if (!holder)
@@ -158,14 +174,11 @@ static bool step(struct chore *chore)
     for (uint32_t left = SLICE_ITEMS; left;) {
         struct lease *lease = self->ending;
         if (!lease) {
-            struct lease_holder *holder = self->holders;
-            while (holder && !holder->gone)
-                holder = holder->next;
-            if (!holder) {
+            if (!self->gone) {
                 self->running = false;
                 return false;
             }
-            lease_stop(holder->first);
+            lease_stop(self->gone->first);
             continue;
         }
         /* In the order in which they were delivered. */
@@ -209,10 +222,12 @@ static void lease_end(struct lease *lease)
 /* Ends the lease, and its waiter if it has one. */
 static void lease_stop(struct lease *self)
 {
+    static const char text[] = "the lease has ended before its client had read its earlier replies";
     bool ends = self->answered || !self->waiter;
-    if (self->waiter)
-        sample_refuse(self->waiter, RP_DEADLINE_EXCEEDED,
-                      "the lease has ended before its client had read its earlier replies");
+    if (self->answered && self->waiter)
+        sample_refuse(self->waiter, RP_DEADLINE_EXCEEDED, text); /* a retry: the sample stays kept */
+    else if (self->waiter)
+        sample_fail(self->waiter, RP_DEADLINE_EXCEEDED, text);
     if (ends)
         lease_end(self);
 }
@@ -330,12 +345,16 @@ uint32_t leases_change(struct leases *self, uint64_t client, struct table *table
 
 void leases_sweep(struct leases *self)
 {
-    for (struct lease_holder *holder = self->holders; holder; holder = holder->next) {
+    for (struct lease_holder *holder = self->holders, *next; holder; holder = next) {
+        next = holder->next;
         bool ended = connection_has_ended(self->samples->peers, holder->descriptor, &holder->connection);
         holder->gone = ended && holder->missing;
         holder->missing = ended;
-        if (holder->gone)
-            run(self);
+        if (!holder->gone)
+            continue;
+        holder_unlink(holder);
+        holder_link(holder, &self->gone);
+        run(self);
     }
 }
 

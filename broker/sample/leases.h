@@ -37,11 +37,11 @@ struct waiter;
 struct lease_holder {
     uint64_t client;
     struct lease *first, **end;
-    struct lease_holder *prev, *next;
+    struct lease_holder **prev, *next; /* of `holders` or `gone` */
     int descriptor; /* of the connection of its last request, and the number of that connection; -1: not known */
     uint64_t connection;
     bool missing; /* the last sweep found the connection ended */
-    bool gone;    /* and so did the one before: its leases end */
+    bool gone;    /* and so did the one before: its leases end, and it is in `gone` */
 };
 
 /* Items of a lease without a block of its own. The first block is large: glibc gathers very many small ones before it frees them, and
@@ -73,7 +73,7 @@ struct leases {
     uint32_t *free; /* numbers */
     uint32_t n_free;
     struct idmap clients; /* lease_holder by client */
-    struct lease_holder *holders;
+    struct lease_holder *holders, *gone;
     struct lease *ending, **last_ending; /* in the order in which they ended */
     struct chore chore;                  /* returns the items of those that end */
     bool running;                        /* it is among the chores */
@@ -105,7 +105,7 @@ uint32_t leases_change(struct leases *self, uint64_t client, struct table *table
                        const uint32_t *slots, uint32_t n);
 
 /* A request of a client has come. */
-void leases_heard(const struct leases *self, const struct request *request);
+void leases_heard(struct leases *self, const struct request *request);
 /* Once a second: ends the leases of clients that are gone. */
 void leases_sweep(struct leases *self);
 /* Writes who has items of the table, and for how long. Empty: nobody. */

@@ -58,15 +58,19 @@ struct list {
     struct link *links;
     uint32_t oldest; /* slot + 1, or 0 */
     uint32_t newest;
-    uint32_t returned; /* the last one put back; those older than it were put back, too */
+    uint32_t returned; /* fifo: the last one put back; those older than it were put back, too */
     uint32_t capacity;
     bool newest_first; /* lifo */
+    /* lifo: number of the last insert. fifo: of the last time that one was put back. */
+    uint64_t sequence;
+    uint64_t *numbers; /* those of the slots; 0: inserted, and not put back. NULL: of all */
 };
 
 static void list_destroy(void *state)
 {
     struct list *self = state;
     reserve_unmap(self->links, self->capacity * sizeof *self->links);
+    reserve_unmap(self->numbers, self->capacity * sizeof *self->numbers);
     free(self);
 }
 
@@ -78,6 +82,8 @@ static void *list_create(const char *name, bool newest_first, const rp_option *o
     struct list *self = need_alloc(sizeof *self);
     *self = (struct list){
         .links = reserve_map(capacity * sizeof *self->links), .capacity = capacity, .newest_first = newest_first};
+    if (newest_first)
+        self->numbers = reserve_map(capacity * sizeof *self->numbers);
     return self;
 }
 
@@ -104,13 +110,17 @@ static void list_insert(void *state, uint32_t slot, double priority)
     else
         self->oldest = slot + 1;
     self->newest = slot + 1;
+    if (self->numbers)
+        self->numbers[slot] = self->newest_first ? ++self->sequence : 0;
 }
 
-/* fifo: behind those put back before it. */
-static void list_put_back(void *state, uint32_t slot, double priority)
+/* Behind those put back before it. */
+static void fifo_put_back(void *state, uint32_t slot, double priority)
 {
     struct list *self = state;
-    if (self->newest_first || self->returned == self->newest) {
+    if (!self->numbers) /* most lists never need them */
+        self->numbers = reserve_map(self->capacity * sizeof *self->numbers);
+    if (self->returned == self->newest) {
         list_insert(state, slot, priority);
     } else {
         uint32_t older = self->returned, newer = older ? self->links[older - 1].newer : self->oldest;
@@ -119,6 +129,14 @@ static void list_put_back(void *state, uint32_t slot, double priority)
         *(older ? &self->links[older - 1].newer : &self->oldest) = slot + 1;
     }
     self->returned = slot + 1;
+    self->numbers[slot] = ++self->sequence;
+}
+
+static uint64_t list_order(void *state, uint32_t slot)
+{
+    const struct list *self = state;
+    uint64_t number = self->numbers ? self->numbers[slot] : 0;
+    return self->newest_first ? number | UINT64_C(1) << 63 : number;
 }
 
 static void list_remove(void *state, uint32_t slot)
@@ -168,13 +186,13 @@ static uint32_t list_pick_distinct(void *state, uint32_t n, bool (*skip)(void *c
     return got;
 }
 
-#define LIST_OPS(name_, create_)                                                                                       \
+#define LIST_OPS(name_, create_, put_back_)                                                                            \
     {                                                                                                                  \
         .name = (name_), .create = (create_), .destroy = list_destroy, .insert = list_insert, .remove = list_remove,   \
-        .pick = list_pick, .pick_distinct = list_pick_distinct, .put_back = list_put_back                              \
+        .pick = list_pick, .pick_distinct = list_pick_distinct, .order = list_order, .put_back = (put_back_)           \
     }
-const rp_selector_ops selector_fifo = LIST_OPS("fifo", fifo_create);
-const rp_selector_ops selector_lifo = LIST_OPS("lifo", lifo_create);
+const rp_selector_ops selector_fifo = LIST_OPS("fifo", fifo_create, fifo_put_back);
+const rp_selector_ops selector_lifo = LIST_OPS("lifo", lifo_create, NULL);
 
 /* ---- uniform: every item with the same probability. A bit for each slot says whether the slot is in use. A pick draws slots below
  * the highest used one until it meets a slot in use; if few slots are in use, it counts to a random one of them. So a pick
@@ -380,7 +398,7 @@ static void *heap_create(const char *name, double sign, const rp_option *options
         return NULL;
     struct heap *self = need_alloc(sizeof *self);
     *self = (struct heap){.capacity = capacity,
-                          .returned = INT64_MIN,
+                          .returned = INT64_MIN + 1, /* its order is above 0 */
                           .sign = sign,
                           .entries = reserve_map(capacity * sizeof *self->entries),
                           .place = reserve_map(capacity * sizeof *self->place)};

@@ -245,11 +245,24 @@ static rp_status params_make_room(struct service *service, uint64_t bytes, uint6
         ;
     if (params->bytes - less + bytes <= most)
         return RP_OK;
+    if (params->bytes - less - params->old_bytes + bytes <= most)
+        return err_set(err, RP_UNAVAILABLE,
+                       "parameters wait for readers: older versions that are being read take %" PRIu64
+                       " of the %" PRIu64
+                       " bytes that parameters may have, a quarter of memory_limit, and the next one needs %" PRIu64,
+                       params->old_bytes, most, bytes);
     return err_set(err, RP_RESOURCE_EXHAUSTED,
                    "parameters may take %" PRIu64 " bytes, a quarter of %smemory_limit; with these %" PRIu64
                    " bytes there would be %" PRIu64,
                    most, config_shards(service->config) > 1 ? "a shard's part of " : "", bytes,
                    params->bytes - less + bytes);
+}
+
+/* Returns the bytes that go when a slot gets another value: not those of a value that may be being read. */
+static uint64_t replaced_bytes(const struct service *service, const struct param_slot *slot)
+{
+    bool stays = slot && slot->value->shape.put && slot->value->used_ns + PARAMS_HOLD_NS > service->loop->now_ns;
+    return slot && !stays ? param_shape_bytes(&slot->value->shape) : 0;
 }
 
 static rp_status find_room(const struct service *service, const char *name, rp_error *err)
@@ -305,12 +318,9 @@ static struct param_stage *put_stage(struct service *service, const Replay__Para
                 ask->name, stage->value->shape.bytes, stage->value->shape.bf16_bytes, stage->value->shape.part_bytes);
         return NULL;
     }
-    const struct param_slot *slot = params_find(params, ask->name);
-    bool idle = slot && slot->value->used_ns + PARAMS_HOLD_NS <= service->loop->now_ns;
-    uint64_t less =
-        idle ? slot->value->shape.bytes + slot->value->shape.bf16_bytes : 0; /* nobody reads what is replaced */
+    uint64_t less = replaced_bytes(service, params_find(params, ask->name));
     if (stage || find_room(service, ask->name, err) != RP_OK ||
-        params_make_room(service, shape->bytes + shape->bf16_bytes, less, err) != RP_OK)
+        params_make_room(service, param_shape_bytes(shape), less, err) != RP_OK)
         return stage;
     stage = params_add_stage(params, ask->name, shape, service->loop->now_ns);
     if (!stage)
@@ -381,7 +391,7 @@ rp_status req_params_put(struct service *service, struct request *request, rp_er
     if (ask->put)
         return put_part(service, request, ask, err);
     struct param_slot *slot = params_find(service->params, ask->name);
-    RP_TRY(params_make_room(service, size, slot ? param_slot_bytes(slot) : 0, err));
+    RP_TRY(params_make_room(service, size, replaced_bytes(service, slot), err));
     RP_TRY(find_room(service, ask->name, err));
     slot = params_make_slot(service->params, ask->name); /* after all refusals: a slot stays */
     uint64_t version = put_version(slot, ask);
@@ -405,7 +415,7 @@ static rp_status get_part(struct service *service, struct request *request, cons
     if (ask->part >= value->n_parts)
         return err_set(err, RP_INVALID_ARGUMENT, "slot '%.64s' has %u parts: there is no part %u", ask->name[0],
                        value->n_parts, ask->part);
-    value->used_ns = service->loop->now_ns;
+    param_value_asked(value, request->head.client, ask->part, service->loop->now_ns);
     zmq_msg_t payload;
     zmq_msg_init(&payload);
     zmq_msg_copy(&payload, &value->parts[ask->part]);

@@ -424,6 +424,7 @@ static void block(struct flow *self)
     self->next->prev = self;
     if (!first)
         self->table->blocked = self;
+    self->table->n_blocked++;
 }
 
 void flow_trace(const struct flow *self)
@@ -444,13 +445,17 @@ static void unblock(struct flow *self)
     if (trace_on(&self->session->sessions->loop->trace))
         flow_trace(self);
     if (self->next == self) {
-        table->blocked = NULL;
+        table->blocked = table->look = NULL;
     } else {
         self->prev->next = self->next;
         self->next->prev = self->prev;
         if (table->blocked == self)
             table->blocked = self->next;
+        if (table->look == self)
+            table->look = self->next;
     }
+    table->n_blocked--;
+    table->refused = 0;
     self->prev = self->next = NULL;
 }
 
@@ -609,32 +614,43 @@ static bool may_insert(struct table *table, const struct flow *flow)
            !room_waits(table, &next->span);
 }
 
-/* Lets blocked flows insert in turn. True: at least one did. */
+/* Flows with groups that are looked at before the clock is. */
+#define LOOKS_PER_TURN 64u
+
+/* Returns the flow that inserts next. NULL: none may, or *looks flows were looked at. */
+static struct flow *next_flow(struct table *table, uint32_t *looks)
+{
+    if (may_insert(table, table->blocked))
+        return table->blocked;
+    /* Another flow may insert if it has a member of an open group. */
+    for (; table->in.groups.slots && table->refused < table->n_blocked && *looks; --*looks) {
+        struct flow *flow = table->look ? table->look : table->blocked;
+        table->look = flow->next;
+        table->refused++;
+        if (may_insert(table, flow))
+            return flow;
+    }
+    return NULL;
+}
+
+/* Lets blocked flows insert in turn. True: at least one did, or some have yet to be looked at. */
 static bool pump_inserts(struct table *table)
 {
     bool progress = false;
-    struct flow *flow = table->blocked, *first = NULL; /* first: of those that may not insert */
-    for (uint32_t n = 0; flow && n < INSERTS_PER_TURN;) {
-        if (!may_insert(table, flow)) { /* another one may, if it has a member of an open group */
-            first = first ? first : flow;
-            flow = table->in.groups.slots ? flow->next : first;
-            table->blocked = flow;
-            if (flow == first)
-                break;
-            continue;
-        }
-        table->blocked = flow->next;
-        first = NULL;
-        n++;
+    uint32_t looks = LOOKS_PER_TURN;
+    struct flow *flow;
+    for (uint32_t n = 0; table->blocked && n < INSERTS_PER_TURN && (flow = next_flow(table, &looks)); n++) {
+        if (flow == table->blocked)
+            table->blocked = flow->next;
+        table->refused = 0;
         if (!flow_resolve_first(flow))
             return progress; /* tried again once a second */
         /* Rejections behind the item waited only for their predecessors: they are due as well. */
         while (flow->count && flow->queue[flow->head].status != RP_OK && flow_resolve_first(flow)) {
         }
         progress = true;
-        flow = table->blocked;
     }
-    return progress;
+    return progress || (table->blocked && !looks);
 }
 
 static bool pump_samples(struct table *table)
@@ -655,6 +671,8 @@ static bool pump_table(struct table *table)
     bool more = true;
     while (more) {
         bool sampled = table->waiters.first && pump_samples(table);
+        if (sampled)
+            table->refused = 0;
         bool inserted = table->blocked && pump_inserts(table);
         more = sampled || inserted;
         if (more && clock_now(clock) >= end)
@@ -671,8 +689,11 @@ bool pump_run(struct tables *tables)
         struct table *table = dirty;
         dirty = table->next_dirty;
         table->dirty = false;
-        if ((table->waiters.first || table->blocked) && pump_table(table))
+        if ((table->waiters.first || table->blocked) && pump_table(table)) {
+            uint32_t refused = table->refused;
             table_mark(table);
+            table->refused = refused;
+        }
     }
     return tables->dirty != NULL;
 }

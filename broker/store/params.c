@@ -117,9 +117,49 @@ uint64_t param_shape_part(const struct param_shape *shape, uint32_t part)
     return part_place(shape, part, &at);
 }
 
+/* A message and its heap block, beside the data. */
+#define PART_COST 128u
+
+uint64_t param_shape_bytes(const struct param_shape *shape)
+{
+    uint32_t second;
+    uint64_t cost =
+        shape->put ? sizeof(struct param_value) + (uint64_t)param_shape_parts(shape, &second) * PART_COST : 0;
+    return shape->bytes + shape->bf16_bytes + cost;
+}
+
 static uint64_t value_bytes(const struct param_value *value)
 {
-    return value->shape.bytes + value->shape.bf16_bytes;
+    return param_shape_bytes(&value->shape);
+}
+
+void param_value_asked(struct param_value *self, uint64_t client, uint32_t part, int64_t now_ns)
+{
+    uint32_t second, n = self->n_readers, at = 0;
+    param_shape_parts(&self->shape, &second);
+    self->used_ns = now_ns;
+    while (at < n && self->readers[at].client != client)
+        at++;
+    if (part + 1 == second || part + 1 == self->n_parts) { /* its last one */
+        if (at < n)
+            self->readers[at] = self->readers[--self->n_readers];
+        return;
+    }
+    if (at == PARAMS_READERS_MOST) {
+        at = 0;
+        for (uint32_t i = 1; i < n; i++)
+            at = self->readers[i].asked_ns < self->readers[at].asked_ns ? i : at;
+    }
+    self->n_readers += at == n;
+    self->readers[at] = (struct param_reader){client, now_ns};
+}
+
+static bool value_is_read(const struct param_value *self, int64_t now_ns)
+{
+    for (uint32_t i = 0; i < self->n_readers; i++)
+        if (self->readers[i].asked_ns + PARAMS_HOLD_NS > now_ns)
+            return true;
+    return false;
 }
 
 static struct param_value *value_new(const struct param_shape *shape, bool shares, int64_t now_ns)
@@ -129,7 +169,8 @@ static struct param_value *value_new(const struct param_shape *shape, bool share
     self->shape = *shape;
     self->n_parts = n;
     self->used_ns = now_ns;
-    self->file = shares ? file_new(shape) : NULL;
+    self->n_readers = 0;
+    self->file = shares && shape->bytes >= PARAMS_FILE_FROM ? file_new(shape) : NULL;
     for (uint32_t i = 0; i < n; i++)
         zmq_msg_init(&self->parts[i]);
     return self;
@@ -260,11 +301,21 @@ static void drop_old(struct params *self, struct param_value **at)
     value_drop(self, value);
 }
 
+/* Returns the place of the old value that nobody reads and nobody asked for longest, or `idle`. The list is newest first. */
+static struct param_value **find_idle(struct param_value **list, struct param_value **idle, int64_t now_ns)
+{
+    for (struct param_value **at = list; *at; at = &(*at)->next)
+        if (!value_is_read(*at, now_ns) && (!idle || (*at)->used_ns <= (*idle)->used_ns))
+            idle = at;
+    return idle;
+}
+
 /* Replaces the slot's value, which stays for a while if it is being read part by part. */
 static void slot_set(struct params *self, struct param_slot *slot, struct param_value *value, uint64_t version,
                      int64_t now_ns)
 {
-    struct param_value *before = slot->value, **end = &slot->old;
+    struct param_value *before = slot->value;
+    uint32_t n = 0;
     if (before->shape.put && before->used_ns + PARAMS_HOLD_NS > now_ns) {
         before->next = slot->old;
         slot->old = before;
@@ -272,10 +323,11 @@ static void slot_set(struct params *self, struct param_slot *slot, struct param_
     } else {
         value_drop(self, before);
     }
-    for (uint32_t i = 0; i < PARAMS_OLD_MOST && *end; i++)
-        end = &(*end)->next;
-    if (*end)
-        drop_old(self, end);
+    for (const struct param_value *at = slot->old; at; at = at->next)
+        n++;
+    struct param_value **idle = n > PARAMS_OLD_MOST ? find_idle(&slot->old, NULL, now_ns) : NULL;
+    if (n > PARAMS_OLD_MOST)
+        drop_old(self, idle ? idle : &slot->old);
     slot->value = value;
     slot->version = version;
     slot->put_ns = now_ns;
@@ -363,9 +415,7 @@ bool params_yield(struct params *self, struct loop *loop)
 {
     struct param_value **idle = NULL;
     for (uint32_t i = 0; i < self->n_slots; i++)
-        for (struct param_value **at = &self->slots[i].old; *at; at = &(*at)->next)
-            if (!idle || (*at)->used_ns < (*idle)->used_ns)
-                idle = at;
+        idle = find_idle(&self->slots[i].old, idle, loop->now_ns);
     if (idle) {
         drop_old(self, idle);
         return true;

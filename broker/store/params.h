@@ -10,15 +10,19 @@
  *   old        A version that was replaced stays for PARAMS_HOLD_NS after somebody asked for a part of it, so that readers finish
  *              what they have begun. A reader that comes later is told so, and begins with the newest version.
  *
+ * However fast versions come, a slow reader finishes one: a version that somebody is reading gives way to nothing. Where PARAMS_OLD_MOST
+ * of a slot are being read, the next one is not kept, and its readers begin anew; one of the next versions gets the first place that
+ * becomes free, and whoever waits is reading that. Where there is no memory beside what is being read, the next put waits.
+ *
  * A value may have a second form, a shorter one for readers that want less (bfloat16 of float32): its parts follow those of the first.
  * The publisher makes it. The broker could do so only if it knew what the bytes mean, and would spend time of its one core thread; at a
  * reader it would save no byte on the way.
  *
- * Where the broker may share memory (shared_memory), the parts of a large value lie in a file of their own (memfile.h), which readers on
+ * Where the broker may share memory (shared_memory), the parts of a value from PARAMS_FILE_FROM bytes on lie in a file of their own (memfile.h), which readers on
  * this host map. Nothing is ever written twice to that file, and its pages live as long as the last reader has it mapped.
  *
- * Staged parts count with their announced size from the first part on. Where there is no room for a put, old versions yield first,
- * then stages that have been silent for PARAMS_SILENT_NS (params_yield).
+ * Staged parts count with their announced size from the first part on. Where there is no room for a put, old versions that nobody reads
+ * yield first, then stages that have been silent for PARAMS_SILENT_NS (params_yield).
  *
  * service/req_params.c handles the requests; sample/ asks for the version of a policy; journal/ and checkpoint/ write the values down,
  * with the staged ones, and restore them. */
@@ -47,6 +51,10 @@ struct loop;
 #define PARAMS_HOLD_NS (10 * NS_PER_S)
 #define PARAMS_STAGE_NS (60 * NS_PER_S)
 #define PARAMS_SILENT_NS (2 * NS_PER_S)
+/* Readers of a value that are known. Of more, those are that were heard of last. */
+#define PARAMS_READERS_MOST 16u
+/* A smaller value is copied faster than it is mapped. */
+#define PARAMS_FILE_FROM (1u << 20)
 /* Where a value begins in its file: behind the page with the nonce. The second form begins with the next page after the first. */
 #define PARAMS_FILE_AT 4096u
 
@@ -60,6 +68,12 @@ struct param_shape {
 /* Memory of a value that clients on this host map. */
 struct param_file;
 
+/* A client that has asked for a part, and not yet for the last one of its form. */
+struct param_reader {
+    uint64_t client;
+    int64_t asked_ns;
+};
+
 struct param_value {
     struct param_shape shape;
     struct param_value *next; /* of old ones: the one before it */
@@ -67,6 +81,8 @@ struct param_value {
     struct param_file *file;  /* NULL: its parts are messages */
     uint32_t n_parts;
     uint32_t missing; /* number of the first part that is not there; n_parts: none */
+    uint32_t n_readers;
+    struct param_reader readers[PARAMS_READERS_MOST];
     zmq_msg_t parts[];
 };
 
@@ -98,7 +114,7 @@ struct params {
     struct param_stage *stages;
     uint32_t n_stages;
     bool shares;           /* large values get files */
-    uint64_t bytes;        /* of all values: staged and old ones, too */
+    uint64_t bytes;        /* of all values: staged and old ones, too, with what their parts cost */
     uint64_t staged_bytes; /* of them: of stages, with what is still to come */
     uint64_t old_bytes;    /* of them: of versions that were replaced */
 };
@@ -120,6 +136,8 @@ uint64_t param_slot_bytes(const struct param_slot *slot);
 
 /* Returns the number of parts, and that of the first part of the second form; 0: the shape is impossible. */
 uint32_t param_shape_parts(const struct param_shape *shape, uint32_t *second);
+/* Returns the memory that a value of this shape takes. */
+uint64_t param_shape_bytes(const struct param_shape *shape);
 /* Returns how many bytes a part has. part < n_parts. */
 uint64_t param_shape_part(const struct param_shape *shape, uint32_t part);
 /* Returns the stage of a value, or NULL. */
@@ -137,7 +155,10 @@ void params_drop_stage(struct params *self, struct param_stage *stage);
 struct param_value *param_slot_value(const struct param_slot *slot, uint64_t put);
 /* A client learns of the value, and may map it, or ask for its first part within PARAMS_SILENT_NS. */
 void param_value_named(struct param_value *value, int64_t now_ns);
-/* Makes room: drops the old version that was not asked for longest, or else a silent stage. False: there is neither. */
+/* A client asks for this part. */
+void param_value_asked(struct param_value *value, uint64_t client, uint32_t part, int64_t now_ns);
+/* Makes room: drops the old version that was not asked for longest and that nobody reads, or else a silent stage. False: there is
+ * neither. */
 bool params_yield(struct params *self, struct loop *loop);
 /* Drops old versions and stages that nobody uses. Once a second. */
 void params_sweep(struct params *self, struct loop *loop);

@@ -118,7 +118,10 @@ struct table {
     struct histogram sampled_staleness; /* versions of the policy that were put since the item was made */
     bool sampled_lately;                /* in the last second or two */
     /* used by the rooms above */
-    struct flow *blocked; /* ring of flows with items that wait */
+    struct flow *blocked; /* ring of flows with items that wait; the next one to insert */
+    struct flow *look;    /* with groups: the next of them that may have a member of an open one; NULL: blocked */
+    uint32_t n_blocked;   /* flows in the ring */
+    uint32_t refused;     /* of them: in a row, since anything changed, that may not insert */
     struct waiter_list waiters;
     uint64_t n_waiting_items;
     bool dirty; /* in tables.dirty: table_mark */
@@ -298,6 +301,7 @@ static inline bool tables_disk_is_full(const struct tables *self)
 /* Something has changed that may unblock inserts or samples of the table: the pump looks at it. */
 static inline void table_mark(struct table *table)
 {
+    table->refused = 0;
     if (table->dirty)
         return;
     table->dirty = true;

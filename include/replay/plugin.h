@@ -54,9 +54,10 @@ typedef struct rp_selector_ops {
     double (*total)(void *self);
     /* Optional. Prefetches into the cache the memory that the removal of this slot will touch. Changes nothing. */
     void (*prefetch)(void *self, uint32_t slot);
-    /* Optional, for checkpoints. A restored selector gets the items by `insert`, in ascending order of this number (items with
-     * equal numbers, and all items without this function, in the order in which they were inserted). A checkpoint reads the
-     * number some time after the moment that it captures: only insert and update of the item may change it, never a pick. */
+    /* Optional, for checkpoints. A restored selector gets the items by `insert`, or by `put_back` if they were put back, in ascending
+     * order of this number, where 0 stands for 2^63 (items with equal numbers, and all items without this function, in the order in
+     * which they were inserted). A checkpoint reads the number some time after the moment that it captures: only insert and update of
+     * the item may change it, never a pick. */
     uint64_t (*order)(void *self, uint32_t slot);
     /* Optional. Writes state that is not in the items (such as a generator's) to out, at most `size` bytes (currently 4096),
      * and returns the number of bytes; 0: no such state. load restores it after all inserts, into a selector with the same

@@ -9,6 +9,7 @@
 #include "tests/support/asked.h"
 #include "tests/support/process.h"
 #include "tests/support/tempdir.h"
+#include "tests/support/testpeer.h"
 
 #define SLOT "policy"
 #define MB (1u << 20)
@@ -229,7 +230,7 @@ CASE(versions_are_put_while_old_ones_are_read)
     await_number(f->client, "server.memory.params_old", LARGE, UINT64_MAX); /* somebody still reads version 1 */
     child_kill(victim);
     victim = child_start(f, "--put");
-    await_number(f->client, "server.memory.params_staged", LARGE, LARGE);
+    await_number(f->client, "server.memory.params_staged", LARGE, LARGE + LARGE / 100);
     child_kill(victim);
     put(f->client, 3, LARGE, 3); /* beside what the dead one has left */
     for (uint32_t i = 0; i < 3; i++) {
@@ -398,6 +399,56 @@ CASE(too_large_a_value_is_refused)
     assert_true(parts_now(&(struct parts){.publisher = publisher}) <= WINDOW);
     ok(rp_publisher_put(publisher, data, 20 * MB, &err)); /* the next one is none the worse for it */
     ok(rp_publisher_flush(publisher, WAIT, NULL, &err));
+    rp_publisher_destroy(&publisher, 0, NULL);
+    rp_client_destroy(&client);
+    broker_process_fini(&small);
+    free(data);
+}
+
+/* Asks for a part, or with put 0 for the newest version. Returns the number of that version's value. */
+static uint64_t ask_part(struct testpeer *peer, uint64_t put, uint32_t part)
+{
+    Replay__ParamsGet ask = REPLAY__PARAMS_GET__INIT;
+    char *name = testpeer_text(SLOT);
+    ask.n_name = 1;
+    ask.name = &name;
+    ask.parts = true;
+    ask.put = put;
+    ask.part = part;
+    TESTPEER_REQUEST(request, PARAMS_GET, params_get, &ask);
+    const struct testpeer_answer *answer = testpeer_await(peer, testpeer_ask(peer, &request));
+    assert_int_equal(answer->status, RP_OK);
+    return answer->reply->params->slots[0]->parts->put;
+}
+
+/* There is room for two versions: a publisher waits, and says so, while somebody reads the first of them. */
+CASE(a_publisher_waits_for_a_slow_reader)
+{
+    enum { BYTES = 9 * MB, LAST = 17 };
+    struct broker_process small = {0};
+    broker_process_start(&small, "  - {name: replay, max_size: 10}\n", "memory_limit: 100MiB\n");
+    rp_client *client = connect_to(&small);
+    void *context = zmq_ctx_new();
+    struct testpeer *reader = testpeer_connect(context, small.service);
+    uint8_t *data = value_new(1, BYTES);
+    uint64_t first, version;
+    rp_publisher *publisher = must(rp_publisher_new(client, SLOT, &err));
+    ok(rp_publisher_put(publisher, data, BYTES, &err));
+    ok(rp_publisher_flush(publisher, WAIT, NULL, &err));
+    first = ask_part(reader, 0, 0);
+    ask_part(reader, first, 0);
+    ok(rp_publisher_put(publisher, data, BYTES, &err));
+    ok(rp_publisher_flush(publisher, WAIT, NULL, &err));
+    ask_part(reader, ask_part(reader, 0, 0), LAST);
+    ok(rp_publisher_put(publisher, data, BYTES, &err));
+    assert_int_equal(rp_publisher_flush(publisher, 1000, NULL, &err), RP_DEADLINE_EXCEEDED);
+    assert_has(err.text, "being read");
+    for (uint32_t part = 1; part <= LAST; part++)
+        ask_part(reader, first, part);
+    ok(rp_publisher_flush(publisher, WAIT, &version, &err));
+    assert_int_equal(version, 3);
+    testpeer_close(reader);
+    zmq_ctx_term(context);
     rp_publisher_destroy(&publisher, 0, NULL);
     rp_client_destroy(&client);
     broker_process_fini(&small);

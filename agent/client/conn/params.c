@@ -559,6 +559,7 @@ struct rp_publisher {
     uint64_t above;       /* version that another shard has, where that of `current` should be newer */
     bool unsure;          /* shard 0 may have lost its count, and no put has shown that it has not */
     uint64_t retry;       /* id of a put at shard 0 that was broken off, and may have been done; 0: none */
+    char waits[300];      /* why the broker does not take the put yet; empty: no reason is known */
     rp_publisher_stats stats;
 
     /* I/O thread of shard 0 */
@@ -654,6 +655,7 @@ static void part_answered(struct rp_publisher *self, struct publish_shard *shard
 {
     uint32_t part = shard->answered++;
     bool broken_off = status == RP_UNAVAILABLE || status == RP_CANCELLED;
+    snprintf(self->waits, sizeof self->waits, "%s", broken_off ? error->text : "");
     if (broken_off && shard->n == 1) {
         put_broken_off(self, shard);
         shard_put_over(shard);
@@ -874,14 +876,17 @@ rp_status rp_publisher_flush(rp_publisher *publisher, int64_t timeout_ms, uint64
         return conn_stopped(err);
     }
     rp_status status = link_take_error(&publisher->link, "a put of", err);
+    char why[300], waits[sizeof publisher->waits];
+    memcpy(waits, publisher->waits, sizeof waits);
     if (version)
         *version = publisher->stats.version;
     pthread_mutex_unlock(&publisher->link.lock);
     if (!open || status != RP_OK)
         return status;
-    char why[300];
     conn_describe(open->shard.conn, why, sizeof why);
-    bool silent = why[0] == '\0';
+    bool silent = why[0] == '\0' && waits[0] == '\0';
+    if (!why[0])
+        memcpy(why, waits, sizeof why);
     return err_set(err, RP_DEADLINE_EXCEEDED, "slot '%s' was not stored within %lld ms: %s%s", publisher->link.name,
                    (long long)timeout_ms, silent ? conn_title(open->shard.conn, why, sizeof why) : why,
                    silent ? " has not answered" : "");

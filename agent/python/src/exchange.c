@@ -69,12 +69,19 @@ struct publishing {
     uint64_t version;
 };
 
+/* Bytes that take longer to copy than other threads of Python should wait. */
+#define LONG_COPY (1 << 20)
+
 static rp_status put_attempt(void *call, int64_t timeout_ms, rp_error *err)
 {
     (void)timeout_ms;
     struct publishing *self = call;
-    return rp_publisher_put_bf16(self->object->publisher, self->data.buf, (uint64_t)self->data.len, self->bf16.buf,
-                                 (uint64_t)self->bf16.len, err);
+    PyThreadState *thread = self->data.len >= LONG_COPY ? PyEval_SaveThread() : NULL;
+    rp_status status = rp_publisher_put_bf16(self->object->publisher, self->data.buf, (uint64_t)self->data.len,
+                                             self->bf16.buf, (uint64_t)self->bf16.len, err);
+    if (thread)
+        PyEval_RestoreThread(thread);
+    return status;
 }
 
 static rp_status publish_attempt(void *call, int64_t timeout_ms, rp_error *err)

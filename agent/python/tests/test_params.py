@@ -1,4 +1,5 @@
 """Patterns, publishers and subscribers, and sums over members."""
+import contextlib
 import os
 import signal
 import threading
@@ -34,6 +35,37 @@ def test_patterns(client):
         assert sampler.next(60).data["x"].tolist() == [5]
     with client.writer() as writer, pytest.raises(replaybus.FailedPrecondition):
         writer.pattern("queue", {})
+
+
+def test_a_large_put_lets_other_threads_run(client):
+    data, stamps, stop = np.ones(1 << 28, "uint8"), [], threading.Event()
+
+    def run() -> None:
+        while not stop.wait(0.001):
+            stamps.append(time.monotonic())
+
+    def copies() -> float:
+        start = time.monotonic()
+        data.copy()
+        return time.monotonic() - start
+
+    least = min(copies() for _ in range(3))
+    thread = threading.Thread(target=run)
+    thread.start()
+    publisher = client.params.publisher("large")
+    try:
+        for _ in range(5):
+            start = time.monotonic()
+            publisher.put(data)
+            if any(0.3 * least < stamp - start < 0.7 * least for stamp in stamps):
+                break
+        else:
+            pytest.fail("no other thread ran while a block was copied")
+    finally:
+        stop.set()
+        thread.join()
+        with contextlib.suppress(replaybus.Error):  # it may not fit, and nobody wants it
+            publisher.close(0)
 
 
 def test_publisher_and_subscriber(client):

@@ -1,5 +1,7 @@
 /* Leases: items that samplers have, until they are acknowledged or return. */
 
+#include <time.h>
+
 #include "tests/support/facts.h"
 #include "tests/support/naive.h"
 #include "tests/support/testpeer.h"
@@ -344,12 +346,151 @@ TEST(leases_outlive_the_broker)
         static const struct {
             uint64_t key;
             uint32_t delivery;
-        } left[] = {{4, 2}, {5, 1}, {6, 1}, {7, 1}};
+        } left[] = {{5, 1}, {6, 1}, {7, 1}, {4, 2}}; /* in the order in which they returned */
         for (uint32_t i = 0; i < 4; i++)
             take(peer, left[i].key, 1, left[i].delivery);
         embed_stop(&embed);
         twin_folder_fini(&folder);
     }
+}
+
+/* Items return from leases before and after a restart. Notes the keys in the order in which they are sampled then. */
+static void sample_order(const char *sampler, uint32_t how, uint64_t *keys)
+{
+    enum { STAYS, JOURNAL, CHECKPOINT };
+    struct twin_folder folder;
+    struct embed embed;
+    char tables[300];
+    snprintf(tables, sizeof tables,
+             "  - {name: t, max_size: 12, max_times_sampled: 1, sampler: {kind: %s}, remover: {kind: %s}, "
+             "limiter: {kind: queue}}\n",
+             sampler, sampler);
+    twin_folder_init(&folder);
+    embed_start(&embed, tables, twin_config(&folder, NULL));
+    struct testpeer *writer = fill(&embed, 1, 3), *peer = worker(&embed, 1000);
+    uint64_t client = peer->client;
+    testpeer_sampled(peer, "t", 3);
+    say(peer, ACK, 1, 3, 3);
+    testpeer_insert(writer, "t", 4, 8, 1); /* in the slots of the others, the last one first */
+    embed_settle(&embed);
+    testpeer_sampled(peer, "t", 5);
+    say(peer, RELEASE, 8, 1, 1);
+    say(peer, RELEASE, 7, 1, 1);
+    testpeer_update(peer, "t", 1, (uint64_t[]){9}, (double[]){1});
+    testpeer_insert(writer, "t", 12, 1, 1);
+    embed_settle(&embed);
+    if (how == CHECKPOINT)
+        twin_checkpoint(&embed);
+    if (how != STAYS) {
+        twin_kill(&embed);
+        embed_start(&embed, tables, twin_config(&folder, NULL));
+    }
+    peer = worker(&embed, 1000);
+    peer->client = client;
+    peer->next_id = 100;
+    embed_advance(&embed, 1000); /* the others return */
+    for (uint32_t i = 0; i < 9; i++)
+        keys[i] = testpeer_sampled(peer, "t", 1)->reply->sample->key[0];
+    embed_stop(&embed);
+    twin_folder_fini(&folder);
+}
+
+TEST(returned_items_keep_their_order_over_a_restart)
+{
+    static const char *const samplers[] = {"fifo", "lifo", "min_heap"};
+    for (uint32_t i = 0; i < 3; i++)
+        for (uint32_t how = 1; how < 3; how++) {
+            uint64_t before[9], after[9];
+            sample_order(samplers[i], 0, before);
+            sample_order(samplers[i], how, after);
+            for (uint32_t k = 0; k < 9; k++)
+                if (before[k] != after[k])
+                    fail_msg("%s %u: %u. is %u, not %u", samplers[i], how, k, (uint32_t)after[k], (uint32_t)before[k]);
+        }
+}
+
+/* A sample whose client did not read in time is asked for again with its id: the files do not add the picks of both. */
+TEST(a_lease_that_ended_unanswered_is_forgotten)
+{
+    struct twin_folder folder;
+    struct embed embed;
+    twin_folder_init(&folder);
+    embed_start(&embed, DEAD, twin_config(&folder, NULL));
+    struct testpeer *writer = fill(&embed, 1, 3), *peer = worker(&embed, 1000);
+    uint64_t client = peer->client, id = testpeer_sample(peer, "t", 5, NO_TIMEOUT, 0);
+    expect_counts(&embed, 3, 3, 0);
+    int64_t backlog = embed.config.peer_backlog_bytes;
+    embed.config.peer_backlog_bytes = -1; /* the peer has not read what there is */
+    testpeer_insert(writer, "t", 4, 2, 1);
+    expect_counts(&embed, 5, 5, 0);
+    embed_advance(&embed, 1000);
+    assert_int_equal(testpeer_await(peer, id)->status, RP_DEADLINE_EXCEEDED);
+    testpeer_forget(peer);
+    expect_counts(&embed, 5, 0, 0);
+    embed.config.peer_backlog_bytes = backlog;
+    for (uint32_t round = 0; round < 2; round++) {
+        Replay__Sample sample = REPLAY__SAMPLE__INIT;
+        sample.table = testpeer_text("t");
+        sample.count = 5;
+        sample.lease_ms = 1000;
+        TESTPEER_REQUEST(request, SAMPLE, sample, &sample);
+        const struct testpeer_answer *answer = testpeer_await(peer, testpeer_ask_with(peer, &request, id, NULL, 0));
+        assert_int_equal(answer->status, RP_OK);
+        assert_int_equal(answer->reply->sample->n_key, 5);
+        for (uint32_t i = 0; i < 5; i++)
+            assert_int_equal(answer->reply->sample->key[i], 1 + i);
+        expect_counts(&embed, 5, 5, 0);
+        if (round == 0) {
+            restart(&embed, &folder, false);
+            peer = worker(&embed, 1000);
+            peer->client = client;
+        }
+    }
+    embed_stop(&embed);
+    twin_folder_fini(&folder);
+}
+
+/* ---- clients that are gone ---- */
+
+static int64_t cpu_now(void)
+{
+    struct timespec at;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &at);
+    return at.tv_sec * NS_PER_S + at.tv_nsec;
+}
+
+/* Ends the leases of many clients that are gone, beside those of `others` that are not. Returns how long it took. */
+static int64_t end_beside(uint64_t others)
+{
+    struct embed embed;
+    embed_start(&embed, QUEUE, NULL);
+    struct leases *leases = &embed.broker->samples.leases;
+    enum { GONE = 2000 };
+    for (uint64_t client = 1; client <= GONE + others; client++) {
+        lease_restored(lease_restore(leases, client, 1, table(&embed), 1000000), true);
+        if (client <= GONE)
+            leases->holders->connection = UINT64_MAX;
+    }
+    leases_sweep(leases);
+    assert_null(embed.broker->loop.chores.first);
+    leases_sweep(leases);
+    int64_t start = cpu_now();
+    while (chores_run(&embed.broker->loop.chores, &embed.broker->loop.clock, 0)) {
+    }
+    int64_t took = cpu_now() - start;
+    uint64_t left = 0;
+    for (const struct lease_holder *holder = leases->holders; holder; holder = holder->next)
+        left++;
+    assert_int_equal(left, others);
+    embed_stop(&embed);
+    return took;
+}
+
+TEST(those_who_are_there_cost_nothing_when_others_are_gone)
+{
+    int64_t alone = end_beside(0), beside = end_beside(40000);
+    if (beside > 20 * alone + 5 * NS_PER_MS)
+        fail_msg("%lld ns, and %lld ns beside others", (long long)alone, (long long)beside);
 }
 
 /* ---- against a model ---- */

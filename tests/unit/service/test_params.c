@@ -257,6 +257,12 @@ static const Replay__ParamsPut in_parts = {PROTOBUF_C_MESSAGE_INIT(&replay__para
                                            .part_bytes = PART};
 static const uint32_t part_sizes[] = {1000, 1000, 500, 1000, 200};
 
+/* Memory of such a value. */
+static uint64_t cost(void)
+{
+    return param_shape_bytes(&(struct param_shape){77, 2500, 1200, PART});
+}
+
 static struct testpeer_answer *put_one(struct testpeer *peer, Replay__ParamsPut ask, uint32_t part, uint32_t size)
 {
     static uint8_t data[2 * PART];
@@ -311,7 +317,7 @@ EMBED_TEST(the_last_missing_part_makes_the_version, TABLE, NULL)
         assert_int_equal(answer->status, RP_OK);
         assert_int_equal(answer->reply->params->slots[0]->version, 0);
         assert_int_equal(answer->reply->params->slots[0]->parts->part, missing[i]);
-        assert_int_equal(testpeer_info(peer)->server->memory->params_staged, 3700);
+        assert_int_equal(testpeer_info(peer)->server->memory->params_staged, cost());
     }
     assert_int_equal(params_version(&embed->broker->params, "policy"), 1);
     assert_null(testpeer_poll(other, waits));
@@ -326,7 +332,7 @@ EMBED_TEST(the_last_missing_part_makes_the_version, TABLE, NULL)
     Replay__InfoReply *info = testpeer_info(peer);
     assert_int_equal(info->slots[0]->bytes, 2500);
     assert_int_equal(info->server->memory->params_staged, 0);
-    assert_int_equal(info->server->memory->params, 3700);
+    assert_int_equal(info->server->memory->params, cost());
     assert_int_equal(get_one(peer, 77, 5)->status, RP_INVALID_ARGUMENT);
     assert_int_equal(get_one(peer, 78, 0)->status, RP_NOT_FOUND);
 }
@@ -337,17 +343,16 @@ EMBED_TEST(an_old_version_stays_as_long_as_it_is_read, TABLE, NULL)
     Replay__ParamsPut ask = in_parts;
     put_all(peer, ask);
     expect_part(peer, 77, 0);
-    for (ask.put = 80; ask.put < 90; ask.put++) {
+    for (ask.put = 80; ask.put < 80 + PARAMS_OLD_MOST; ask.put++) {
         assert_int_equal(put_all(peer, ask), ask.put - 78);
-        expect_part(peer, 77, (uint32_t)(ask.put % 5));
-        expect_part(peer, ask.put, 0);
-        if (ask.put == 80 + PARAMS_OLD_MOST - 1)
-            break;
+        expect_part(peer, 77, 1);
+        expect_part(peer, ask.put, 2); /* this reader has what it wants */
     }
-    assert_int_equal(testpeer_info(peer)->server->memory->params_old, PARAMS_OLD_MOST * 3700);
-    ask.put++;
-    put_all(peer, ask); /* the oldest goes for want of a place */
-    assert_int_equal(get_one(peer, 77, 1)->status, RP_NOT_FOUND);
+    assert_int_equal(testpeer_info(peer)->server->memory->params_old, PARAMS_OLD_MOST * cost());
+    put_all(peer, ask); /* one that nobody reads goes for want of a place */
+    assert_int_equal(testpeer_info(peer)->server->memory->params_old, PARAMS_OLD_MOST * cost());
+    expect_part(peer, 77, 1);
+    assert_int_equal(get_one(peer, 80, 1)->status, RP_NOT_FOUND);
     expect_part(peer, 81, 4);
     embed_advance(embed, PARAMS_HOLD_NS / NS_PER_MS / 2);
     expect_part(peer, 81, 4);
@@ -357,11 +362,95 @@ EMBED_TEST(an_old_version_stays_as_long_as_it_is_read, TABLE, NULL)
     embed_advance(embed, PARAMS_HOLD_NS / NS_PER_MS + 1000);
     assert_int_equal(get_one(peer, 81, 4)->status, RP_NOT_FOUND);
     assert_int_equal(testpeer_info(peer)->server->memory->params_old, 0);
-    assert_int_equal(testpeer_info(peer)->server->memory->params, 3700);
+    assert_int_equal(testpeer_info(peer)->server->memory->params, cost());
     ask.put++;
     put_all(peer, ask); /* nobody has begun to read the one before */
     assert_int_equal(testpeer_info(peer)->server->memory->params_old, 0);
     expect_part(peer, ask.put, 4);
+}
+
+/* More readers than old versions may stay, each of which gets one part while four versions are put, and a fast one that reads them all:
+ * everybody finishes, though some have to begin anew. */
+EMBED_TEST(slow_readers_finish, TABLE, NULL)
+{
+    enum { READERS = 2 * PARAMS_OLD_MOST, PARTS = 3, PUTS = 4 };
+    struct testpeer *peer = testpeer_new(embed), *readers[READERS];
+    uint64_t reads[READERS] = {0};
+    uint32_t got[READERS] = {0}, finished = 0;
+    Replay__ParamsPut ask = in_parts;
+    for (uint32_t i = 0; i < READERS; i++)
+        readers[i] = testpeer_new(embed);
+    for (ask.put = 100; finished < READERS && ask.put < 300; ask.put++) {
+        put_all(peer, ask);
+        for (uint32_t part = 0; part < PARTS; part++)
+            expect_part(peer, ask.put, part);
+        for (uint32_t i = ask.put % PUTS; i < READERS; i += PUTS) {
+            if (got[i] == PARTS)
+                continue;
+            reads[i] = reads[i] ? reads[i] : ask.put;
+            if (get_one(readers[i], reads[i], got[i])->status == RP_OK)
+                finished += ++got[i] == PARTS;
+            else
+                reads[i] = got[i] = 0;
+        }
+        testpeer_forget(peer);
+        assert_in_range(testpeer_info(peer)->server->memory->params_old, 0, PARAMS_OLD_MOST * cost());
+    }
+    assert_int_equal(finished, READERS);
+}
+
+/* There is room for two values: the next one waits for a reader of the one before. */
+EMBED_TEST(a_put_waits_for_readers_where_memory_is_short, TABLE, "memory_limit: 1MiB\n")
+{
+    struct testpeer *peer = testpeer_new(embed);
+    Replay__ParamsPut ask = in_parts;
+    size_t other = (256u << 10) - 2 * cost() - 1000;
+    uint8_t *large = calloc(1, other);
+    assert_int_equal(put(peer, "other", large, other)->status, RP_OK);
+    free(large);
+    put_all(peer, ask);
+    expect_part(peer, 77, 0);
+    ask.put = 78;
+    assert_int_equal(put_all(peer, ask), 2);
+    expect_part(peer, 78, 4);
+    for (uint32_t i = 1; i < 3; i++) {
+        ask.put = 79;
+        struct testpeer_answer *answer = put_one(peer, ask, 0, 1000);
+        assert_int_equal(answer->status, RP_UNAVAILABLE);
+        assert_non_null(strstr(answer->text, "being read"));
+        expect_part(peer, 77, i);
+    }
+    assert_int_equal(put_all(peer, ask), 3);
+    assert_int_equal(get_one(peer, 77, 0)->status, RP_NOT_FOUND);
+    expect_part(peer, 79, 0);
+    ask.put = 80;
+    assert_int_equal(put_all(peer, ask), 4);
+    expect_part(peer, 80, 4);
+    ask.put = 81;
+    assert_int_equal(put_one(peer, ask, 0, 1000)->status, RP_UNAVAILABLE);
+    embed_advance(embed, PARAMS_HOLD_NS / NS_PER_MS); /* the reader is gone */
+    assert_int_equal(put_all(peer, ask), 5);
+}
+
+/* A value in tiny parts costs more than its bytes, and only a large value has a file. */
+EMBED_TEST(parts_are_counted_and_small_values_have_no_file, TABLE, "memory_limit: 16MiB\n")
+{
+    struct testpeer *peer = testpeer_new(embed);
+    Replay__ParamsPut ask = in_parts;
+    ask.bytes = 60000;
+    ask.bf16_bytes = 0;
+    ask.part_bytes = 1;
+    embed->broker->params.shares = true;
+    assert_int_equal(put_one(peer, ask, 0, 1)->status, RP_RESOURCE_EXHAUSTED);
+    ask.bytes = 20000;
+    assert_int_equal(put_one(peer, ask, 0, 1)->status, RP_OK);
+    assert_in_range(testpeer_info(peer)->server->memory->params, 20000 * (1 + sizeof(zmq_msg_t)), 16u << 18);
+    assert_null(embed->broker->params.stages->value->file);
+    ask.put++;
+    ask.bytes = PARAMS_FILE_FROM;
+    ask.part_bytes = PART;
+    assert_int_equal(put_one(peer, ask, 0, PART)->status, RP_OK);
+    assert_non_null(embed->broker->params.stages->value->file);
 }
 
 /* Whatever parts say, nothing is stored that does not fit, and a put that is right is none the worse for it. */
@@ -399,7 +488,7 @@ EMBED_TEST(hostile_parts, TABLE, "memory_limit: 1MiB\n")
         struct testpeer_answer *answer = put_one(peer, ask, asks[i].part, asks[i].size);
         assert_int_equal(answer->status, asks[i].status);
         assert_true(strlen(answer->text) > 10);
-        assert_int_equal(testpeer_info(peer)->server->memory->params, 3700);
+        assert_int_equal(testpeer_info(peer)->server->memory->params, cost());
     }
     assert_int_equal(put_all(peer, in_parts), 1);
     for (uint32_t i = 0; i < 5; i++)
@@ -407,7 +496,7 @@ EMBED_TEST(hostile_parts, TABLE, "memory_limit: 1MiB\n")
 }
 
 /* Values that are never finished take no more than there is, and go. */
-EMBED_TEST(abandoned_puts_are_bounded, TABLE, "memory_limit: 1MiB\n")
+EMBED_TEST(abandoned_puts_are_bounded, TABLE, "memory_limit: 2MiB\n")
 {
     struct testpeer *peer = testpeer_new(embed);
     Replay__ParamsPut ask = in_parts;
@@ -418,17 +507,17 @@ EMBED_TEST(abandoned_puts_are_bounded, TABLE, "memory_limit: 1MiB\n")
         testpeer_forget(peer);
     }
     assert_int_equal(refused, 100 - PARAMS_STAGES_MOST);
-    assert_int_equal(testpeer_info(peer)->server->memory->params_staged, PARAMS_STAGES_MOST * 3700);
+    assert_int_equal(testpeer_info(peer)->server->memory->params_staged, PARAMS_STAGES_MOST * cost());
     /* What is silent makes room: for a small value, and for a large one. */
-    uint8_t *large = calloc(1, 200000);
-    assert_int_equal(put(peer, "other", large, 200000)->status, RP_RESOURCE_EXHAUSTED);
+    uint8_t *large = calloc(1, 230000);
+    assert_int_equal(put(peer, "other", large, 230000)->status, RP_RESOURCE_EXHAUSTED);
     embed_advance(embed, PARAMS_SILENT_NS / NS_PER_MS);
-    assert_int_equal(put(peer, "other", large, 200000)->status, RP_OK);
-    assert_in_range(testpeer_info(peer)->server->memory->params, 200000 + 3700, (1u << 20) / 4);
+    assert_int_equal(put(peer, "other", large, 230000)->status, RP_OK);
+    assert_in_range(testpeer_info(peer)->server->memory->params, 230000 + cost(), (2u << 20) / 4);
     assert_true(embed->broker->params.n_stages > 0);
     embed_advance(embed, PARAMS_STAGE_NS / NS_PER_MS + 1000);
     assert_int_equal(embed->broker->params.n_stages, 0);
-    assert_int_equal(testpeer_info(peer)->server->memory->params, 200000 + 3700);
+    assert_int_equal(testpeer_info(peer)->server->memory->params, 230000 + cost());
     assert_int_equal(testpeer_info(peer)->n_slots, 2);
     expect_part(peer, 77, 2);
     free(large);

@@ -93,6 +93,49 @@ EMBED_TEST(a_member_passes_those_that_would_begin_a_group,
     assert_int_equal(embed_table(embed, "t")->n_waiting_items, 1);
 }
 
+/* A clock in which every look takes a millisecond: longer than a turn of the pump may take. */
+static int64_t tick(void *ctx)
+{
+    return *(int64_t *)ctx += NS_PER_MS;
+}
+
+/* Hundreds of flows wait to begin a group, and the last one has the member that a group lacks. No turn looks at all of them, the last one
+ * is found all the same, and the others begin their groups in turn. */
+EMBED_TEST(a_turn_does_not_look_at_all_flows,
+           "  - {name: t, sampler: {kind: fifo}, max_size: 4, max_times_sampled: 1, limiter: {kind: queue}, "
+           "group: {size: 2, deadline: 24h}}\n",
+           NULL)
+{
+    enum { FLOWS = 200, FIRST = 10 };
+    struct testpeer *peer = testpeer_new(embed), *one = testpeer_opened(embed, false);
+    struct table *table = embed_table(embed, "t");
+    write_members(one, 1, 1, 2);
+    write_members(one, 2, 3, 2); /* the table is full */
+    for (uint32_t i = 0; i < FLOWS; i++) {
+        write_members(testpeer_opened(embed, false), i + 1 < FLOWS ? FIRST + i : FIRST, 100 + i, 1);
+        embed_settle(embed);
+    }
+    assert_int_equal(table->n_waiting_items, FLOWS);
+    struct clock still = embed->broker->loop.clock;
+    static int64_t now;
+    now = embed->broker->loop.now_ns;
+    embed->broker->loop.clock = (struct clock){tick, &now};
+    uint32_t turns = 0;
+    for (testpeer_sample(peer, "t", 2, 0, 0); table->n_waiting_items > FLOWS - 2 && turns < 100; turns++)
+        broker_turn(embed->broker, 0);
+    assert_in_range(turns, 3, 99);
+    for (uint64_t group = FIRST + 1; group < FIRST + 20; group++) {
+        uint64_t id = testpeer_sample(peer, "t", 2, 0, 0);
+        for (turns = 0; groups_find(&table->in.groups, group) == UINT32_MAX && turns < 10; turns++)
+            broker_turn(embed->broker, 0);
+        assert_in_range(turns, 1, 9);
+        assert_int_equal(table->in.groups.n_open, 1);
+        write_members(one, group, 2 * group, 1);
+        assert_int_equal(testpeer_await(peer, id)->status, RP_OK);
+    }
+    embed->broker->loop.clock = still;
+}
+
 /* A sample that waits for a second group is asked for again on another connection. */
 EMBED_TEST(a_retry_goes_on_with_whole_groups, GROUPS, NULL)
 {

@@ -73,6 +73,7 @@ struct model {
     uint64_t serial, complete, dropped, delivered;
     struct writer writers[SESSIONS];
     uint32_t ring[SESSIONS], n_ring; /* sessions whose items wait, the next one first */
+    uint32_t look;                   /* session + 1: where the search for a member of an open group goes on; 0: first */
     uint64_t pending_evictions;      /* by a random remover: which ones is read from the broker */
 };
 
@@ -347,30 +348,50 @@ static void pop(struct model *self, struct writer *writer)
     insert(self, writer, &item);
 }
 
-static void leave_ring(struct model *self, uint32_t w)
+/* Returns the place of a session in the ring; n_ring: it is not there. */
+static uint32_t ring_place(const struct model *self, uint32_t w)
 {
     uint32_t i = 0;
     while (i < self->n_ring && self->ring[i] != w)
         i++;
-    if (i == self->n_ring)
-        return;
-    memmove(self->ring + i, self->ring + i + 1, (--self->n_ring - i) * sizeof self->ring[0]);
+    return i;
 }
 
-/* Lets items in that wait, session by session. */
+static void leave_ring(struct model *self, uint32_t w)
+{
+    uint32_t i = ring_place(self, w);
+    if (i == self->n_ring)
+        return;
+    if (self->look == w + 1)
+        self->look = self->ring[(i + 1) % self->n_ring] + 1;
+    memmove(self->ring + i, self->ring + i + 1, (--self->n_ring - i) * sizeof self->ring[0]);
+    if (!self->n_ring)
+        self->look = 0;
+}
+
+static bool may_go_on(const struct model *self, uint32_t w)
+{
+    return may_insert(self, self->writers[w].queue[0].group);
+}
+
+/* Lets items in that wait, session by session: of the first one, or else of one that has a member of an open group. */
 static void pump(struct model *self)
 {
-    for (uint32_t refused = 0; refused < self->n_ring;) {
+    for (uint32_t refused = 0; self->n_ring; refused = 0) {
         uint32_t w = self->ring[0];
-        struct writer *writer = &self->writers[w];
-        bool may = may_insert(self, writer->queue[0].group);
-        if (!may && !self->group_size)
-            return;
-        leave_ring(self, w);
-        self->ring[self->n_ring++] = w;
-        refused = may ? 0 : refused + 1;
+        bool may = may_go_on(self, w);
+        if (may) {
+            memmove(self->ring, self->ring + 1, (self->n_ring - 1) * sizeof self->ring[0]);
+            self->ring[self->n_ring - 1] = w;
+        }
+        for (; !may && self->group_size && refused < self->n_ring; refused++) {
+            w = self->look ? self->look - 1 : self->ring[0];
+            self->look = self->ring[(ring_place(self, w) + 1) % self->n_ring] + 1;
+            may = may_go_on(self, w);
+        }
         if (!may)
-            continue;
+            return;
+        struct writer *writer = &self->writers[w];
         pop(self, writer);
         while (writer->count && !(writer->queue[0].priority >= 0))
             pop(self, writer); /* rejections wait for their predecessors only */
@@ -787,7 +808,7 @@ static void begin(struct model *self)
     self->admin = testpeer_new(&self->embed);
     for (uint32_t w = 0; w < SESSIONS; w++)
         begin_writer(self, w, w == 1);
-    self->size = self->n_ring = 0;
+    self->size = self->n_ring = self->look = 0;
     self->episodes = self->unique = 0;
     self->next_key = 1;
 }
