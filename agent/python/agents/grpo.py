@@ -196,27 +196,42 @@ class Ledger(set):
 
 
 class Groups:
-    """Groups of answers with their rewards. Before the learner takes a batch, it writes prompts for it and for those ahead of it."""
+    """Groups of answers with their rewards. Before the learner takes a batch, it writes prompts for it and for those ahead of it.
 
-    def __init__(self, run, settings, ledger):
-        self._run, self._settings, self._written = run, settings, max(ledger, default=-1) + 1
-        self._writer = run.client.writer()
+    A prompt is under way while it, or its answers, are in one of the three queues: workers take it out of one when it is in the next. So
+    what was dropped, went stale or was lost with a broker is replaced, and what was made twice is not. After a deadline, call next again.
+    """
+
+    def __init__(self, run, settings, ledger, publisher):
+        self._run, self._settings, self._publisher, self.version = run, settings, publisher, 0
+        self._writer, self._due, self._written, self._sent = run.client.writer(), [], max(ledger, default=-1) + 1, 0
         self._sampler = run.client.sampler(run.table, settings.prompts * settings.answers, in_flight=0, whole=True, squeeze=True)
 
     def next(self, timeout=None):
-        issued, facts = (self._run.client.info(table)["tables"][0] for table in (PROMPTS, self._run.table))
-        settings, gone = self._settings, (facts["total_inserts"] - facts["size"]) // self._settings.answers
-        ahead = settings.ahead if settings.ahead >= 0 else facts["max_lag"]
-        missing = settings.prompts * (ahead + 1) - (issued["total_inserts"] - gone)
+        self.version = self._publisher.flush(timeout)  # the batch is of this version, or of those shortly before
+        self._write(timeout)
+        settings, tables = self._settings, {table["name"]: table for table in self._run.client.info(timeout=timeout)["tables"]}
+        issued, answered, marked = (tables[name] for name in (PROMPTS, ANSWERS, self._run.table))
+        ahead = settings.ahead if settings.ahead >= 0 else marked["max_lag"]
+        under_way = issued["size"] + -(-(answered["size"] + marked["size"]) // settings.answers)
+        missing = settings.prompts * (ahead + 1) - under_way
         if missing > 0:
-            number = self._written = max(self._written, issued["total_inserts"])
-            random = np.random.default_rng([self._run.config["seed"], number])
-            self._writer.append_block(dict(number=np.arange(number, number + missing),
-                                           prompt=random.integers(10, size=(missing, settings.digits), dtype="uint8")),
-                                      replaybus.Last(1, PROMPTS))
-            self._writer.flush()
-            self._written += missing
+            first = max(self._written, issued["total_inserts"])
+            random = np.random.default_rng([self._run.config["seed"], first])
+            prompts = random.integers(10, size=(missing, settings.digits), dtype="uint8")
+            self._due, self._written = [dict(number=first + i, prompt=prompt) for i, prompt in enumerate(prompts)], first + missing
+            self._write(timeout)
         return self._sampler.next(timeout)
+
+    def _write(self, timeout):
+        """Writes the prompts that are due, and waits until they are in their queue."""
+        while self._due:
+            if self._writer.episode_steps == self._sent:
+                self._writer.append(self._due[0], timeout=timeout)
+            self._writer.item(PROMPTS, timeout=timeout)
+            self._sent += 1
+            del self._due[0]
+        self._writer.flush(timeout=timeout)
 
 
 def learner():
@@ -229,8 +244,8 @@ def learner():
         adam = torch.optim.AdamW(model.parameters(), rate)
         publisher = replaybus.torch.States(run.client, policy=model).keep(adam=adam, ledger=ledger)
         run.publishes(publisher, every=1)
-        version, last, losses = publisher.flush(), run.config["stop.learner_steps"], {}
-        for batch in run.batches(Groups(run, settings, ledger)):
+        source, last, losses = Groups(run, settings, ledger, publisher), run.config["stop.learner_steps"], {}
+        for batch in run.batches(source):
             groups = {name: torch.from_numpy(value).unflatten(0, (-1, settings.answers)) for name, value in batch.data.items()}
             new = {number: i for i, number in enumerate(groups["number"][:, 0].tolist()) if number not in ledger}
             ledger.update(new)
@@ -238,8 +253,7 @@ def learner():
                 adam.param_groups[0]["lr"] = rate * slope(run.steps, settings, last)
                 groups = {name: value[list(new.values())].to(on) for name, value in groups.items()}
                 losses = update(model, adam, groups, settings)
-            run.step(**losses, policy_staleness=version - batch.policy.mean())
-            version = publisher.flush()  # the next batch is of this version, or of those shortly before
+            run.step(**losses, policy_staleness=source.version - batch.policy.mean())
             if run.steps == last:
                 run.stop()
 

@@ -41,8 +41,11 @@ class Leased:
     key: Any
     source: Any
     _leased: Sequence[tuple["Client", str]] = ()  # the sources
+    _own: Optional["Leased"] = None  # what this rank took, if ranks have exchanged items: a lease is its client's
 
     def _lease(self, op: int, seconds: float, timeout: Timeout) -> "Change":
+        if self._own is not None:
+            return self._own._lease(op, seconds, timeout)
         if not self._leased:
             raise FailedPrecondition("this batch is not under lease: its sampler was made without ack=True")
         keys, source, every = self.key, self.source, []

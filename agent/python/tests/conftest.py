@@ -1,5 +1,7 @@
-"""A broker for the whole run, and a fresh client for each test."""
+"""A broker for the whole run, and a fresh client for each test. Temporary files of tests and of what they start go with the run."""
 import os
+import shutil
+import tempfile
 import time
 
 import pytest
@@ -15,6 +17,15 @@ TABLES = [
                                       "min_diff": -10, "max_diff": 10}),
     replaybus.Table("strict", signature={"x": ["float32", 1]}),
 ]
+
+
+os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())  # tmp_path: pytest keeps the newest
+TEMPORARY = tempfile.tempdir = os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="replay-pytest-")
+
+
+def pytest_unconfigure():
+    replaybus.stop_all()  # they would write there
+    shutil.rmtree(TEMPORARY, ignore_errors=True)
 
 
 @pytest.fixture(scope="session")

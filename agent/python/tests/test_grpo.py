@@ -8,18 +8,22 @@ import signal
 import subprocess
 import sys
 import time
+import types
 
 import numpy as np
 import pytest
 
 import replaybus
 from replaybus import weights
-from test_agents import CONFIGS, LAUNCH, sets
+from test_agents import AGENTS, CONFIGS, LAUNCH, sets
 
 pytest.importorskip("torch", reason="torch is missing: ./dev install gets python3-torch")
 from replaybus.torch.policy import _unpack  # noqa: E402
 
-pytestmark = pytest.mark.skipif(not LAUNCH.exists(), reason="replay-launch is only in a build tree")
+sys.path.append(str(AGENTS))
+import grpo  # noqa: E402
+
+built = pytest.mark.skipif(not LAUNCH.exists(), reason="replay-launch is only in a build tree")
 
 
 def start(folder, *settings):
@@ -35,6 +39,7 @@ def ended(process, folder):
     return json.loads((folder / "report.json").read_text())
 
 
+@built
 def test_it_learns(tmp_path):
     """Every group is fresh, and the share of right answers rises far above what the first right answers have taught."""
     folder = tmp_path / "run"
@@ -61,6 +66,7 @@ def kill(pid, folder):
     return False
 
 
+@built
 def test_no_prompt_is_lost_when_workers_die(tmp_path):
     """Each prompt is in the learner's ledger, or still in a queue: what a worker had when it was killed, others have done."""
     folder, rng, killed = tmp_path / "run", random.Random(1), 0
@@ -77,3 +83,114 @@ def test_no_prompt_is_lost_when_workers_die(tmp_path):
     saved = replaybus.open(folder / "broker")
     waiting = {int(number) for table in saved.tables for item in saved.items(table) for number in np.ravel(item.data["number"])}
     assert len(learned) == len(set(learned)) > 800 and sorted(waiting | set(learned)) == list(range(max(waiting | set(learned)) + 1))
+
+
+# ---- how many prompts are under way
+
+PROMPTS, ANSWERS = 8, 4  # of an update; to a prompt
+BOUND = 2 * PROMPTS  # one batch ahead
+
+
+class Workers:
+    """The queues, a learner's Groups at them, and what workers do there."""
+
+    def __init__(self, room=100):
+        group = {"size": ANSWERS, "deadline": "200ms"}
+        rollouts = replaybus.Table("rollouts", sampler="fifo", max_times_sampled=1, limiter="queue", max_size=800, max_lag=0, group=group)
+        self.server = replaybus.Server([replaybus.Table.queue("prompts", room), replaybus.Table.queue("answers", 800), rollouts])
+        self.client = self.server.client(timeout=60)
+        self.publisher = self.client.params.publisher("policy")
+        self.publisher.put(b"weights")
+        run = types.SimpleNamespace(client=self.client, table="rollouts", config={"seed": 1})
+        settings = types.SimpleNamespace(**{**grpo.SETTINGS, "prompts": PROMPTS, "answers": ANSWERS, "ahead": 1, "digits": 4})
+        self.groups = grpo.Groups(run, settings, set(), self.publisher)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.client.close()
+        self.server.stop()
+
+    def size(self, table="prompts"):
+        return self.client.info(table)["tables"][0]["size"]
+
+    def nothing(self):
+        """The learner asks for a batch, and there is none."""
+        with pytest.raises((replaybus.DeadlineExceeded, replaybus.Unavailable)):
+            self.groups.next(0.1)
+
+    def take(self, n):
+        """The numbers of n prompts, which leave their queue."""
+        with self.client.sampler("prompts", n, in_flight=0, squeeze=True) as sampler:
+            return sampler.next(60).data["number"].tolist()
+
+    def mark(self, numbers, answers=ANSWERS):
+        """Writes answers to these prompts into the last queue."""
+        with self.client.writer() as writer:
+            writer.set_policy(self.groups.version)
+            for number in numbers:
+                writer.set_group(number + 1)
+                writer.append_block({"number": np.full(answers, number)}, replaybus.Last(1, "rollouts"), timeout=60)
+            writer.flush(timeout=60)
+
+    def until(self, condition):
+        end = time.monotonic() + 60
+        while not condition():
+            assert time.monotonic() < end
+            self.nothing()
+
+
+def test_prompts_under_way_are_bounded():
+    with Workers() as workers:
+        for _ in range(20):
+            workers.nothing()
+            assert workers.size() == BOUND
+            workers.mark(workers.take(PROMPTS))
+            assert len(workers.groups.next(60)) == PROMPTS * ANSWERS
+
+
+@pytest.mark.parametrize("lost", ["incomplete", "stale", "queue"])
+def test_prompts_that_are_lost_are_replaced(lost):
+    """Otherwise the learner would wait for them, and nobody would have anything to do."""
+    with Workers() as workers:
+        workers.nothing()
+        for _ in range(4):
+            numbers = workers.take(BOUND)
+            if lost != "queue":
+                workers.mark(numbers, ANSWERS - (lost == "incomplete"))
+                assert workers.size("rollouts") > 0 and workers.size() == 0
+            if lost == "stale":
+                workers.publisher.put(b"other weights")
+            workers.until(lambda: workers.size() == BOUND)
+            assert workers.size("rollouts") == 0
+
+
+def test_prompts_that_are_answered_twice_do_not_let_the_learner_run_ahead():
+    """A worker died after it had written answers, and before it said so: others have answered again."""
+    with Workers() as workers:
+        workers.nothing()
+        for _ in range(5):
+            numbers = workers.take(PROMPTS)
+            workers.mark(numbers)
+            workers.mark(numbers)
+            for _ in range(2):
+                assert len(workers.groups.next(60)) == PROMPTS * ANSWERS
+            workers.nothing()
+            assert workers.size() == BOUND
+
+
+def test_a_deadline_while_prompts_are_written():
+    """The queue is full, or the broker is away: the learner does not wait for ever, and writes each prompt once."""
+    with Workers(room=5) as workers:
+        workers.groups._writer, taken = workers.client.writer(max_in_flight=4), []
+        while len(taken) < 3 * BOUND:
+            workers.nothing()
+            taken += workers.take(3)
+        assert taken == list(range(len(taken)))
+        workers.server.stop()
+        workers.publisher.put(b"other weights")
+        begun = time.monotonic()
+        for _ in range(3):
+            workers.nothing()
+        assert time.monotonic() - begun < 30

@@ -314,7 +314,7 @@ def test_sources(client):
 
 
 def test_samplers_of_one_queue_take_disjoint_items_and_like_numbers_of_steps(client):
-    """What the ranks of data-parallel training do: full batches differ by less than the longest item."""
+    """Full batches differ by less than the longest item."""
     items, most = make(13, 2000), 16384
     write(client, "queue", items)
     ranks = [[], []]

@@ -1,7 +1,11 @@
 """Reverb's interface: tables, servers, and a client's inserts, samples and questions."""
 import collections
+import glob
 import os
 import pickle
+import subprocess
+import sys
+import tempfile
 import threading
 import time
 
@@ -267,6 +271,30 @@ def test_infos(client, reverb_server):
 def test_checkpoint(client, reverb_server):
     client.insert(7.0, {"replay": 1.0})
     assert client.checkpoint() == reverb_server.folder and os.listdir(reverb_server.folder)
+
+
+@pytest.mark.parametrize("mode", ["thread", "process"])
+def test_a_folder_of_its_own(mode):
+    """It stays if somebody has asked for a checkpoint, and so knows it."""
+    folders = lambda: set(glob.glob(os.path.join(tempfile.gettempdir(), "replaybus-checkpoint-*")))  # noqa: E731
+    before = folders()
+    with reverb.Server([reverb.Table.queue("queue", 10)], mode=mode) as server:
+        reverb.Client(f"localhost:{server.port}").insert([1.0], {"queue": 1.0})
+        assert len(folders() - before) == 1
+        with pytest.raises(Exception):
+            reverb.Server([reverb.Table.queue("queue", 10)], port=server.port, mode=mode)
+        assert len(folders() - before) == 1
+    assert folders() == before
+    program = f"import replaybus.reverb as reverb; server = reverb.Server([reverb.Table.queue('queue', 10)], mode={mode!r})"
+    subprocess.run([sys.executable, "-c", program], check=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
+    assert folders() == before
+    with reverb.Server([reverb.Table.queue("queue", 10)], mode=mode) as server:
+        client = reverb.Client(f"localhost:{server.port}")
+        client.insert([1.0], {"queue": 1.0})
+        folder = client.checkpoint()
+    assert folders() - before == {folder}
+    with reverb.Server([reverb.Table.queue("queue", 10)], checkpointer=reverb.checkpointers.DefaultCheckpointer(folder)) as server:
+        assert server.localhost_client().server_info()["queue"].current_size == 1
 
 
 def test_restart_from_checkpoint(tmp_path):

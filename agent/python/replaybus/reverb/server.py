@@ -2,7 +2,11 @@
 from __future__ import annotations
 
 import dataclasses
+import glob
+import os
+import shutil
 import threading
+import weakref
 from typing import Any, Mapping, Optional, Sequence
 
 from .. import server as native
@@ -94,12 +98,23 @@ class Table:
         return "Table(" + ", ".join(f"{key}={value!r}" for key, value in self._arguments.items()) + ")"
 
 
+def _end(pid: int, server: native.Server, folder: Optional[str]) -> None:
+    """Stops a broker. Removes a temporary folder that nobody knows, because no checkpoint was asked for: the last one does not count."""
+    if os.getpid() != pid:
+        return  # the broker is the parent's
+    known = folder is None or bool(glob.glob(os.path.join(glob.escape(folder), "checkpoint-*")))
+    server.stop()
+    if not known:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 class Server(Closing):
     """A broker with these tables, reached at ``localhost:port``. It stops on ``stop``, or at the end of the program.
 
     The broker runs on threads of this process, or with ``mode="process"`` in a process of its own. It accepts connections
     from this machine; ``host="0.0.0.0"`` accepts connections from everywhere. ``journal`` keeps, in the
-    checkpointer's folder, every item that was confirmed. ``config`` takes further keys of docs/CONFIG.md.
+    checkpointer's folder, every item that was confirmed. ``config`` takes further keys of docs/CONFIG.md. Without a checkpointer,
+    checkpoints go to a temporary folder, which stays if a client has asked for one.
 
     >>> import replaybus.reverb as reverb
     >>> server = reverb.Server([reverb.Table.queue("queue", 10)])
@@ -119,6 +134,7 @@ class Server(Closing):
         names = [table.name for table in tables]
         if len(set(names)) != len(names):
             raise ValueError(f"the names of tables must differ: {names}")
+        own = checkpointer is None and not journal
         checkpointer = checkpointer or checkpointers.default_checkpointer()
         checkpointer.prepare()
         settings = dict(config or {})
@@ -126,10 +142,15 @@ class Server(Closing):
             settings = {"service": f"tcp://{host}:{port or 0}", "ingest": f"tcp://{host}:0", "events": f"tcp://{host}:0",
                         **settings}
         with translated():
-            self._server: Optional[native.Server] = native.Server(
-                [table.config for table in tables], port=port, checkpoint=checkpointer.path,
-                journal=checkpointer.path if journal else None, mode=mode, config=settings)
-            self._port = int(self._server.endpoint.rpartition(":")[2])
+            try:
+                server = native.Server([table.config for table in tables], port=port, checkpoint=checkpointer.path,
+                                       journal=checkpointer.path if journal else None, mode=mode, config=settings)
+            except BaseException:
+                if own:
+                    shutil.rmtree(checkpointer.path, ignore_errors=True)
+                raise
+            self._end = weakref.finalize(self, _end, os.getpid(), server, checkpointer.path if own else None)
+            self._port = int(server.endpoint.rpartition(":")[2])
             self._client = self.localhost_client()
             facts = _structure.Facts({table.name: table.facts for table in tables}, str(checkpointer.path))
             _structure.publish(self._client.native, facts)
@@ -150,11 +171,10 @@ class Server(Closing):
 
     def stop(self) -> None:
         """Stops the broker. Clients that wait for it go on waiting: a new server at the same port can serve them."""
-        server, self._server = self._server, None
-        if server is not None:
+        if self._end.alive:
             with translated():
                 self._client.native.close()
-                server.stop()
+                self._end()
             self._stopped.set()
 
     close = stop  # type: ignore[assignment]

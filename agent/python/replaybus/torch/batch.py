@@ -156,7 +156,7 @@ class Batch(Leased):
     def on(self, block: torch.Tensor) -> "Batch":
         """The same items in a copy of the block. Does not keep the memory of this batch."""
         batch = _restore((self._node, *self._form(), block, self._head(), self.info))
-        batch._leased = self._leased
+        batch._leased, batch._own = self._leased, self._own
         return batch
 
     def to(self, device: Device, non_blocking: bool = False) -> "Batch":

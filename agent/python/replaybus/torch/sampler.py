@@ -14,6 +14,7 @@ from ..sampler import Sampler as ArraySampler
 from ..sampler import Source
 from .batch import Batch, Device
 from .device import Feed, feeding
+from .ranks import Ranks
 
 _LOOK_S = 1.0  # between two looks at whether the process that wanted the batches is still there
 
@@ -24,25 +25,43 @@ class Sampler(Closing):
     On the CPU, tensors share the library's memory. With a CUDA ``device``, batches are gathered into pinned memory and copied on a
     stream of their own, ``prefetch`` of them ahead. Other arguments are those of ``Client.sampler``. In place of a client and a table,
     ``client`` may be the list of sources of a ``replaybus.Sampler``. With ``ack`` nothing is got ahead.
+
+    ``rank`` and ``world``: this is one of ``world`` ranks of data-parallel training, which take a global batch together. Each takes
+    ``batch_size`` items, or ``tokens_per_batch`` steps, and ``max_samples``, as its share. Then they exchange items (groups stay whole)
+    until their steps are even, to about 1 % if lengths allow it: an item longer than the mean share is alone, and the other ranks share
+    the rest. All ranks call ``next`` equally often, and end together; towards the end, a rank may have few items, or none. Nothing is got
+    ahead. FailedPrecondition names a rank that is gone; what it had under lease (``ack``) returns. ``ack`` is for what a rank took: call it
+    after the step that all have made. The constructor returns when all ranks are there; ranks of one table meet one world at a time.
     """
 
     def __init__(self, client: Union[Client, Sequence[Source]], table: Optional[str] = None, batch_size: Optional[int] = None, *, device: Optional[Device] = None,
                  prefetch: int = 2, in_flight: int = 4, beta: float = 0.0, distinct: bool = False, timeout: Optional[float] = None,
                  max_samples: int = 0, flexible: bool = False, whole: bool = False, squeeze: bool = False,
-                 tokens_per_batch: Optional[int] = None, ack: bool = False, lease: float = 30.0) -> None:
+                 tokens_per_batch: Optional[int] = None, ack: bool = False, lease: float = 30.0, rank: int = 0, world: int = 1) -> None:
+        if not 0 <= rank < world:
+            raise InvalidArgument(f"rank {rank} of {world}: ranks count from 0, and world says how many there are")
         if isinstance(client, Client) != isinstance(table, str):
             raise TypeError("a sampler takes a client and a table, or a list of sources: [(client, table, share), ...]")
         sources = [(client, table)] if isinstance(client, Client) else client
         on = None if device is None or torch.device(device).type == "cpu" else feeding(device)
-        arrays = ArraySampler(sources, batch_size, in_flight=in_flight, beta=beta, distinct=distinct, timeout=timeout,
+        arrays = ArraySampler(sources, batch_size, in_flight=in_flight if world == 1 else 0, beta=beta, distinct=distinct, timeout=timeout,
                               max_samples=max_samples, flexible=flexible, whole=whole, memory=on and on.memory, squeeze=squeeze,
                               tokens_per_batch=tokens_per_batch, ack=ack, lease=lease)
-        self._arrays = arrays
-        self._feed = on and Feed(lambda wait: Batch(arrays.next(wait)), on, 0 if ack else max(1, prefetch))
+        self._arrays, self._ranks = arrays, None
+        if world > 1:
+            try:
+                self._ranks = Ranks(arrays, sources[0][0], rank, world, beta)
+            except BaseException:
+                arrays.close()
+                raise
+        self._feed = on and Feed(self._take, on, 0 if ack or world > 1 else max(1, prefetch))
+
+    def _take(self, timeout: Optional[float]) -> Batch:
+        return Batch(self._arrays.next(timeout)) if self._ranks is None else self._ranks.next(timeout)
 
     def next(self, timeout: Optional[float] = None) -> Batch:
         """The next batch within a deadline. DeadlineExceeded says what the table waits for; call again."""
-        return Batch(self._arrays.next(timeout)) if self._feed is None else self._feed.next(timeout)
+        return self._take(timeout) if self._feed is None else self._feed.next(timeout)
 
     def __iter__(self) -> "Sampler":
         return self
@@ -68,6 +87,8 @@ class Sampler(Closing):
     def close(self) -> None:
         """Ends the sampler, and drops batches that were got ahead. A call that waits ends with Cancelled."""
         self._arrays.close()
+        if self._ranks is not None:
+            self._ranks.close()
         if self._feed is not None:
             self._feed.close()
 
@@ -101,6 +122,8 @@ class Dataset(torch.utils.data.IterableDataset):
         if self._device is not None:
             raise InvalidArgument("a worker of a DataLoader makes batches in ordinary memory: give pin_memory=True to the "
                                   "DataLoader, and its batches to replaybus.torch.prefetch(loader, device)")
+        if self._options.get("world", 1) > 1:
+            raise InvalidArgument("a rank has one sampler, and a DataLoader with workers has several: use num_workers=0")
         share = self._share(info.id, info.num_workers)
         if share >= 0:
             yield from self._batches(share, None)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import socket
 import time
 from typing import Any, NamedTuple, Optional, Sequence
 
@@ -20,6 +19,7 @@ import torch.distributed
 from .. import weights
 from ..closing import Closing
 from ..errors import AlreadyExists, DeadlineExceeded, Error, FailedPrecondition, InvalidArgument, Unavailable, Unsupported
+from .ranks import own_address
 
 GROUP, STATE, MEETING = "learners", "learner-state", "learner-meeting"  # the broker's reduce group, and two parameter slots
 MOST = 64  # learners of a group
@@ -172,7 +172,7 @@ class Share(Closing):
         self._unlink()
         first, limit = there[0] == self._run.index, datetime.timedelta(seconds=_LINK_S)
         if len(there) > 1:
-            host, port = (self._own_address(), 0) if first else self._meeting()
+            host, port = (own_address(self._run.client), 0) if first else self._meeting()
             store = torch.distributed.TCPStore(host, port, None, first, limit, wait_for_workers=False)
             if first:
                 self._run.client.params.put(MEETING, f"{self._number} {host} {store.port}".encode(), _LINK_S)
@@ -188,14 +188,6 @@ class Share(Closing):
             if int(number) == self._number:
                 return host, int(port)
             have = param.version
-
-    def _own_address(self) -> str:
-        """This machine's address on the way to the broker."""
-        host, _, port = self._run.client.endpoint.rpartition("/")[2].rpartition(":")
-        with contextlib.suppress(OSError, ValueError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as way:
-            way.connect((host, int(port)))  # sends nothing
-            return way.getsockname()[0]
-        return "127.0.0.1"
 
     def _unlink(self) -> None:
         if len(self._linked) > 1 and torch.distributed.is_initialized():
