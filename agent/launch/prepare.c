@@ -310,7 +310,7 @@ rp_status prepare_keys(struct prepared *self, rp_error *err)
     const char *dir = self->config.broker.keys_dir;
     if (dir && dir[0])
         command_keep(&context, dir, list, sizeof list);
-    return run_keys_open(&self->keys, &self->config.broker, self->folder, list, err);
+    return run_keys_open(&self->keys, &self->config, self->folder, list, err);
 }
 
 rp_status prepare_folder(struct prepared *self, const struct launch *launch, const char *suffix, rp_error *err)

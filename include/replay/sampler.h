@@ -166,9 +166,10 @@ RP_API rp_sampler *rp_sampler_new_mixed(const rp_source *sources, uint32_t n, co
  * so that a sampler of a table that removes what is sampled (max_times_sampled, queues) can end at any time without losing an item.
  * Waits for a shard that is away; gives up a single broker that does not answer within a second. */
 RP_API rp_status rp_sampler_stop(rp_sampler *sampler, rp_error *err);
-/* Cancels requests in flight, and drops batches that were prefetched and not taken. If the table removes what is sampled, the items in
- * them are lost: call rp_sampler_stop and take batches until RP_END_OF_STREAM first, or use on_demand, which prefetches nothing.
- * Batches that were taken stay valid. Nulls *sampler. */
+/* Cancels requests in flight, waits for the broker to confirm it (for a second at most: then no item is picked any more), and drops
+ * batches that were prefetched and not taken. If the table removes what is sampled, the items in them are lost: call rp_sampler_stop and
+ * take batches until RP_END_OF_STREAM first, or use on_demand, which prefetches nothing. Batches that were taken stay valid. Nulls
+ * *sampler. */
 RP_API void rp_sampler_destroy(rp_sampler **sampler);
 
 /* Gives the next batch; the caller releases it. RP_DEADLINE_EXCEEDED: no batch came in time; the text says what the table

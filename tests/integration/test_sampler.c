@@ -285,6 +285,22 @@ CASE(destroy_cancels)
     assert_true(process_await(nothing_waits, f->client));
 }
 
+/* What others insert after that is for others: nothing of the sampler is left at the broker. */
+CASE(a_destroyed_sampler_takes_nothing)
+{
+    rp_client *other = must(rp_client_connect(f->broker.service, NULL, WAIT, &err));
+    rp_sampler_options with = options(1, 8);
+    for (uint32_t round = 0; round < 100; round++) {
+        rp_sampler *sampler = sampler_new(f->client, "queue", &with);
+        assert_true(process_await(something_waits, other));
+        rp_sampler_destroy(&sampler);
+        assert_true(nothing_waits(other));
+    }
+    insert(other, "queue", 0, 3, NULL);
+    assert_int_equal(asked_table(other, "queue", "size"), 3);
+    rp_client_destroy(&other);
+}
+
 /* What was picked comes, also the items of a request that waits for more; nothing is picked after that. */
 CASE(stop)
 {

@@ -347,6 +347,8 @@ static void on_pick(void *ctx, struct conn_reply *reply)
         part->away = false;
         sampler_wake(sampler);
     }
+    if (--sampler->unanswered == 0 && sampler->stopping)
+        pthread_cond_signal(&sampler->ready);
     pthread_mutex_unlock(&sampler->lock);
     if (!wanted) {
         conn_reply_destroy(&reply);
@@ -365,6 +367,7 @@ static void send_pick(struct pick *pick, uint64_t again)
         sampler->options.seed = seed + UINT64_C(0x9e3779b97f4a7c15);
         sampler->options.seed += sampler->options.seed == 0;
     }
+    sampler->unanswered++;
     sampler_ref(sampler);
     pthread_mutex_unlock(&sampler->lock);
     Replay__Sample body = REPLAY__SAMPLE__INIT;

@@ -47,6 +47,8 @@
 #define SAMPLER_LOOK_NS (20 * NS_PER_MS)
 /* How long on_demand waits for the answers to cancels when the caller has ended the wait. */
 #define STOP_NS (100 * NS_PER_MS)
+/* How long the end of a sampler waits for them: a connection that is up answers in less. */
+#define LEAVE_NS NS_PER_S
 
 /* Returns the connection of the first part: all parts belong to one process. */
 static struct conn *conn_of(const rp_sampler *self)
@@ -498,6 +500,9 @@ void rp_sampler_destroy(rp_sampler **sampler)
     pthread_mutex_lock(&self->lock);
     for (uint32_t p = 0; p < self->n_parts; p++)
         part_cancel(&self->parts[p]);
+    int64_t end = conn_now() + LEAVE_NS;
+    while (self->unanswered && conn_wait(conn_of(self), &self->ready, &self->lock, end)) {
+    }
     pthread_mutex_unlock(&self->lock);
     sampler_unref(self);
 }

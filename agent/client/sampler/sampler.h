@@ -190,6 +190,7 @@ struct plan {
 
 struct rp_sampler {
     uint32_t refs;
+    uint32_t unanswered; /* picks */
     rp_sampler_options options;
     uint32_t unit;        /* items of a group, in whose multiples all is counted; without groups 1 */
     bool flexible, whole; /* options.fill */

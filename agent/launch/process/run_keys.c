@@ -83,7 +83,9 @@ static rp_status make_key(const struct run_keys *self, const struct wanted_key *
         status = key_make(&key, name, err);
     bool known = status == RP_OK && key.n_brokers > 0 && memcmp(key.brokers[0], wanted->broker, KEY_BYTES) == 0;
     if (status == RP_OK) {
-        struct allowed_key allowed = {.roles = roles_parse(wanted->role), .quota = {-1, -1, -1, -1, -1}};
+        uint32_t allows = roles_parse(wanted->role), both = KEY_ACTOR | KEY_LEARNER;
+        struct allowed_key allowed = {.roles = self->passes_work && (allows & both) ? both : allows,
+                                      .quota = {-1, -1, -1, -1, -1}};
         memcpy(allowed.name, key.name, KEY_NAME);
         memcpy(allowed.public_key, key.public_key, KEY_BYTES);
         memcpy(name, key.name, KEY_NAME);
@@ -115,11 +117,24 @@ rp_status run_keys_of_host(const struct run_keys *self, const char *host, const 
     return status;
 }
 
-rp_status run_keys_open(struct run_keys *self, const struct broker_config *broker, const char *run_folder,
+/* True if actors of the user's may take work under leases: from a queue beside the table that learners sample. Whoever has a role
+ * of less could not go through such queues, and the broker does not know which of them are whose. */
+static bool has_work(const struct run_config *config)
+{
+    const struct table_config *tables = config->broker.tables.data;
+    for (uint32_t i = 0; config->actors.command.count && i < config->broker.tables.count; i++)
+        if (tables[i].max_times_sampled == 1 && !tables[i].group_size &&
+            strcmp(tables[i].name, config->adder.table) != 0)
+            return true;
+    return false;
+}
+
+rp_status run_keys_open(struct run_keys *self, const struct run_config *config, const char *run_folder,
                         const char *list, rp_error *err)
 {
     struct key key;
-    *self = (struct run_keys){.on = config_uses_curve(broker), .foreign = list[0] != '\0'};
+    *self = (struct run_keys){
+        .on = config_uses_curve(&config->broker), .passes_work = has_work(config), .foreign = list[0] != '\0'};
     if (!self->on)
         return RP_OK;
     if ((size_t)snprintf(self->folder, sizeof self->folder, "%s/" RUN_KEYS_FOLDER, run_folder) >= sizeof self->folder ||

@@ -11,6 +11,7 @@
 
 struct run_keys {
     bool on;
+    bool passes_work;  /* actors also sample, and learners also write: their keys have both roles */
     bool foreign;      /* the list of keys is the user's: this run takes its keys off it at the end */
     char folder[1024]; /* of the key files: actor.key, learner.key, admin.key, HOST.actor.key */
     char list[1024];   /* folder of the broker's key and list of keys */
@@ -18,7 +19,7 @@ struct run_keys {
 
 /* Makes the keys that are not there yet and lets them in. list: security.keys as the broker gets it; "": the run's own. Does
  * nothing if the broker needs no keys. */
-rp_status run_keys_open(struct run_keys *self, const struct broker_config *broker, const char *run_folder,
+rp_status run_keys_open(struct run_keys *self, const struct run_config *config, const char *run_folder,
                         const char *list, rp_error *err);
 /* Makes a host's key for a role, or finds it, and lets it in. RP_PERMISSION_DENIED: somebody has revoked it. */
 struct host_key {

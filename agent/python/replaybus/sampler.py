@@ -218,7 +218,8 @@ class Sampler(_core.Sampler, Closing):
     All sources must have the same fields. The other arguments are those of ``Client.sampler``.
 
     The iteration ends (StopIteration) after ``max_samples`` items, or when nothing could be sampled for ``timeout`` seconds. After
-    ``stop`` it ends with the batches that were picked already; ``close`` drops them.
+    ``stop`` it ends with the batches that were picked already; ``close`` drops them. In a queue their items are nowhere else: ``stop``
+    and take the rest, or sample with ``in_flight=0``, which requests nothing ahead, or with ``ack``. What comes after ``close`` stays.
 
     With ``tokens_per_batch``, a batch takes items in the order in which they come, while their steps together are at most this many: at
     least one item, and one that does not fit begins the next batch. The batch before the end is smaller. ``batch_size`` is then the

@@ -41,9 +41,10 @@ def ended(process, folder):
 
 @built
 def test_it_learns(tmp_path):
-    """Every group is fresh, and the share of right answers rises far above what the first right answers have taught."""
+    """Every group is fresh, and the share of right answers rises far above what the first right answers have taught. With keys: actors
+    take work under leases, and the learner writes prompts."""
     folder = tmp_path / "run"
-    report = ended(start(folder), folder)
+    report = ended(start(folder, "broker.security.mode=curve"), folder)
     first = json.loads((folder / "evaluator-0.jsonl").read_text().splitlines()[0])
     assert report["learner_steps"] == 120 and report["final_value"] > max(0.6, first["return"]), (first, report["final_value"])
     learned = [json.loads(line) for line in (folder / "learner-0.jsonl").read_text().splitlines()]

@@ -1,10 +1,12 @@
 /* The keys of a run: made once, used again by a later leg, and replaced when their file is gone. */
 
+#include <sys/stat.h>
+
 #include "agent/launch/process/run_keys.h"
 #include "proto/keys/allow.h"
 #include "tests/support/tempdir.h"
 
-static const struct broker_config curve = {.security_mode = SECURITY_CURVE};
+static const struct run_config curve = {.broker.security_mode = SECURITY_CURVE};
 
 /* Opens the run's keys, and checks that the list lets in exactly one key for each role: the one of the file. */
 static void open_and_check(uint8_t actor[KEY_BYTES])
@@ -91,4 +93,35 @@ TEST(a_revoked_host_of_a_foreign_list, tempdir_enter, tempdir_leave)
             assert_int_equal(allow_remove(list, key.name, &err), RP_OK);
         run_keys_close(&keys);
     }
+}
+
+/* Actors of the user's that have a queue beside the learners' table sample it, and learners write to it. */
+TEST(both_roles_where_work_is_passed_on, tempdir_enter, tempdir_leave)
+{
+    struct table_config tables[] = {{.name = "work", .max_times_sampled = 1},
+                                    {.name = "replay", .max_times_sampled = 1}};
+    char *word = "actor";
+    struct run_config config = curve;
+    config.adder.table = "replay";
+    config.broker.tables = (struct schema_list){.data = tables, .count = 2};
+    for (uint32_t commands = 0; commands < 2; commands++)
+        for (tables[0].max_times_sampled = 0; tables[0].max_times_sampled < 2; tables[0].max_times_sampled++) {
+            struct run_keys keys;
+            struct host_key key;
+            struct allow_list list;
+            char folder[128];
+            bool both = commands && tables[0].max_times_sampled;
+            config.actors.command = (struct schema_list){.data = &word, .count = commands};
+            snprintf(folder, sizeof folder, "%s/%u%u", tempdir, commands, (uint32_t)tables[0].max_times_sampled);
+            assert_int_equal(mkdir(folder, 0700), 0);
+            assert_int_equal(run_keys_open(&keys, &config, folder, "", &err), RP_OK);
+            assert_int_equal(run_keys_of_host(&keys, "cpu1", "actor", &key, &err), RP_OK);
+            assert_int_equal(allow_read(keys.list, &list, &err), RP_OK);
+            assert_int_equal(allow_find(&list, "actor")->roles, both ? KEY_ACTOR | KEY_LEARNER : KEY_ACTOR);
+            assert_int_equal(allow_find(&list, "learner")->roles, both ? KEY_ACTOR | KEY_LEARNER : KEY_LEARNER);
+            assert_int_equal(allow_find(&list, "cpu1.actor")->roles, both ? KEY_ACTOR | KEY_LEARNER : KEY_ACTOR);
+            assert_int_equal(allow_find(&list, "admin")->roles, KEY_ADMIN);
+            allow_free(&list);
+            run_keys_close(&keys);
+        }
 }
