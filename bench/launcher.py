@@ -82,10 +82,9 @@ class Launcher:
 
 
 def pairs_to_try(scenario, plan):
-    """The planned pair, the alternatives, and powers of four (of two up to eight actors) with powers of two."""
+    """The planned pair, the pairs that were measured, and powers of four (of two up to eight actors) with powers of two."""
     chosen = plan["chosen"]["actors"], plan["chosen"]["learners"]
-    memory = plan["input"]["hosts"][0]["memory"] or float("inf")
-    told = [(other["actors"], other["learners"]) for other in plan["others"] if other["memory"] <= memory]
+    told = [(run["actors"], run["learners"]) for run in plan["input"]["runs"] if run["shards"] == 1]
     most = min(plan["input"]["max_actors"], max(4, int(plan["input"]["hosts"][0]["cores"])))
     actors = [x for x in ((1, 2, 4) if most < 16 else (1, 4, 16, 64)) if x <= most]
     grid = [(x, y) for x in actors for y in (1, 2, 4) if y <= scenario.learners]

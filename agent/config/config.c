@@ -175,8 +175,6 @@ static const struct schema_row own_rows[] = {
     {"stop.time", SCHEMA_TIME, ROOT(stop.time_ns), "0s", 0, MAX_TIME, NULL, 0,
      "stop after this time; 0s: no such limit"},
 
-    {"plan.spi", SCHEMA_REAL, ROOT(plan.spi), "0", 0, 1e12, NULL, 0,
-     "target of samples per insert when choosing counts; 0: the limiter's"},
     {"plan.cores", SCHEMA_REAL, ROOT(plan.cores), "0", 0, 1e6, NULL, 0,
      "processors for all processes, including the broker; 0: all that this machine allows"},
     {"plan.memory", SCHEMA_BYTES, ROOT(plan.memory), "0", 0, 9e18, NULL, 0,
@@ -188,8 +186,6 @@ static const struct schema_row own_rows[] = {
     {"plan.measure", SCHEMA_TIME, ROOT(plan.measure_ns), "1s", 1e8, 3.6e12, NULL, 0,
      "how long actors and learners run in each measurement, alone and together"},
 
-    {"launch.runs", SCHEMA_STRING, ROOT(launch.runs), "runs", 1, 400, NULL, 0,
-     "folder in which each run gets a folder NAME-TIME; 'folder' names a run's folder directly"},
     {"launch.http", SCHEMA_STRING, ROOT(launch.http), LAUNCH_HTTP, 0, 60, NULL, 0,
      "address of the page that shows all runs in a browser (without this key: what REPLAY_PAGE says); port 0: a page "
      "of its own at a free port; empty: no page"},
@@ -201,9 +197,6 @@ static const struct schema_row own_rows[] = {
      "time that processes have to end before they are killed"},
     {"launch.hang", SCHEMA_TIME, ROOT(launch.hang_ns), "60s", 0, MAX_TIME, NULL, 0,
      "a process that uses no processor time at all for this long is killed and started again; 0s: never"},
-    {"launch.log_most", SCHEMA_BYTES, ROOT(launch.log_most), "256MiB", 0, 9e18, NULL, 0,
-     "a process log that grows beyond this is emptied; 0: never"},
-
     {"launch.engine", SCHEMA_ENUM, ROOT(launch.engine), "local", 0, 0, engines, 0,
      "local: this machine and hosts; slurm: jobs of a Slurm cluster (docs/LAUNCH.md)"},
     {"launch.send", SCHEMA_STRINGS, ROOT(launch.send), NULL, 0, 256, NULL, 0,

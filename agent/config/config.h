@@ -54,7 +54,6 @@ struct stop_section {
 
 /* How replay-launch sizes a run. */
 struct plan_section {
-    double spi;     /* target for samples per insert; 0: the limiter's */
     double cores;   /* 0: the cores that this process may use */
     int64_t memory; /* bytes; 0: four fifths of the free memory */
     int64_t max_actors, max_learners;
@@ -96,12 +95,10 @@ struct launch_section {
     struct slurm_section slurm;
     struct schema_list send; /* char *: files that hosts need, relative to the run's file */
     char *http;              /* address of the page; empty: none */
-    char *runs;              /* folder of the run folders */
     int64_t backoff_ns;      /* pause before a failed process starts again; doubled each time */
     int64_t failures;        /* number of equal failures in a row after which the run stops */
     int64_t grace_ns;        /* between SIGTERM and SIGKILL */
     int64_t hang_ns;         /* a process without any processor time for this long is killed and restarted; 0: never */
-    int64_t log_most;        /* bytes of a process's log; 0: unlimited */
 };
 
 struct report_section {
@@ -154,6 +151,8 @@ uint32_t run_config_actors(const struct run_config *self);
 uint32_t run_config_learners(const struct run_config *self);
 /* The table that actors insert into and learners sample, or NULL. */
 const struct table_config *run_config_table(const struct run_config *self);
+/* Samples per insert that its limiter holds; 0: none. */
+double run_config_ratio(const struct run_config *self);
 /* Whether that table has max_lag. */
 bool run_config_bounds_lag(const struct run_config *self);
 

@@ -22,8 +22,6 @@
 #define PREFETCH_SHARE 0.4
 /* A max_diff this large means "unlimited". */
 #define NO_BOUND 1e17
-/* How far plan.spi may be from the limiter's ratio, as a share of it. */
-#define MOST_OFF 0.1
 
 /* ---- what the keys of a run say ---- */
 
@@ -205,59 +203,32 @@ static void check_table_memory(const struct run_config *self, const rp_env_spec 
 
 /* ---- shards: what the agent needs of each of them, and how many the tables allow ---- */
 
-/* The room that a limiter needs for batches of a size: for a batch on either side, the ratio would swing between the bounds with
- * less, and for the samples of one insert, which the broker itself demands. */
-struct room {
-    int64_t batch;
-    uint32_t shards;
-    double least; /* on either side, at each shard */
-};
-
-static void check_room_buffer(double buffer, const struct room *room, const char *path, struct schema_report *report)
-{
-    char at[96];
-    snprintf(at, sizeof at, "%s.error_buffer", path);
-    if (room->shards > 1)
-        schema_problem(report, at,
-                       "%g is %g for each of %u shards, below one batch of %lld (agent.batch): samplers would wait at "
-                       "every batch; write at least %g, or fewer shards",
-                       buffer, buffer / room->shards, room->shards, (long long)room->batch, room->least * room->shards);
-    else
-        schema_problem(report, at,
-                       "%g is below one batch of %lld (agent.batch): actors and learners would wait for each other at "
-                       "every batch; write at least %g",
-                       buffer, (long long)room->batch, room->least);
-}
-
-static void check_room_bounds(double width, const struct room *room, const char *path, struct schema_report *report)
-{
-    if (room->shards > 1)
-        schema_problem(report, path,
-                       "max_diff less min_diff is %g for each of %u shards, below two batches of %lld (agent.batch): "
-                       "samplers would wait at every batch; let them be %g apart, or write fewer shards",
-                       width / room->shards, room->shards, (long long)room->batch, 2.0 * room->least * room->shards);
-    else
-        schema_problem(report, path,
-                       "max_diff less min_diff is %g, below two batches of %lld (agent.batch): actors and learners "
-                       "would wait for each other at every batch; let them be %g apart",
-                       width, (long long)room->batch, 2.0 * room->least);
-}
-
-/* Each shard has its part of the room, and gives whole batches. */
+/* Each shard has its part of the limiter's room, and gives whole batches. With less than a batch on either side the ratio would swing
+ * between the bounds; the broker itself demands room for the samples of one insert. */
 static void check_room(const struct run_config *self, int64_t batch, struct schema_report *report)
 {
     const struct table_config *table = run_config_table(self);
     if (batch <= 0 || !table || table->limiter.kind != LIMITER_RATIO)
         return;
     const struct limiter_config *limiter = &table->limiter;
+    uint32_t shards = config_shards(&self->broker);
     double spi = limiter->samples_per_insert, width = limiter->max_diff - limiter->min_diff;
-    struct room room = {batch, config_shards(&self->broker), fmax((double)batch, isfinite(spi) ? spi : 0.0)};
-    char path[64];
-    table_path(self, "limiter", path, sizeof path);
-    if (limiter->error_buffer >= 0 && limiter->error_buffer < (double)batch * room.shards)
-        check_room_buffer(limiter->error_buffer, &room, path, report);
-    else if (limiter->error_buffer < 0 && width < 2.0 * (double)batch * room.shards)
-        check_room_bounds(width, &room, path, report);
+    double least = shards * fmax((double)batch, isfinite(spi) ? spi : 0.0);
+    char path[64], over[40] = "";
+    if (shards > 1)
+        snprintf(over, sizeof over, " for each of %u shards", shards);
+    table_path(self, limiter->error_buffer >= 0 ? "limiter.error_buffer" : "limiter", path, sizeof path);
+    if (limiter->error_buffer >= 0 && limiter->error_buffer < (double)batch * shards)
+        schema_problem(
+            report, path,
+            "%g is below one batch of %lld (agent.batch)%s: actors and learners would wait for each other at "
+            "every batch; write at least %g",
+            limiter->error_buffer, (long long)batch, over, least);
+    else if (limiter->error_buffer < 0 && width < 2.0 * (double)batch * shards)
+        schema_problem(report, path,
+                       "max_diff less min_diff is %g, below two batches of %lld (agent.batch)%s: actors and learners "
+                       "would wait for each other at every batch; let them be %g apart",
+                       width, (long long)batch, over, 2.0 * least);
 }
 
 /* True if nothing speaks against this many shards. */
@@ -309,12 +280,6 @@ static bool is_queue(const struct limiter_config *limiter)
     return limiter->kind == LIMITER_QUEUE || limiter->kind == LIMITER_STACK;
 }
 
-/* With such a limiter, inserts wait for learners. */
-static bool waits_for_learners(const struct limiter_config *limiter)
-{
-    return is_queue(limiter) || limiter->kind == LIMITER_LAG;
-}
-
 /* With one side alone, a limiter that couples both sides eventually stops it. inserts: there are only actors. */
 static void check_coupling(const struct run_config *config, const struct table_config *table, bool inserts,
                            struct schema_report *report)
@@ -324,7 +289,7 @@ static void check_coupling(const struct run_config *config, const struct table_c
     bool bound = inserts ? limiter->max_diff < NO_BOUND : limiter->min_diff > -NO_BOUND;
     bool held = limiter->kind == LIMITER_RATIO && (limiter->error_buffer >= 0 || bound);
     table_path(config, "limiter", path, sizeof path);
-    if (held || (inserts ? waits_for_learners(limiter) : is_queue(limiter)))
+    if (held || is_queue(limiter) || (inserts && limiter->kind == LIMITER_LAG)) /* inserts wait for learners */
         schema_problem(report, path, "with a %s limiter %s: they would wait for ever; write kind: min_size",
                        limiter_kind_name(limiter->kind),
                        inserts ? "actors insert as often as learners sample, and learners.count is 0"
@@ -670,17 +635,21 @@ static void check_tables(const struct run_config *config, struct schema_report *
 
 /* ---- ends that never come, and plans without an aim ---- */
 
-/* Samples per insert that the table's limiter enforces; 0: none. */
-static double limiter_ratio(const struct table_config *table)
+double run_config_ratio(const struct run_config *self)
 {
+    const struct table_config *table = run_config_table(self);
+    double times = table && table->max_times_sampled > 0 ? (double)table->max_times_sampled : 0.0;
+    if (!table)
+        return 0.0;
     switch (table->limiter.kind) {
     case LIMITER_RATIO:
         return table->limiter.samples_per_insert;
     case LIMITER_QUEUE:
     case LIMITER_STACK:
-        return 1.0;
+    case LIMITER_LAG:
+        return times > 0 ? times : 1.0;
     default:
-        return 0.0;
+        return times;
     }
 }
 
@@ -713,20 +682,13 @@ uint32_t run_config_prefetch(const struct run_config *self, int64_t batch)
 static void check_plan(const struct run_config *config, struct schema_report *report)
 {
     const struct table_config *table = run_config_table(config);
-    double ratio = table ? limiter_ratio(table) : 0.0, spi = config->plan.spi;
     bool actors = config->actors.count < 0, learners = config->learners.count < 0;
     if (!table || config->actors.count == 0 || config->learners.count == 0)
         return;
-    if (spi > 0 && ratio > 0 && fabs(spi - ratio) > MOST_OFF * ratio)
-        schema_problem(
-            report, "plan.spi",
-            "counts would be chosen for %g samples per insert, but the limiter of table '%s' holds %g: leave "
-            "plan.spi out, or change the limiter",
-            spi, table->name, ratio);
-    if ((actors || learners) && spi <= 0 && ratio <= 0)
+    if ((actors || learners) && run_config_ratio(config) <= 0)
         schema_problem(report, actors ? "actors.count" : "learners.count",
                        "auto needs to know how many samples there should be per insert, and the limiter of table '%s' "
-                       "(%s) does not say: write plan.spi",
+                       "(%s) does not say: write one with a ratio, or numbers",
                        table->name, limiter_kind_name((enum limiter_kind)table->limiter.kind));
 }
 

@@ -13,7 +13,6 @@
 #include "proto/base/error.h"
 #include "proto/base/format.h"
 #include "proto/config/schema.h"
-#include "proto/wire/pb.h"
 #include "proto/wire/wire.h"
 #include "replay/types.h"
 
@@ -207,9 +206,9 @@ static rp_status export_one(const struct exporter *self, const struct item *item
     if (status == RP_OK) {
         struct json json = {0};
         admin_json_item(&json, batch, 0, self->ctl->given & CTL_VALUES ? self->ctl->values : UINT32_MAX);
-        char *text = json_take(&json);
-        if (!text || fprintf(self->out, "%s\n", text) < 0)
-            status = err_set(err, RP_IO, "cannot write: %s", text ? strerror(errno) : "no memory");
+        char *text = json_need(&json);
+        if (fprintf(self->out, "%s\n", text) < 0)
+            status = err_set(err, RP_IO, "cannot write: %s", strerror(errno));
         free(text);
     }
     rp_batch_release(&batch);

@@ -44,8 +44,8 @@ int ctl_fail(const struct ctl *ctl, const rp_error *err)
 
 int ctl_print_text(struct json *json)
 {
-    char *text = json_take(json);
-    int rc = text && puts(text) >= 0 && fflush(stdout) == 0 ? CTL_OK : CTL_REFUSED;
+    char *text = json_need(json);
+    int rc = puts(text) >= 0 && fflush(stdout) == 0 ? CTL_OK : CTL_REFUSED;
     free(text);
     return rc;
 }
@@ -202,24 +202,12 @@ const char *ctl_totals(const Replay__Shards *shards, char *out, size_t size)
     return out;
 }
 
-void ctl_print_missing(const Replay__Shards *shards)
-{
-    const char *blank = "\n";
-    for (size_t i = 0; shards && i < shards->n_shard; i++) {
-        char clean[512];
-        if (!shards->shard[i]->problem[0])
-            continue;
-        printf("%s%s: its part is missing here\n", blank, format_clean(clean, sizeof clean, shards->shard[i]->problem));
-        blank = "";
-    }
-}
-
-void ctl_warn_missing(const Replay__Shards *shards, const char *what)
+void ctl_print_missing(const Replay__Shards *shards, const char *what, FILE *out)
 {
     for (size_t i = 0; shards && i < shards->n_shard; i++) {
         char clean[512];
         if (shards->shard[i]->problem[0])
-            fprintf(stderr, "replay-ctl: %s: its %s missing here\n",
+            fprintf(out, "%s%s: its %s missing here\n", out == stderr ? "replay-ctl: " : "",
                     format_clean(clean, sizeof clean, shards->shard[i]->problem), what);
     }
 }

@@ -15,6 +15,7 @@
 #include "agent/client/admin/admin.h"
 #include "agent/client/conn/client.h"
 #include "agent/view/why.h"
+#include "proto/base/json_map.h"
 #include "proto/config/cli.h"
 #include "replay/admin.h"
 
@@ -95,10 +96,8 @@ void ctl_when(char *out, size_t size, int64_t wall_ns);
 uint32_t ctl_missing(const Replay__Shards *shards);
 /* Writes whose totals a reply has: "4 shards", "3 of 4 shards"; "" for a broker that is alone. Returns out. */
 const char *ctl_totals(const Replay__Shards *shards, char *out, size_t size);
-/* Prints the sentence about each shard that has not answered. */
-void ctl_print_missing(const Replay__Shards *shards);
-/* The same on the standard error, so that a list stays a list, and JSON stays JSON. what: "items are". */
-void ctl_warn_missing(const Replay__Shards *shards, const char *what);
+/* Prints a sentence about each shard that has not answered: on the standard error beside a list or JSON. what: "items are". */
+void ctl_print_missing(const Replay__Shards *shards, const char *what, FILE *out);
 /* Prints which shards have another limiter than the others: a change has not reached them, or they were restarted since. */
 void ctl_print_differences(const Replay__Shards *shards);
 /* True if a limiter has a ratio of samples to inserts, and so a cursor that means something. limiter may be NULL. */

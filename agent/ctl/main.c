@@ -180,15 +180,6 @@ static void print_command_help(const struct command *command)
     printf("\nOptions for all commands: --endpoint, --endpoints-file, --run, --json, --timeout (replay-ctl --help).\n");
 }
 
-static const struct command *find_command(const char *name)
-{
-    for (size_t i = 0; i < N_COMMANDS; i++) {
-        if (strcmp(commands[i].name, name) == 0)
-            return &commands[i];
-    }
-    return NULL;
-}
-
 static int unknown_command(const char *name)
 {
     const char *names[N_COMMANDS];
@@ -260,8 +251,10 @@ int main(int argc, char **argv)
         print_help();
         return CTL_OK;
     }
-    const struct command *command = find_command(ctl.argv[0]);
-    if (!command)
+    const struct command *command = commands;
+    while (command < commands + N_COMMANDS && strcmp(command->name, ctl.argv[0]) != 0)
+        command++;
+    if (command == commands + N_COMMANDS)
         return unknown_command(ctl.argv[0]);
     if (line.help) {
         print_command_help(command);

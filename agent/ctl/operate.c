@@ -24,12 +24,12 @@ static void print_values(const rp_field_view *field, uint32_t max_values)
     for (uint64_t i = 0; i < count && i < max_values; i++)
         admin_json_element(&json, field->dtype, (const uint8_t *)field->data + i * elem);
     json_close(&json, ']');
-    char *text = json_take(&json);
-    if (text && count > max_values) {
+    char *text = json_need(&json);
+    if (count > max_values) {
         text[strlen(text) - 1] = '\0';
         printf("%s, ... %llu more]\n", text, (unsigned long long)(count - max_values));
     } else {
-        printf("%s\n", text ? text : "");
+        printf("%s\n", text);
     }
     free(text);
 }
@@ -227,7 +227,7 @@ static int limiter_shards(struct ctl *ctl, const char *table, const Replay__Shar
     shards = reply ? ADMIN_AS(InfoReply, reply)->shards : shards;
     if (ctl->shards)
         ctl_print_shards(shards, false);
-    ctl_print_missing(shards);
+    ctl_print_missing(shards, "part is", stdout);
     ctl_print_differences(shards);
     rp_info_free(&reply);
     return CTL_OK;
@@ -255,7 +255,7 @@ int ctl_limiter(struct ctl *ctl)
         rc = ctl_fail(ctl, &err);
     } else if (ctl->json) {
         rc = ctl_print_json(limiter);
-        ctl_warn_missing(shards, "part is");
+        ctl_print_missing(shards, "part is", stderr);
     } else {
         char totals[48];
         printf("limiter of %s%s%s\n", table, ctl_missing(shards) ? " in " : "",

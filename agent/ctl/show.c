@@ -9,7 +9,6 @@
 #include "agent/ctl/ctl.h"
 #include "proto/base/error.h"
 #include "proto/base/format.h"
-#include "proto/base/need.h"
 #include "proto/wire/figures.h"
 #include "replay/params.h"
 
@@ -309,7 +308,7 @@ int ctl_info(struct ctl *ctl)
     if (!ctl->json && ctl->shards)
         ctl_print_shards(info->shards, !table);
     if (!ctl->json) {
-        ctl_print_missing(info->shards);
+        ctl_print_missing(info->shards, "part is", stdout);
         ctl_print_differences(info->shards);
     }
     rp_info_free(&reply);
@@ -477,7 +476,7 @@ static int add_page(struct ctl *ctl, struct ctl_list *self)
     const Replay__ListReply *list = ADMIN_AS(ListReply, reply);
     self->cursor = list->cursor;
     self->shown += list->n_items;
-    ctl_warn_missing(list->shards, "items are");
+    ctl_print_missing(list->shards, "items are", stderr);
     if (ctl->json)
         for (size_t i = 0; i < list->n_items; i++)
             json_message(&self->json, &list->items[i]->base);
@@ -572,7 +571,7 @@ int ctl_sessions(struct ctl *ctl)
         return ctl_fail(ctl, &err);
     const Replay__InfoReply *info = ADMIN_AS(InfoReply, reply);
     int rc = CTL_OK;
-    ctl_warn_missing(info->shards, "sessions are");
+    ctl_print_missing(info->shards, "sessions are", stderr);
     if (ctl->json)
         rc = sessions_json(info);
     else if (info->n_sessions == 0)
@@ -649,7 +648,7 @@ int ctl_params(struct ctl *ctl)
     if (rp_admin_info(ctl->client, NULL, 0, ctl->timeout_ms, &reply, &err) != RP_OK)
         return ctl_fail(ctl, &err);
     const Replay__InfoReply *info = ADMIN_AS(InfoReply, reply);
-    ctl_warn_missing(info->shards, "slots are");
+    ctl_print_missing(info->shards, "slots are", stderr);
     int rc = list_params(ctl, info->slots, info->n_slots);
     rp_info_free(&reply);
     return rc;

@@ -12,7 +12,6 @@
 #include "agent/ctl/ctl.h"
 #include "agent/view/tui.h"
 #include "proto/base/clock.h"
-#include "proto/base/error.h"
 #include "proto/base/format.h"
 #include "proto/base/need.h"
 
@@ -466,12 +465,6 @@ static void terminal_open(struct terminal *self)
         terminal_enter(self);
 }
 
-static void terminal_close(struct terminal *self)
-{
-    if (self->screen)
-        terminal_leave(self);
-}
-
 /* Stops until the shell lets this program go on. */
 static void terminal_suspend(struct terminal *self)
 {
@@ -632,7 +625,8 @@ int ctl_top(struct ctl *ctl)
         terminal_open(&terminal);
     catch_signals(terminal.screen);
     int rc = watch(ctl, &terminal, &top);
-    terminal_close(&terminal);
+    if (terminal.screen)
+        terminal_leave(&terminal);
     top_fini(&top);
     free(top.sessions);
     return rc;

@@ -70,7 +70,6 @@ int launch_script(struct launch *launch);
 int launch_eval(struct launch *launch);
 int launch_runs(struct launch *launch);
 int launch_check(struct launch *launch);
-int launch_profile(struct launch *launch);
 int launch_plan(struct launch *launch);
 int launch_status(struct launch *launch);
 int launch_logs(struct launch *launch);

@@ -8,6 +8,7 @@
 #include "agent/launch/host/node.h"
 #include "agent/launch/launch.h"
 #include "agent/launch/prepare.h"
+#include "agent/launch/process/run_folder.h"
 
 /* The agent that replay-launch starts on other machines. */
 static int run_node(struct launch *launch)
@@ -29,7 +30,7 @@ static const struct launch_verb verbs[] = {
     {"check", "CONFIG.yaml", "report every mistake with line and column, and try every host; start no run", LAUNCH_SET,
      launch_check},
     {"profile", "CONFIG.yaml", "measure what actors and learners can do at several counts",
-     LAUNCH_SET | LAUNCH_FOLDER | LAUNCH_JSON | LAUNCH_PLAN, launch_profile},
+     LAUNCH_SET | LAUNCH_FOLDER | LAUNCH_JSON | LAUNCH_PLAN, launch_plan},
     {"plan", "CONFIG.yaml", "say how many of each to run, and why; measures if nothing is cached",
      LAUNCH_SET | LAUNCH_FOLDER | LAUNCH_JSON | LAUNCH_PLAN, launch_plan},
     {"resume", "RUN", "continue a run where it stopped", LAUNCH_SET | LAUNCH_VIEW | LAUNCH_RESIZE, launch_resume},
@@ -164,11 +165,9 @@ static void print_help(const void *target)
 /* Refuses the folder of a run where a file is needed. */
 static int check_file(const struct launch *self)
 {
-    char path[4096];
     const char *word = self->argument;
     bool file = word && self->verb->argument && strncmp(self->verb->argument, "CONFIG.yaml", 11) == 0;
-    snprintf(path, sizeof path, "%s/launch.json", word ? word : "");
-    if (!file || access(path, F_OK) != 0)
+    if (!file || !run_folder_holds(word))
         return -1;
     return launch_usage("'%s' is the folder of a run: '" LAUNCH_PROGRAM
                         " resume %s' goes on with it, status and open show "
@@ -222,12 +221,16 @@ static int read_argument(struct launch *self, int argc, char **argv)
 
 static void keep_command(struct launch *self, int argc, char **argv)
 {
-    size_t used = (size_t)snprintf(self->command, sizeof self->command, LAUNCH_PROGRAM);
-    for (int i = 1; i < argc && used < sizeof self->command; i++) {
-        bool plain = argv[i][0] && strspn(argv[i], "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
-                                                   "._-/=:,+@%") == strlen(argv[i]);
-        used += (size_t)snprintf(self->command + used, sizeof self->command - used, plain ? " %s" : " '%s'", argv[i]);
-    }
+    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-/=:,+@%";
+    struct text text = {0};
+    text_add(&text, LAUNCH_PROGRAM);
+    for (int i = 1; i < argc; i++)
+        if (argv[i][0] && !argv[i][strspn(argv[i], plain)])
+            text_add(&text, " %s", argv[i]);
+        else
+            shell_add(&text, argv[i]);
+    snprintf(self->command, sizeof self->command, "%s", text_get(&text));
+    text_fini(&text);
 }
 
 /* Returns CLI_GO_ON, or the exit status. */

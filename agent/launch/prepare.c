@@ -3,7 +3,6 @@
 #include <libgen.h>
 #include <limits.h>
 #include <math.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,10 +20,8 @@
 #include "proto/base/error.h"
 #include "proto/base/format.h"
 #include "proto/base/log.h"
-#include "proto/base/need.h"
 
-#define COLUMNS 100u  /* without a terminal */
-#define MOST_KEYS 16u /* that describe an environment */
+#define COLUMNS 100u /* without a terminal */
 /* How long a run waits for its hosts at its start. */
 #define HOSTS_NS (60 * NS_PER_S)
 
@@ -108,14 +105,14 @@ static void tell_failure(const struct env_config *env, char *text, rp_error *err
 /* Turns each line "key: value" into an override. */
 static char **make_overrides(char *text)
 {
-    char **list = need_alloc((MOST_KEYS + 1) * sizeof *list), *rest = NULL;
-    uint32_t n = 0;
-    for (char *line = strtok_r(text, "\n", &rest); line && n < MOST_KEYS; line = strtok_r(NULL, "\n", &rest)) {
+    struct words words = {0};
+    char *rest = NULL;
+    for (char *line = strtok_r(text, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) {
         char *colon = strstr(line, ": ");
         if (colon)
-            list[n++] = need_print("environment.spec.%.*s=%s", (int)(colon - line), line, colon + 2);
+            words_addf(&words, "environment.spec.%.*s=%s", (int)(colon - line), line, colon + 2);
     }
-    return list;
+    return words.list;
 }
 
 /* Runs python3 -m replaybus.describe and waits environment.timeout for it. Gives overrides "environment.spec.KEY=VALUE"
@@ -151,16 +148,13 @@ static char **describe_environment(const struct run_config *config, const char *
 static bool read_described(struct prepared *self, const struct launch *launch, const char *file, char *const *spec,
                            struct schema_report *report)
 {
-    uint32_t n = 0, total = launch->overrides.n;
-    while (spec[n])
-        n++;
-    const char **all = need_alloc((total + n + 1) * sizeof *all);
-    for (uint32_t i = 0; i < total + n; i++)
-        all[i] = i < total ? launch->overrides.texts[i] : spec[i - total];
+    struct words all = {0};
+    words_add_list(&all, (const char *const *)launch->overrides.texts);
+    words_add_list(&all, (const char *const *)spec);
     run_config_free(&self->config);
     self->config = (struct run_config){0};
-    bool ok = run_config_read(file, all, &self->config, report);
-    free(all);
+    bool ok = run_config_read(file, (const char *const *)all.list, &self->config, report);
+    words_clear(&all);
     return ok;
 }
 
@@ -318,7 +312,7 @@ rp_status prepare_folder(struct prepared *self, const struct launch *launch, con
     char name[256], log[FOLDER_SIZE + 32];
     const char *given = launch->folder ? launch->folder : self->config.folder;
     snprintf(name, sizeof name, "%s%s", self->config.name, suffix);
-    RP_TRY(run_folder_create(self->config.launch.runs, name, given, self->folder, err));
+    RP_TRY(run_folder_create(FOLDER_RUNS, name, given, self->folder, err));
     RP_TRY(run_folder_lock(self->folder, &self->lock, err));
     RP_TRY(log_open(run_folder_path(log, sizeof log, self->folder, "logs/launch.log"), err));
     RP_TRY(prepare_keys(self, err));
@@ -414,7 +408,7 @@ rp_status prepare_hosts(struct prepared *self, bool verbose, rp_error *err)
 /* If all runs cannot be shown at their address, this one gets a page of its own. */
 static struct run_page *start_page(const struct prepared *self, const char *address, rp_error *err)
 {
-    struct run_page_options options = {.address = address, .folder = self->folder, .runs = self->config.launch.runs};
+    struct run_page_options options = {.address = address, .folder = self->folder};
     struct run_page *page = run_page_start(&options, err);
     if (page || !home_is_shared(address))
         return page;
@@ -448,18 +442,6 @@ void prepare_shards(struct prepared *self)
         run_config_set_shards(&self->config, shards);
 }
 
-static void hint_auto(const struct run_config *config, FILE *out)
-{
-    const char *missing = config->actors.count == 0       ? "actors are off"
-                          : config->learners.count == 0   ? "learners are off"
-                          : profile_target(config) <= 0.0 ? "the limiter sets no ratio of samples to inserts (plan.spi)"
-                                                          : NULL;
-    if (missing)
-        fprintf(out,
-                "hint: broker.shards is auto, and there is nothing to measure, because %s: the broker has one shard\n",
-                missing);
-}
-
 void prepare_hints(const struct prepared *self, FILE *out)
 {
     const struct run_config *config = &self->config;
@@ -470,8 +452,6 @@ void prepare_hints(const struct prepared *self, FILE *out)
                 "hint: broker.shards is %u, and this machine has %.3g cores: shards that share a core gain nothing; "
                 "shards: auto measures how many pay\n",
                 shards, cores);
-    if (config->broker.shards.count == 0)
-        hint_auto(config, out);
 }
 
 /* ---- the plan ---- */
@@ -594,36 +574,6 @@ static void add_kind(struct grid *grid, const struct plan_input *input, uint32_t
     add_unit(grid, &input->hosts[kind].actor, "actor", where);
 }
 
-static void add_share(struct grid *grid, double share)
-{
-    if (isnan(share))
-        grid_add(grid, "-");
-    else
-        grid_addf(grid, "%.0f%%", 100.0 * share);
-}
-
-static void print_runs(const struct plan_input *input, FILE *out)
-{
-    static const char *const titles[] = {">actors",      ">learners",      ">shards", ">inserts",    ">samples",
-                                         ">actors wait", ">learners wait", ">cores",  ">core thread"};
-    struct grid grid;
-    format_buffer inserts, samples;
-    grid_init(&grid, titles, sizeof titles / sizeof titles[0]);
-    for (uint32_t i = 0; i < input->n_runs; i++) {
-        const struct plan_run *run = &input->runs[i];
-        grid_addf(&grid, "%u", run->actors);
-        grid_addf(&grid, "%u", run->learners);
-        grid_addf(&grid, "%u", run->shards);
-        grid_add(&grid, format_rate(inserts, run->inserts));
-        grid_add(&grid, format_rate(samples, run->samples));
-        add_share(&grid, run->actor_idle);
-        add_share(&grid, run->learner_idle);
-        grid_addf(&grid, "%.2f", run->cpu);
-        add_share(&grid, run->core);
-    }
-    grid_print(&grid, out);
-}
-
 void profile_print(const struct plan_input *input, FILE *out)
 {
     static const char *const titles[] = {"alone", ">items", ">cores", ">broker cores", ">memory"};
@@ -635,10 +585,6 @@ void profile_print(const struct plan_input *input, FILE *out)
             add_kind(&grid, input, i);
     add_unit(&grid, &input->learner, "learner", "");
     grid_print(&grid, out);
-    if (input->n_runs > 0) {
-        fprintf(out, "\nActors and learners together, with the limiter:\n");
-        print_runs(input, out);
-    }
     fprintf(out, "\nBudget: %.3g cores, %s; the broker with full tables takes %s.\n", plan_cores(input),
             plan_bytes(memory, plan_memory(input)), plan_bytes(broker, input->broker_memory));
 }
@@ -661,7 +607,7 @@ rp_status profile_write(const struct plan_input *input, const char *folder, rp_e
 rp_status prepare_save_plan(const struct prepared *self, rp_error *err)
 {
     char *text = plan_to_json(&self->plan, &self->input);
-    rp_status status = run_folder_write(self->folder, "plan.json", text ? text : "", err);
+    rp_status status = run_folder_write(self->folder, "plan.json", text, err);
     free(text);
     return status == RP_OK ? profile_write(&self->input, self->folder, err) : status;
 }

@@ -13,8 +13,8 @@
 #include "agent/launch/series.h"
 #include "agent/run/recording.h"
 #include "agent/view/page.h"
-#include "proto/base/error.h"
 #include "proto/base/json.h"
+#include "proto/base/json_map.h"
 #include "proto/base/need.h"
 
 #define PRINT_MOST 16u /* hosts in the terminal */
@@ -35,14 +35,12 @@ struct report_data {
 static void take_line(void *ctx, struct json_object *line, double *values)
 {
     struct report_data *self = ctx;
-    struct json_object *text = NULL;
-    double unix_s = series_number(line, "unix_s"), at_s = series_number(line, "event_unix_s"), age = unix_s - at_s;
-    self->peak_memory = fmax(self->peak_memory, series_number(line, "memory"));
-    self->peak_cpu = fmax(self->peak_cpu, series_number(line, "cpu"));
-    json_object_object_get_ex(line, "event", &text);
-    const char *event = json_object_get_string(text);
+    double unix_s = json_map_number(line, "unix_s"), at_s = json_map_number(line, "event_unix_s"), age = unix_s - at_s;
+    self->peak_memory = fmax(self->peak_memory, json_map_number(line, "memory"));
+    self->peak_cpu = fmax(self->peak_cpu, json_map_number(line, "cpu"));
+    const char *event = json_map_text(line, "event");
     const struct report_event *last = self->n_events ? &self->events[self->n_events - 1] : NULL;
-    if (!event || !event[0] || (last && last->unix_s == at_s && strcmp(last->text, event) == 0))
+    if (!event[0] || (last && last->unix_s == at_s && strcmp(last->text, event) == 0))
         return;
     if (self->n_events == REPORT_EVENTS) { /* the newest are kept */
         memmove(self->events, self->events + 1, --self->n_events * sizeof *self->events);
@@ -106,17 +104,6 @@ static void report_rows(const struct report *self, const struct report_stretch *
     memcpy(rows, all, sizeof all);
 }
 
-const char *report_value(double value, char *out)
-{
-    if (!isfinite(value))
-        snprintf(out, FORMAT_SIZE, "-");
-    else if (fabs(value) >= 1e7)
-        format_short(out, value);
-    else
-        snprintf(out, FORMAT_SIZE, fabs(value) >= 1000 || value == round(value) ? "%.0f" : "%.4g", value);
-    return out;
-}
-
 const char *report_rate(double value, char *out)
 {
     if (!isfinite(value))
@@ -134,7 +121,7 @@ void report_ended(const struct status *last, double value, char *out, size_t siz
     const char *how =
         last->phase < PHASE_DONE ? "ended without a report: its launcher was killed" : phase_name(last->phase);
     bool known = isfinite(value) && last->phase != PHASE_FAILED;
-    snprintf(out, size, "%s%s%s%s%s.", how, known ? ", return " : "", known ? report_value(value, number) : "",
+    snprintf(out, size, "%s%s%s%s%s.", how, known ? ", return " : "", known ? format_value(number, value) : "",
              last->reason[0] ? ": " : "", last->reason);
 }
 
@@ -225,20 +212,14 @@ static void put_stretches(struct text *out, const struct report *self)
     }
 }
 
-/* Number of rows; 0: only this machine. */
-static uint32_t report_hosts(const struct status *last)
-{
-    return last->hosts && last->n_hosts > 1 ? last->n_hosts : 0;
-}
-
 /* With many hosts, only those that were lost or never there have a row: the page has all. */
 static void put_hosts(struct text *out, const struct status *last)
 {
     static const char *const titles[] = {"host", ">actors", ">learners", ">cores used", "lost"};
     struct grid grid;
     format_buffer time;
-    uint32_t n = report_hosts(last), rows = 0;
-    if (n == 0)
+    uint32_t n = last->n_hosts, rows = 0;
+    if (!last->hosts || n < 2)
         return;
     grid_init(&grid, titles, sizeof titles / sizeof *titles);
     for (uint32_t i = 0; i < n && rows < PRINT_MOST; i++) {
@@ -276,20 +257,20 @@ static void put_return(struct text *out, const struct report *self)
     const struct status *last = self->last;
     bool final = isfinite(self->final_value);
     if (final)
-        text_add(out, "final return %s (%s, mean of %u episode%s)", report_value(self->final_value, a),
+        text_add(out, "final return %s (%s, mean of %u episode%s)", format_value(a, self->final_value),
                  self->final_weights ? self->final_weights : "last parameters", self->final_episodes,
                  self->final_episodes == 1 ? "" : "s");
     else if (isfinite(last->value))
-        text_add(out, "last evaluation %s", report_value(last->value, a));
+        text_add(out, "last evaluation %s", format_value(a, last->value));
     else if (isfinite(last->actor_value))
-        text_add(out, "last return of the actors, who explore: %s", report_value(last->actor_value, a));
+        text_add(out, "last return of the actors, who explore: %s", format_value(a, last->actor_value));
     else
         return;
     if (self->best && !(final && self->final_value >= self->best->value))
         text_add(out, ", best evaluation %s (" BEST_WEIGHTS_FILE ", learner step %s)",
-                 report_value(self->best->value, a), format_count(b, self->best->learner_steps));
+                 format_value(a, self->best->value), format_count(b, self->best->learner_steps));
     else if (!self->best && isfinite(last->best))
-        text_add(out, ", best evaluation %s", report_value(last->best, a));
+        text_add(out, ", best evaluation %s", format_value(a, last->best));
     text_add(out, "\n");
 }
 
@@ -449,9 +430,7 @@ static char *report_json(const struct report *self, const char *status, const ch
     free(plan);
     free(data);
     text_fini(&summary);
-    char *own = json_take(&json), *whole = NULL;
-    if (own)
-        whole = need_print("%.*s, %s", (int)strlen(status) - 1, status, own + 1);
+    char *own = json_need(&json), *whole = need_print("%.*s, %s", (int)strlen(status) - 1, status, own + 1);
     free(own);
     return whole;
 }
@@ -503,7 +482,7 @@ static char *make_answers(const struct report *self, const char *status, const c
     json_key(&json, "api/report");
     json_raw(&json, report);
     json_close(&json, '}');
-    return json_take(&json);
+    return json_need(&json);
 }
 
 /* ---- files ---- */
@@ -518,23 +497,16 @@ static rp_status write_text(const char *folder, const char *file, struct text *t
 rp_status report_write(const struct report *self, const char *folder, rp_error *err)
 {
     struct text text = {0};
-    char *last = status_to_json(self->last, true), *report = last ? report_json(self, last, folder) : NULL;
-    char *answers = report ? make_answers(self, last, report, folder) : NULL;
-    rp_status status = RP_OK;
-    if (answers) {
-        page_put_alone(&text, answers);
-        status = write_text(folder, "report.html", &text, err);
-        text_add(&text, "%s\n", report);
-    } else {
-        status = err_set(err, RP_NO_MEMORY, "there is no memory for a report");
-    }
+    char *last = status_to_json(self->last, true), *report = report_json(self, last, folder);
+    char *answers = make_answers(self, last, report, folder);
+    page_put_alone(&text, answers);
+    rp_status status = write_text(folder, "report.html", &text, err);
     if (status == RP_OK)
-        status = write_text(folder, "report.json", &text, err);
+        status = run_folder_write(folder, "report.json", report, err);
     if (status == RP_OK) {
         report_text(&text, self, folder);
         status = write_text(folder, REPORT_TEXT, &text, err);
     }
-    text_fini(&text);
     free(last);
     free(report);
     free(answers);

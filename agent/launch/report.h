@@ -48,8 +48,6 @@ void report_text(struct text *out, const struct report *self, const char *folder
 /* "done, return 480: 20000 environment steps were taken." value: the return of what the run leaves; NAN: not measured. */
 void report_ended(const struct status *last, double value, char *out, size_t size);
 
-/* A return with enough digits, and no more. Gives out, which has FORMAT_SIZE bytes. */
-const char *report_value(double value, char *out);
 /* "5.2 k", "31.8", "-". Gives out, which has FORMAT_SIZE bytes. */
 const char *report_rate(double value, char *out);
 

@@ -12,11 +12,6 @@
 #define DOUBT 2.0          /* standard errors of a mean that a step does not rely on */
 #define ROUNDING 0.1       /* of an actor: too little to start another actor for */
 
-static void begin_anew(struct resize *self)
-{
-    *self = (struct resize){0};
-}
-
 static double predicted(double idle)
 {
     return isfinite(idle) ? fmin(1, fmax(0, idle)) : 0;
@@ -61,13 +56,6 @@ static double doubt_of(const struct resize *self, const struct resize_sum *sum)
     return self->n > 1 ? DOUBT * sqrt(fmax(0, variance) / (self->n - 1)) : 1;
 }
 
-/* With k times the actors all processes have k times the work: returns the largest k that the cores allow. */
-static double most_factor(const struct resize *self, const struct resize_limits *limits)
-{
-    double cpu = mean_of(self, &self->cpu);
-    return limits->cores > 0 && cpu > 0 ? ALL_BUSY * limits->cores / cpu : INFINITY;
-}
-
 static uint32_t step(const struct resize *self, const struct resize_limits *limits, uint32_t now)
 {
     bool up = self->direction > 0;
@@ -76,8 +64,11 @@ static uint32_t step(const struct resize *self, const struct resize_limits *limi
     actors /= at_work(predicted(limits->predicted_actor_idle));
     learners /= at_work(predicted(limits->predicted_learner_idle));
     double wanted = ceil(now * (actors / learners) - ROUNDING);
+    /* With k times the actors all processes have k times the work. */
+    double cpu = mean_of(self, &self->cpu),
+           most = limits->cores > 0 && cpu > 0 ? ALL_BUSY * limits->cores / cpu : INFINITY;
     if (up)
-        wanted = fmax(fmin(wanted, floor(now * most_factor(self, limits))), now + 1.0);
+        wanted = fmax(fmin(wanted, floor(now * most)), now + 1.0);
     else
         wanted = fmin(wanted, now);
     return (uint32_t)fmax(1, fmin(fmax(wanted, limits->least), limits->most));
@@ -105,7 +96,7 @@ uint32_t resize_decide(struct resize *self, const struct resize_limits *limits, 
     if (size)
         reason[0] = '\0';
     if (!seen->steady || seen->actors == 0) {
-        begin_anew(self);
+        *self = (struct resize){0};
         return seen->actors;
     }
     if (!isfinite(seen->actor_idle) || !isfinite(seen->learner_idle))
@@ -113,11 +104,11 @@ uint32_t resize_decide(struct resize *self, const struct resize_limits *limits, 
     bool open = self->direction != 0;
     int32_t direction = who_waits(limits, seen, open ? limits->margin / 2 : limits->margin);
     if (open && direction != self->direction) {
-        begin_anew(self);
+        *self = (struct resize){0};
         direction = who_waits(limits, seen, limits->margin);
     }
     if (!may_go(limits, seen, direction)) {
-        begin_anew(self);
+        *self = (struct resize){0};
         return seen->actors;
     }
     if (self->direction == 0)
@@ -136,6 +127,6 @@ uint32_t resize_decide(struct resize *self, const struct resize_limits *limits, 
     if (wanted != seen->actors)
         explain(self, limits, &(struct change){seen->actors, wanted, (double)(now_ns - self->since_ns) / 1e9}, reason,
                 size);
-    begin_anew(self);
+    *self = (struct resize){0};
     return wanted;
 }

@@ -30,6 +30,8 @@
 #define BACKOFFS_MOST 60
 /* Failures are counted anew after a process has run for this long: long enough that a crash while it starts does not count as new. */
 #define HEALTHY_NS (60 * NS_PER_S)
+/* Bytes of a process's log beyond which it is emptied. */
+#define LOG_MOST (256 << 20)
 
 /* ---- starting ---- */
 
@@ -88,14 +90,6 @@ static void start(struct run *self, struct member *member)
         give_up(self, member);
 }
 
-static struct member *find(const struct run *self, enum role role, uint32_t index)
-{
-    for (uint32_t i = 0; i < self->n_members; i++)
-        if (self->members[i]->role == role && self->members[i]->index == index)
-            return self->members[i];
-    return NULL;
-}
-
 static struct member *add(struct run *self, enum role role, uint32_t index)
 {
     struct member *member = need_alloc(sizeof *member);
@@ -115,9 +109,10 @@ static struct member *add(struct run *self, enum role role, uint32_t index)
 /* Adds a process and starts it, or takes back a retired one. */
 static void run_member(struct run *self, enum role role, uint32_t index)
 {
-    struct member *member = find(self, role, index);
-    if (!member)
-        member = add(self, role, index);
+    uint32_t i = 0;
+    while (i < self->n_members && (self->members[i]->role != role || self->members[i]->index != index))
+        i++;
+    struct member *member = i < self->n_members ? self->members[i] : add(self, role, index);
     member->wanted = true;
     member->unjudged = false;
     member->supervised = (struct supervised){.restarts = member->supervised.restarts};
@@ -239,66 +234,38 @@ static void check_done(struct run *self)
 
 /* ---- shards of the broker ---- */
 
-/* Their parent starts a shard again that has died; a shard that hangs is the launcher's to see. */
-struct run_shard {
-    pid_t pid; /* 0: none */
-    struct hang hang;
-};
-
-/* What is known about a process; a new one begins anew. */
-static struct hang known(const struct run *self, pid_t pid)
-{
-    for (uint32_t i = 0; i < config_shards(&self->config->broker); i++)
-        if (self->shards[i].pid == pid)
-            return self->shards[i].hang;
-    return (struct hang){0};
-}
-
-static void tend_shard(struct run *self, const struct process_child *child, struct run_shard *out)
-{
-    int64_t hang_ns = self->config->launch.hang_ns;
-    *out = (struct run_shard){child->pid, known(self, child->pid)};
-    if (!hang_seen(&out->hang, hang_ns, child->cpu_ns, clock_now(&self->clock)))
-        return;
-    run_say(self, LEVEL_WARN, "A0406",
-            "a shard of the broker (process %d) hangs: it used no processor time for %.0f s%s; it is killed "
-            "(launch.hang), and the broker starts it again",
-            (int)child->pid, (double)hang_ns * 1e-9, child->stopped ? " and is stopped" : "");
-    kill(child->pid, SIGKILL);
-}
-
-/* Tells of shards that have died since the last look. Those of a parent that has died itself are gone with it. */
-static void tell_ends(struct run *self, const struct run_shard *now, uint32_t shards)
-{
-    for (uint32_t i = 0; i < shards; i++) {
-        pid_t pid = self->shards[i].pid;
-        bool lives = pid == 0;
-        for (uint32_t k = 0; k < shards && !lives; k++)
-            lives = now[k].pid == pid;
-        if (!lives)
-            run_say(self, LEVEL_WARN, "A0442",
-                    "a shard of the broker (process %d) has ended, and the broker starts it again: see logs/broker.log",
-                    (int)pid);
-    }
-}
-
-/* Kills a shard that hangs: a SIGSTOP, a lost disk. */
+/* Their parent starts a shard again that has died, which is told; one that hangs (a SIGSTOP, a lost disk) is killed. Those of a parent
+ * that has died itself are gone with it. */
 static void tend_shards(struct run *self, const struct member *broker)
 {
-    uint32_t shards = config_shards(&self->config->broker);
+    uint32_t shards = config_shards(&self->config->broker), n, k;
+    int64_t hang_ns = self->config->launch.hang_ns;
     struct process_child children[CONFIG_MAX_SHARDS];
+    struct run_shard now[CONFIG_MAX_SHARDS] = {{0}};
     if (shards == 1 || !broker->process.running || broker->process.asked_ns > 0)
         return;
-    struct run_shard *now = need_alloc(shards * sizeof *now);
-    if (!self->shards)
-        self->shards = need_alloc(shards * sizeof *self->shards);
-    uint32_t n = process_children(&broker->process, children, shards);
-    for (uint32_t i = 0; i < n; i++)
-        tend_shard(self, &children[i], &now[i]);
-    if (self->shards_of == broker->process.pid)
-        tell_ends(self, now, shards);
-    free(self->shards);
-    self->shards = now;
+    n = process_children(&broker->process, children, shards);
+    for (uint32_t i = 0; i < shards; i++) {
+        for (k = 0; k < n && children[k].pid != self->shards[i].pid;)
+            k++;
+        if (k < n)
+            now[k].hang = self->shards[i].hang;
+        else if (self->shards[i].pid != 0 && self->shards_of == broker->process.pid)
+            run_say(self, LEVEL_WARN, "A0442",
+                    "a shard of the broker (process %d) has ended, and the broker starts it again: see logs/broker.log",
+                    (int)self->shards[i].pid);
+    }
+    for (k = 0; k < n; k++) {
+        now[k].pid = children[k].pid;
+        if (!hang_seen(&now[k].hang, hang_ns, children[k].cpu_ns, clock_now(&self->clock)))
+            continue;
+        run_say(self, LEVEL_WARN, "A0406",
+                "a shard of the broker (process %d) hangs: it used no processor time for %.0f s%s; it is killed "
+                "(launch.hang), and the broker starts it again",
+                (int)now[k].pid, (double)hang_ns * 1e-9, children[k].stopped ? " and is stopped" : "");
+        kill(now[k].pid, SIGKILL);
+    }
+    memcpy(self->shards, now, sizeof now);
     self->shards_of = broker->process.pid;
 }
 
@@ -328,14 +295,12 @@ static void tend_hang(struct run *self, struct member *member, int64_t now_ns)
 /* Logged once: a process that floods its log keeps doing so. */
 static void tend_log(struct run *self, struct member *member)
 {
-    int64_t most = self->config->launch.log_most;
-    if (!process_cut_log(&member->process, most) || member->flooded)
+    if (!process_cut_log(&member->process, LOG_MOST) || member->flooded)
         return;
     member->flooded = true;
-    run_say(
-        self, LEVEL_WARN, "A0416",
-        "%s has printed more than %.0f MiB: its log is emptied, now and whenever it gets so large (launch.log_most)",
-        member->name, (double)most / (1 << 20));
+    run_say(self, LEVEL_WARN, "A0416",
+            "%s has printed more than %d MiB: its log is emptied, now and whenever it gets so large", member->name,
+            LOG_MOST >> 20);
 }
 
 /* Measured over several seconds, because the kernel counts processor time in ticks. The account of a process is gone
@@ -1240,7 +1205,6 @@ enum run_outcome run_do(const struct run_options *options, rp_error *err)
         free(self.members[i]);
     free(self.members);
     free(self.shown);
-    free(self.shards);
     run_hosts_fini(&self);
     free(self.events);
     free(self.value_steps);

@@ -22,6 +22,7 @@
 #include "agent/view/page.h"
 #include "proto/base/error.h"
 #include "proto/base/json.h"
+#include "proto/base/json_map.h"
 #include "proto/base/need.h"
 #include "proto/http/http.h"
 
@@ -91,18 +92,6 @@ static void find_node(const struct run_view *self, char out[FOLDER_NODE])
         memcpy(out, state.node, FOLDER_NODE);
 }
 
-static void tell_facts(const struct status *status, struct page_run *out)
-{
-    out->facts = (struct why_run){.actors = status->actors,
-                                  .learners = status->learners,
-                                  .actor_idle = status->actor_idle,
-                                  .learner_idle = status->learner_idle,
-                                  .cpu = status->cpu,
-                                  .cores = status->cores,
-                                  .others = status->others};
-    out->has_facts = true;
-}
-
 static void say(struct page_run *out, const char *level, const char *text, const char *more)
 {
     out->level = level;
@@ -144,8 +133,9 @@ static void look_at_run(void *ctx, struct page_run *out)
     bool signs = out->node[0] && known && copy.status.phase < PHASE_DONE && run_folder_is_fresh(self->folder);
     out->alive = self->folder[0] && !atomic_load(&self->ended) && (signs || run_folder_locked(self->folder));
     out->folder_only = self->folder[0] && (!out->alive || out->node[0]);
+    out->has_facts = known;
     if (known)
-        tell_facts(&copy.status, out);
+        out->facts = status_facts(&copy.status);
     run_page_explain(self, known ? &copy.status : NULL, out);
     if (known)
         status_copy_fini(&copy);
@@ -172,21 +162,12 @@ static rp_status stop_run(void *ctx, bool *already, rp_error *err)
 
 static void run_page_finish(struct json *out, struct http_reply *reply)
 {
-    char *text = json_take(out);
-    if (text)
-        text_add(&reply->text, "%s\n", text);
-    else
-        http_fail(reply, 503, "no memory");
+    char *text = json_need(out);
+    text_add(&reply->text, "%s\n", text);
     free(text);
 }
 
 /* Handlers of requests, whose context is a struct run_view. */
-
-static void run_get_state(void *ctx, const struct http_request *request, struct http_reply *reply)
-{
-    const struct run_view *self = ctx;
-    page_get_state(self->page, request, reply);
-}
 
 static void run_get_history(void *ctx, const struct http_request *request, struct http_reply *reply)
 {
@@ -256,8 +237,8 @@ static bool folder_of(const struct run_server *self, uint32_t number, char out[F
 {
     if (self->shared)
         return home_folder(&self->home, number, out);
-    snprintf(out, FOLDER_SIZE, "%s", self->options.runs);
-    return number == 1 && out[0];
+    snprintf(out, FOLDER_SIZE, FOLDER_RUNS);
+    return number == 1;
 }
 
 /* A run with keys shows nothing without the token. */
@@ -306,16 +287,16 @@ static void run_get_runs(void *ctx, const struct http_request *request, struct h
 static void run_do_ask(void *ctx, const struct http_request *request, struct http_reply *reply)
 {
     const struct run_view *self = ctx;
-    struct json_object *wish = json_tokener_parse(request->body), *order = NULL;
+    struct json_object *wish = json_tokener_parse(request->body);
+    const char *order = json_map_text(wish, "order");
     rp_error err = {0};
-    bool asks = json_object_object_get_ex(wish, "order", &order) && json_object_is_type(order, json_type_string);
     char *answer = NULL;
-    if (!asks)
+    if (!order[0])
         err_set(&err, RP_INVALID_ARGUMENT, "the request has no order");
     else if (!self->folder[0] || !run_folder_locked(self->folder))
         err_set(&err, RP_FAILED_PRECONDITION, "no launcher works on this run");
     else
-        answer = run_request_ask(self->folder, json_object_get_string(order), ASK_S, &err);
+        answer = run_request_ask(self->folder, order, ASK_S, &err);
     if (answer && strncmp(answer, RUN_REQUEST_OK, strlen(RUN_REQUEST_OK)) == 0)
         http_say(reply, "text", answer + strlen(RUN_REQUEST_OK));
     else
@@ -388,11 +369,11 @@ static void home_get_state(void *ctx, const struct http_request *request, struct
 #define TAKE_OVER_MS 500
 
 static const struct http_route view_routes[] = {
-    {"GET", "/healthz", get_health, true},         {"GET", "/metrics", run_get_metrics, false},
-    {"GET", "/api/state", run_get_state, false},   {"GET", "/api/history", run_get_history, false},
-    {"GET", "/api/report", run_get_report, false}, {"GET", "/api/log", run_get_log, false},
-    {"GET", "/api/runs", run_get_runs, false},     {"GET", "/api/run", run_get_run, false},
-    {"GET", "/api/play", run_get_play, false},     {"POST", "/api/ask", run_do_ask, false},
+    {"GET", "/healthz", get_health, true},           {"GET", "/metrics", run_get_metrics, false},
+    {"GET", "/api/history", run_get_history, false}, {"GET", "/api/report", run_get_report, false},
+    {"GET", "/api/log", run_get_log, false},         {"GET", "/api/runs", run_get_runs, false},
+    {"GET", "/api/run", run_get_run, false},         {"GET", "/api/play", run_get_play, false},
+    {"POST", "/api/ask", run_do_ask, false},
 };
 
 static const struct http_route home_routes[] = {
@@ -449,7 +430,7 @@ static struct run_view *find_view(struct run_server *self, const char *folder)
 /* Gives the folder of the run that a path "/N/NAME/..." names, and moves *url on to what follows NAME. */
 static bool name_run(const struct run_server *self, const char **url, char out[FOLDER_SIZE])
 {
-    char *end, path[FOLDER_SIZE + 32];
+    char *end;
     unsigned long number = strtoul(*url + 1, &end, 10);
     size_t size = *end == '/' ? strcspn(end + 1, "/") : 0;
     if ((*url)[1] < '0' || (*url)[1] > '9' || number > UINT32_MAX || size == 0 || end[1] == '.' ||
@@ -457,7 +438,7 @@ static bool name_run(const struct run_server *self, const char **url, char out[F
         return false;
     size_t used = strlen(out);
     if ((size_t)snprintf(out + used, FOLDER_SIZE - used, "/%.*s", (int)size, end + 1) >= FOLDER_SIZE - used - 64 ||
-        access(run_folder_path(path, sizeof path, out, FOLDER_STATE), F_OK) != 0)
+        !run_folder_holds(out))
         return false;
     *url = end + 1 + size;
     return true;
@@ -525,7 +506,6 @@ static rp_status open_server(struct run_page *page, const struct run_page_option
     char place[FOLDER_SIZE] = "", real[PATH_MAX];
     const char *folder = options->folder ? options->folder : "";
     self->options = *options;
-    self->options.runs = options->runs ? options->runs : "";
     self->shared = home_is_shared(options->address) && !(options->service && options->service[0]);
     http_make_token(self->token);
     if (self->shared) {

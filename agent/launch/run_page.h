@@ -14,7 +14,6 @@
 struct run_page_options {
     const char *address; /* "127.0.0.1:0": a page of its own; another port: the page of all runs (home.h) */
     const char *folder;  /* of the run; "": there is none */
-    const char *runs;    /* folder of all runs, for a page of its own; "": none are listed */
     /* For a page of its own. */
     const char *service;  /* endpoint of a broker without a run; "": the run's folder says it */
     const char *key_file; /* for that broker; "": the run's admin key if there is one */

@@ -13,7 +13,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "agent/launch/plan/profile.h"
@@ -30,13 +29,6 @@
 
 /* ---- messages ---- */
 
-static double unix_now(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
 /* shown: text for the screen; text: for the log and as the event. */
 static void tell(struct run *self, enum log_level level, const char *id, const char *shown, const char *text)
 {
@@ -46,7 +38,7 @@ static void tell(struct run *self, enum log_level level, const char *id, const c
     self->events = need_resize(self->events, self->n_events + 1, sizeof *self->events);
     struct run_event *event = &self->events[self->n_events++];
     supervisor_one_line(text, event->text, sizeof event->text);
-    event->unix_s = unix_now();
+    event->unix_s = clock_unix_s();
 }
 
 void run_say(struct run *self, enum log_level level, const char *id, const char *format, ...)
@@ -680,19 +672,14 @@ void run_hosts_measure(struct run *self, int64_t now_ns)
     }
 }
 
-/* True if the process has its place on the host; after the end of the run: had it. */
-static bool is_planned(const struct run *self, const struct member *member, uint32_t index)
-{
-    bool kept = self->phase >= PHASE_STOPPING && (member->role != ROLE_ACTOR || member->index < self->actors_wanted);
-    return member->host == index && (member->wanted || kept);
-}
-
 static void fill_members(const struct run *self, uint32_t index, struct status_host *out)
 {
     for (uint32_t i = 0; i < self->n_members; i++) {
         const struct member *member = self->members[i];
         bool runs = member->process.running && member->at == index;
-        bool planned = is_planned(self, member, index);
+        bool kept = /* after the end of the run: had its place there */
+            self->phase >= PHASE_STOPPING && (member->role != ROLE_ACTOR || member->index < self->actors_wanted);
+        bool planned = member->host == index && (member->wanted || kept);
         out->actors += runs && member->role == ROLE_ACTOR;
         out->learners += runs && member->role == ROLE_LEARNER;
         out->actors_wanted += planned && member->role == ROLE_ACTOR;
@@ -898,11 +885,9 @@ static void add_mark(struct run *self)
     if (self->n_marks == RUN_MARKS)
         memmove(self->marks, self->marks + 1, --self->n_marks * sizeof *self->marks);
     self->marks[self->n_marks++] =
-        (struct mark){.at_ns = seen->at_ns,
-                      .steps = larger(seen->steps, self->steps_before),
-                      .learner_steps = larger(seen->learner_steps, self->learner_steps_before),
-                      .inserts = seen->inserts,
-                      .samples = seen->samples};
+        (struct mark){seen->at_ns,
+                      {larger(seen->steps, self->steps_before), larger(seen->learner_steps, self->learner_steps_before),
+                       seen->inserts, seen->samples}};
     uint32_t old = 0;
     while (old + 2 < self->n_marks && self->marks[old + 1].at_ns <= seen->at_ns - WINDOW_NS)
         old++;
@@ -943,14 +928,12 @@ void run_take_in(struct run *self, const struct observation *before)
 
 /* ---- the status ---- */
 
-static double rate(const struct run *self, size_t member)
+static double rate(const struct run *self, enum mark_count what)
 {
     if (self->n_marks < 2)
         return 0.0;
     const struct mark *first = &self->marks[0], *last = &self->marks[self->n_marks - 1];
-    uint64_t a, b;
-    memcpy(&a, (const char *)first + member, sizeof a);
-    memcpy(&b, (const char *)last + member, sizeof b);
+    uint64_t a = first->counts[what], b = last->counts[what];
     double seconds = (double)(last->at_ns - first->at_ns) * 1e-9;
     return seconds > 0.0 && b > a ? (double)(b - a) / seconds : 0.0;
 }
@@ -961,7 +944,7 @@ static double updates_rate(const struct run *self, double samples_rate)
 {
     uint32_t learners = run_running(self, ROLE_LEARNER);
     if (self->config->learners.command.count > 0 || learners == 0)
-        return rate(self, offsetof(struct mark, learner_steps));
+        return rate(self, MARK_LEARNER_STEPS);
     return samples_rate / ((double)profile_batch(self->config) * learners);
 }
 
@@ -995,13 +978,7 @@ static void fill_progress(const struct run *self, struct status *out)
 static void fill_waits(const struct run *self, struct status *out)
 {
     char lost[256];
-    struct why_run run = {.actors = out->actors,
-                          .learners = out->learners,
-                          .actor_idle = out->actor_idle,
-                          .learner_idle = out->learner_idle,
-                          .cpu = out->cpu,
-                          .cores = out->cores,
-                          .others = out->others};
+    struct why_run run = status_facts(out);
     struct why why;
     if (!self->observer || self->phase >= PHASE_DONE)
         return;
@@ -1083,7 +1060,7 @@ void run_status(struct run *self, struct status *out)
 {
     const struct observation *seen = &self->seen;
     *out = (struct status){
-        .phase = self->phase, .unix_s = unix_now(), .value = seen->value, .best = self->best, .network_rate = NAN};
+        .phase = self->phase, .unix_s = clock_unix_s(), .value = seen->value, .best = self->best, .network_rate = NAN};
     snprintf(out->name, sizeof out->name, "%s", self->config->name);
     snprintf(out->folder, sizeof out->folder, "%s", self->options->folder);
     snprintf(out->reason, sizeof out->reason, "%s", self->reason);
@@ -1094,13 +1071,13 @@ void run_status(struct run *self, struct status *out)
     if (self->config->stop.steps > 0 && out->steps > (uint64_t)self->config->stop.steps)
         out->steps = (uint64_t)self->config->stop.steps; /* actors may claim a few more for a moment */
     out->learner_steps = larger(seen->learner_steps, self->learner_steps_before);
-    out->steps_rate = rate(self, offsetof(struct mark, steps));
-    out->inserts_rate = rate(self, offsetof(struct mark, inserts));
-    out->samples_rate = rate(self, offsetof(struct mark, samples));
+    out->steps_rate = rate(self, MARK_STEPS);
+    out->inserts_rate = rate(self, MARK_INSERTS);
+    out->samples_rate = rate(self, MARK_SAMPLES);
     out->updates_rate = updates_rate(self, out->samples_rate);
     out->spi = out->inserts_rate > 0.0 ? out->samples_rate / out->inserts_rate : NAN;
     out->spi_target =
-        seen->spi > 0.0 ? seen->spi : profile_target(self->config); /* it may change while the run goes on */
+        seen->spi > 0.0 ? seen->spi : run_config_ratio(self->config); /* it may change while the run goes on */
     out->actor_idle = seen->actor_idle;
     out->learner_idle = seen->learner_idle;
     out->idle_by = seen->idle_by;
@@ -1155,8 +1132,7 @@ static void save_state(struct run *self, const struct status *status)
 static void write_line(struct run *self, const struct status *status)
 {
     char *text = status_to_json(status, false);
-    if (text)
-        history_add(&self->history, text);
+    history_add(&self->history, text);
     free(text);
 }
 
@@ -1166,8 +1142,7 @@ void run_save(struct run *self, const struct status *status)
 {
     save_state(self, status);
     char *whole = status_to_json(status, true);
-    if (whole)
-        run_folder_write(self->options->folder, FOLDER_STATUS, whole, NULL);
+    run_folder_write(self->options->folder, FOLDER_STATUS, whole, NULL);
     free(whole);
     for (uint32_t i = self->saved_events; i + 1 < self->n_events; i++) {
         struct status earlier = *status;

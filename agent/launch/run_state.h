@@ -68,9 +68,10 @@ struct run_hosts {
 };
 
 /* Counters at one time, from which rates are computed. */
+enum mark_count { MARK_STEPS, MARK_LEARNER_STEPS, MARK_INSERTS, MARK_SAMPLES, MARK_COUNTS };
 struct mark {
     int64_t at_ns;
-    uint64_t steps, learner_steps, inserts, samples;
+    uint64_t counts[MARK_COUNTS];
 };
 #define RUN_MARKS 64u
 #define RUN_TICK_MS 50
@@ -128,8 +129,11 @@ struct run {
     double ratio;              /* samples per insert that somebody has asked for; 0: nobody has */
     uint64_t limited_at;       /* instance of the broker whose limiters hold the two */
     struct run_hosts hosts;
-    struct run_shard *shards; /* processes of the broker's shards; NULL: it is alone */
-    pid_t shards_of;          /* their parent */
+    struct run_shard {
+        pid_t pid; /* 0: none */
+        struct hang hang;
+    } shards[CONFIG_MAX_SHARDS]; /* processes of the broker's shards */
+    pid_t shards_of;             /* their parent */
     /* ---- what is seen */
     struct observer *observer;
     struct observation seen;

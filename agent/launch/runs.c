@@ -2,8 +2,8 @@
 
 #include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <fnmatch.h>
+#include <fts.h>
 #include <json-c/json.h>
 #include <math.h>
 #include <stdlib.h>
@@ -21,15 +21,8 @@
 #include "proto/base/need.h"
 
 #define MOST_RUNS 100000u
-#define MOST_DEPTH 32
 
 /* ---- a folder and everything in it ---- */
-
-/* These files mark a folder as a run, and as a run that a launcher works on. */
-static bool is_known_by(const char *file)
-{
-    return strcmp(file, FOLDER_STATE) == 0 || strcmp(file, FOLDER_LOCK) == 0;
-}
 
 /* True for the files of a broker (docs/OPERATE.md). */
 static bool is_table(const char *file)
@@ -40,30 +33,27 @@ static bool is_table(const char *file)
 enum removal { REMOVE_NOTHING, REMOVE_TABLES, REMOVE_ALL };
 
 /* Adds up the bytes of a folder, and removes its contents; in the topmost folder the files that mark a run stay. */
-static bool walk(int parent, const char *name, enum removal what, int depth, struct run_summary *sum)
+static bool walk(const char *folder, enum removal what, struct run_summary *sum)
 {
-    int fd = openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
-    bool ok = dir != NULL;
-    if (!dir && fd >= 0)
-        close(fd);
-    for (const struct dirent *entry; dir && (entry = readdir(dir));) {
-        struct stat st;
-        const char *file = entry->d_name;
-        if (strcmp(file, ".") == 0 || strcmp(file, "..") == 0 || fstatat(fd, file, &st, AT_SYMLINK_NOFOLLOW) != 0)
-            continue;
-        uint64_t bytes = (uint64_t)st.st_blocks * 512u;
-        bool table = S_ISREG(st.st_mode) && is_table(file);
+    char *const paths[] = {(char *)(uintptr_t)folder, NULL};
+    FTS *tree = fts_open(paths, FTS_PHYSICAL | FTS_NOCHDIR, NULL);
+    bool ok = tree != NULL;
+    for (FTSENT *at; tree && (at = fts_read(tree));) {
+        bool dir = at->fts_info == FTS_DP, table = at->fts_info == FTS_F && is_table(at->fts_name);
+        if (at->fts_level == 0 || at->fts_info == FTS_D)
+            continue; /* a folder counts when all in it is done */
+        ok &= at->fts_info != FTS_DNR && at->fts_info != FTS_ERR && at->fts_info != FTS_NS;
+        uint64_t bytes = at->fts_info == FTS_NS ? 0 : (uint64_t)at->fts_statp->st_blocks * 512u;
         sum->bytes += bytes;
         sum->tables += table ? bytes : 0;
-        if (S_ISDIR(st.st_mode))
-            ok &= depth < MOST_DEPTH && walk(fd, file, what, depth + 1, sum) &&
-                  (what != REMOVE_ALL || unlinkat(fd, file, AT_REMOVEDIR) == 0);
-        else if (what == REMOVE_TABLES ? table : what == REMOVE_ALL && !(depth == 0 && is_known_by(file)))
-            ok &= unlinkat(fd, file, 0) == 0;
+        if (what == REMOVE_TABLES
+                ? table
+                : what == REMOVE_ALL && !(at->fts_level == 1 && (strcmp(at->fts_name, FOLDER_STATE) == 0 ||
+                                                                 strcmp(at->fts_name, FOLDER_LOCK) == 0)))
+            ok &= (dir ? rmdir(at->fts_accpath) : unlink(at->fts_accpath)) == 0;
     }
-    if (dir)
-        closedir(dir);
+    if (tree)
+        fts_close(tree);
     return ok;
 }
 
@@ -73,7 +63,7 @@ rp_status runs_remove(const char *folder, bool tables, rp_error *err)
     struct run_summary sum = {0};
     char path[FOLDER_SIZE + 32];
     RP_TRY(run_folder_lock(folder, &lock, err));
-    bool ok = walk(AT_FDCWD, folder, tables ? REMOVE_TABLES : REMOVE_ALL, 0, &sum);
+    bool ok = walk(folder, tables ? REMOVE_TABLES : REMOVE_ALL, &sum);
     if (ok && !tables) /* the lock goes last: as long as the run exists, no other launcher can begin to work on it */
         ok = unlink(run_folder_path(path, sizeof path, folder, FOLDER_STATE)) == 0 &&
              unlink(run_folder_path(path, sizeof path, folder, FOLDER_LOCK)) == 0 && rmdir(folder) == 0;
@@ -181,7 +171,7 @@ bool runs_read(const char *folder, struct run_summary *out)
     if (out->active || !told || !take_status("report.json", out))
         take_status(FOLDER_STATUS, out);
     take_seed(out);
-    walk(AT_FDCWD, folder, REMOVE_NOTHING, 0, out);
+    walk(folder, REMOVE_NOTHING, out);
     return true;
 }
 
@@ -398,7 +388,7 @@ static const char *figure_text(const struct figure *self, const struct run_summa
     case KIND_SECONDS:
         return format_seconds(out, *(const double *)at);
     case KIND_VALUE:
-        return report_value(*(const double *)at, out);
+        return format_value(out, *(const double *)at);
     case KIND_RATE:
         break;
     }
@@ -477,8 +467,8 @@ rp_status runs_write_page(const struct run_summary *runs, uint32_t n, const char
     json_close(&json, ']');
     json_close(&json, '}');
     json_close(&json, '}');
-    char *answers = json_take(&json);
-    page_put_alone(&text, answers ? answers : "{}");
+    char *answers = json_need(&json);
+    page_put_alone(&text, answers);
     free(answers);
     FILE *out = fopen(path, "we");
     bool ok = out && fputs(text_get(&text), out) >= 0;

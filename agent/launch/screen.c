@@ -12,7 +12,7 @@
 #include "agent/launch/view.h"
 #include "proto/base/clock.h"
 #include "proto/base/format.h"
-#include "proto/base/json.h"
+#include "proto/base/json_map.h"
 #include "proto/base/need.h"
 
 #define FRAME_EVERY_NS (200 * NS_PER_MS)
@@ -77,7 +77,7 @@ static const struct status *hold(struct screen *self, const struct status *statu
     }
     if (!self->held) {
         char *text = status_to_json(status, true);
-        self->held = text && status_from_json(text, &self->copy);
+        self->held = status_from_json(text, &self->copy);
         free(text);
     }
     return self->held ? &self->copy.status : status;
@@ -231,8 +231,7 @@ static void show_json(struct screen *self, const struct status *status)
 {
     struct text out = {0};
     char *json = status_to_json(status, false);
-    if (json)
-        text_add(&out, "%s\n", json);
+    text_add(&out, "%s\n", json);
     free(json);
     screen_write_text(self, &out, PATIENCE_NS);
     text_fini(&out);
@@ -288,9 +287,8 @@ static void add_json(struct text *out, const char *message, bool loud)
     json_key(&json, "loud");
     json_boolean(&json, loud);
     json_close(&json, '}');
-    char *text = json_take(&json);
-    if (text)
-        text_add(out, "%s\n", text);
+    char *text = json_need(&json);
+    text_add(out, "%s\n", text);
     free(text);
     free(whole);
 }

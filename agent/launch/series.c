@@ -18,13 +18,6 @@
 #define MOST_LEARNERS 64
 #define LEAST 1e-3 /* weight of a line; two lines may have the same time */
 
-double series_number(struct json_object *object, const char *name)
-{
-    struct json_object *value = NULL;
-    json_object_object_get_ex(object, name, &value);
-    return json_map_real(value, NAN);
-}
-
 void series_fini(struct series *self)
 {
     free(self->columns[0]);
@@ -98,7 +91,7 @@ void series_read(struct series *self, const struct series_source *source)
         whole = strchr(text, '\n') != NULL;
         struct json_object *line = first && whole ? json_tokener_parse(text) : NULL;
         for (uint32_t c = 0; c < self->width; c++)
-            values[c] = json_object_is_type(line, json_type_object) ? series_number(line, source->names[c]) : NAN;
+            values[c] = json_object_is_type(line, json_type_object) ? json_map_number(line, source->names[c]) : NAN;
         if (isfinite(values[0])) {
             double weight = source->by_time ? values[0] - before : 1;
             before = values[0];
@@ -123,10 +116,8 @@ static const char *const history_names[HISTORY_COLUMNS] = {
 /* While processes end one after the other, rates and memory fall; that says nothing about the run. */
 static void drop_the_end(void *ctx, struct json_object *line, double *values)
 {
-    struct json_object *phase = NULL;
     (void)ctx;
-    json_object_object_get_ex(line, "phase", &phase);
-    if (phase_find(json_object_get_string(phase)) >= PHASE_STOPPING)
+    if (phase_find(json_map_text(line, "phase")) >= PHASE_STOPPING)
         for (uint32_t c = HISTORY_INSERTS; c < HISTORY_COLUMNS; c++)
             values[c] = NAN;
 }
@@ -173,7 +164,7 @@ static double began_at(const char *folder)
     FILE *file = fopen(run_folder_path(path, sizeof path, folder, FOLDER_METRICS), "re");
     bool read = file && getline(&text, &size, file) > 0;
     struct json_object *line = read ? json_tokener_parse(text) : NULL;
-    double began = line ? series_number(line, "unix_s") - series_number(line, "elapsed_s") : NAN;
+    double began = line ? json_map_number(line, "unix_s") - json_map_number(line, "elapsed_s") : NAN;
     json_object_put(line);
     free(text);
     if (file)

@@ -37,8 +37,6 @@ void series_read(struct series *self, const struct series_source *source);
 void series_fini(struct series *self);
 /* Returns the newest value of a column; NAN: none. */
 double series_last(const struct series *self, uint32_t column);
-/* Returns a number of a JSON object; NAN: it has none of this name. */
-double series_number(struct json_object *object, const char *name);
 
 /* ---- what the files of a run's folder say, for charts ---- */
 

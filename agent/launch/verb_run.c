@@ -8,7 +8,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "agent/launch/plan/profile.h"
 #include "agent/launch/prepare.h"
 #include "agent/launch/process/run_folder.h"
 #include "agent/launch/process/status.h"
@@ -37,7 +36,7 @@ static rp_status size_up(struct prepared *self, const struct launch *launch, rp_
 {
     bool verbose = !launch->quiet && !launch->json_lines;
     bool weighs =
-        profile_target(&self->config) > 0.0 && self->config.actors.count != 0 && self->config.learners.count != 0;
+        run_config_ratio(&self->config) > 0.0 && self->config.actors.count != 0 && self->config.learners.count != 0;
     if (weighs)
         RP_TRY(prepare_plan(self, launch->again, !prepare_is_auto(self), verbose, err));
     if (!self->planned && self->config.broker.shards.count == 0) {
@@ -73,8 +72,7 @@ static void leave_status(const struct prepared *self, const rp_error *err)
     else
         snprintf(status->reason, sizeof status->reason, "%s", err->text);
     char *text = status_to_json(status, true);
-    if (text)
-        run_folder_write(self->folder, FOLDER_STATUS, text, NULL);
+    run_folder_write(self->folder, FOLDER_STATUS, text, NULL);
     free(text);
     status_copy_fini(&copy);
 }
@@ -142,7 +140,7 @@ static rp_status open_again(struct prepared *self, const struct launch *launch, 
                             rp_error *err)
 {
     char log[FOLDER_SIZE + 32], reason[256];
-    RP_TRY(run_folder_find("runs", launch->argument, self->folder, err));
+    RP_TRY(run_folder_find(FOLDER_RUNS, launch->argument, self->folder, err));
     RP_TRY(run_folder_lock(self->folder, &self->lock, err));
     RP_TRY(run_folder_read_state(self->folder, state, err));
     RP_TRY(go_back(self, state->cwd, err));
@@ -229,7 +227,7 @@ static int go_on(struct prepared *self, struct launch *launch, struct folder_sta
 {
     rp_error err = {0};
     bool verbose = !launch->quiet && !launch->json_lines;
-    run_folder_point_latest(self->config.launch.runs, self->folder);
+    run_folder_point_latest(FOLDER_RUNS, self->folder);
     log_line(LEVEL_INFO, "A0401", begins ? "a run begins" : "a run is resumed", "folder=%s steps=%llu", self->folder,
              (unsigned long long)state->steps);
     prepare_page(self, !verbose);
@@ -376,7 +374,7 @@ static rp_status make_submitted(struct prepared *self, const struct launch *laun
     RP_TRY(prepare_programs(self, err));
     RP_TRY(make_folder(self, launch, auto_actors, 0, &state, err));
     self->keys.on = false; /* the launcher in the job takes them away at the end */
-    run_folder_point_latest(self->config.launch.runs, self->folder);
+    run_folder_point_latest(FOLDER_RUNS, self->folder);
     return settle(self, err);
 }
 
@@ -463,12 +461,6 @@ static int make_run(struct launch *launch, const char *folder, const char *confi
     return status;
 }
 
-static bool holds_run(const char *folder)
-{
-    char path[FOLDER_SIZE + 32];
-    return strlen(folder) < FOLDER_SIZE && access(run_folder_path(path, sizeof path, folder, FOLDER_STATE), R_OK) == 0;
-}
-
 /* The job of this launcher, and whether Slurm has queued it again. */
 struct core {
     const char *folder; /* of the run */
@@ -515,13 +507,6 @@ static int queue_again(const struct core *self, const struct interrupts *interru
     return status;
 }
 
-/* A quarter of the warning, at most 15 s, is left for Slurm to answer. */
-static int64_t most_saving(const struct run_config *config)
-{
-    int64_t warning_ns = config->launch.slurm.warning_ns, margin_ns = warning_ns / 4;
-    return warning_ns - (margin_ns < MARGIN_NS ? margin_ns : MARGIN_NS);
-}
-
 static rp_status open_source(struct prepared *self, uint64_t job, struct slurm_source **out, rp_error *err)
 {
     struct slurm_record record;
@@ -556,7 +541,7 @@ int launch_core(struct launch *launch)
     if (own_job(&job, &err) != RP_OK)
         return launch_fail(&err);
     keep_output_private();
-    if (!holds_run(launch->argument) && launch->n_arguments == 3) {
+    if (!run_folder_holds(launch->argument) && launch->n_arguments == 3) {
         int status = make_run(launch, launch->arguments[0], launch->arguments[1], launch->arguments[2]);
         if (status >= 0)
             return status;
@@ -571,7 +556,9 @@ int launch_core(struct launch *launch)
         return launch_fail(&err);
     self->source = source ? slurm_source_hosts(source) : NULL;
     struct core core = {.folder = folder, .config = &self->config, .job = job};
-    const struct run_limit limit = {.after_ns = most_saving(&self->config), .act = queue_early, .context = &core};
+    int64_t warning_ns = self->config.launch.slurm.warning_ns, margin_ns = warning_ns / 4; /* for Slurm to answer */
+    const struct run_limit limit = {
+        .after_ns = warning_ns - (margin_ns < MARGIN_NS ? margin_ns : MARGIN_NS), .act = queue_early, .context = &core};
     self->limit = &limit;
     status = resume(self, launch, &state);
     const struct interrupts interrupts = self->interrupts;
@@ -600,12 +587,10 @@ static const char **core_words(const struct launch *launch, const char *folder, 
 
 static rp_status print_scripts(struct prepared *self, const struct launch *launch, const char *which, rp_error *err)
 {
-    char real[PATH_MAX], runs[PATH_MAX], folder[2 * PATH_MAX], program[FOLDER_SIZE + 32];
+    char real[PATH_MAX], folder[FOLDER_SIZE + 256], program[FOLDER_SIZE + 32];
     if (!realpath(launch->argument, real))
         return err_set(err, RP_NOT_FOUND, "'%s' cannot be read", launch->argument);
-    snprintf(runs, sizeof runs, "%s", self->config.launch.runs);
-    snprintf(folder, sizeof folder, "%s%s%s/%s-$SLURM_JOB_ID", runs[0] == '/' ? "" : self->cwd,
-             runs[0] == '/' ? "" : "/", runs, self->config.name);
+    snprintf(folder, sizeof folder, "%s/" FOLDER_RUNS "/%s-$SLURM_JOB_ID", self->cwd, self->config.name);
     RP_TRY(slurm_check_path(real, err));
     RP_TRY(prepare_programs(self, err));
     const char **words = core_words(launch, folder, real);

@@ -1,12 +1,13 @@
 /* The verbs beside a run itself: what another terminal sees of it, runs of the past, and what comes before a run. */
 #include <dirent.h>
 #include <errno.h>
+#include <fnmatch.h>
 #include <limits.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "agent/launch/home.h"
@@ -30,26 +31,21 @@
 #include "agent/run/worker.h"
 #include "proto/base/error.h"
 #include "proto/base/format.h"
-#include "proto/base/json.h"
+#include "proto/base/json_map.h"
 #include "proto/base/need.h"
 #include "replay/client.h"
 
-#define RUNS "runs"
 #define PAUSE_MS 200
 /* A run that stops in order ends within ten seconds. */
 #define STOP_MS 20000
 #define FORCE_MS 3000
 
-static void nap(int ms)
-{
-    nanosleep(&(struct timespec){.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000L}, NULL);
-}
-
 /* Finds the run that the argument or --run names: the latest, or one that lives. -1: found; otherwise the exit status. */
 static int verbs_find(const struct launch *launch, const char *given, char folder[FOLDER_SIZE])
 {
     rp_error err = {0};
-    return run_folder_find_living(RUNS, given ? given : launch->run, folder, &err) == RP_OK ? -1 : launch_fail(&err);
+    return run_folder_find_living(FOLDER_RUNS, given ? given : launch->run, folder, &err) == RP_OK ? -1
+                                                                                                   : launch_fail(&err);
 }
 
 /* ---- status ---- */
@@ -92,7 +88,7 @@ static int follow(const char *folder, bool json)
     struct watch_alive life = {0};
     bool seen = false;
     screen_follow(screen);
-    for (bool alive = true; alive && !screen_quit(screen); nap(PAUSE_MS)) {
+    for (bool alive = true; alive && !screen_quit(screen); poll(NULL, 0, PAUSE_MS)) {
         struct status_copy copy;
         if (!read_status(folder, &life, &copy, &alive))
             continue; /* the run is still being measured */
@@ -122,7 +118,7 @@ int launch_status(struct launch *launch)
     struct text out = {0};
     if (launch->json) {
         char *text = status_to_json(&copy.status, true);
-        puts(text ? text : "");
+        puts(text);
         free(text);
     } else if (launch->openmetrics) {
         status_metrics(&out, &copy.status);
@@ -137,28 +133,21 @@ int launch_status(struct launch *launch)
 
 /* ---- logs ---- */
 
-static int by_name(const void *a, const void *b)
+static int is_log(const struct dirent *entry)
 {
-    return strcmp(*(char *const *)a, *(char *const *)b);
+    return fnmatch("*.log", entry->d_name, 0) == 0;
 }
 
 static int list_logs(const char *folder)
 {
-    char path[FOLDER_SIZE + 16], *names[4096];
-    size_t n = 0;
-    DIR *dir = opendir(run_folder_path(path, sizeof path, folder, "logs"));
-    for (struct dirent *entry; dir && n < 4096 && (entry = readdir(dir));) {
-        char *end = strstr(entry->d_name, ".log");
-        if (end && !end[4])
-            names[n++] = need_print("%.*s", (int)(end - entry->d_name), entry->d_name);
-    }
-    if (dir)
-        closedir(dir);
-    qsort(names, n, sizeof names[0], by_name);
-    for (size_t i = 0; i < n; i++) {
-        puts(names[i]);
+    char path[FOLDER_SIZE + 16];
+    struct dirent **names = NULL;
+    int n = scandir(run_folder_path(path, sizeof path, folder, "logs"), &names, is_log, alphasort);
+    for (int i = 0; i < n; i++) {
+        printf("%.*s\n", (int)strlen(names[i]->d_name) - 4, names[i]->d_name);
         free(names[i]);
     }
+    free(names);
     return EXIT_FINE;
 }
 
@@ -209,7 +198,7 @@ int launch_logs(struct launch *launch)
     seek_lines(in, launch->lines);
     copy_out(in);
     while (launch->follow && watch_alive(&life, folder) && !ferror(stdout)) {
-        nap(PAUSE_MS);
+        poll(NULL, 0, PAUSE_MS);
         copy_out(in);
     }
     copy_out(in);
@@ -247,7 +236,7 @@ int launch_stop(struct launch *launch)
                     STOP_MS / 1000);
             return launch_fail(&err);
         }
-        nap(PAUSE_MS);
+        poll(NULL, 0, PAUSE_MS);
     }
     printf("%s: stopped\n", folder);
     return EXIT_FINE;
@@ -297,21 +286,21 @@ static void print_json(const struct run_summary *runs, uint32_t n)
 {
     struct json out = {0};
     runs_json(&out, runs, n);
-    char *text = json_take(&out);
-    puts(text ? text : "");
+    char *text = json_need(&out);
+    puts(text);
     free(text);
 }
 
 static int list(const struct launch *launch)
 {
     uint32_t n = 0;
-    struct run_summary *runs = runs_list(RUNS, &n);
+    struct run_summary *runs = runs_list(FOLDER_RUNS, &n);
     if (launch->json)
         print_json(runs, n);
     else if (n > 0)
         runs_print(runs, n, stdout);
     else
-        puts("there are no runs in '" RUNS "'");
+        puts("there are no runs in '" FOLDER_RUNS "'");
     free(runs);
     return EXIT_FINE;
 }
@@ -323,7 +312,7 @@ static int compare(const struct launch *launch)
     rp_status status = RP_OK;
     for (uint32_t i = 0; status == RP_OK && i < launch->n_arguments; i++) {
         char folder[FOLDER_SIZE];
-        status = run_folder_find(RUNS, launch->arguments[i], folder, &err);
+        status = run_folder_find(FOLDER_RUNS, launch->arguments[i], folder, &err);
         if (status == RP_OK && !runs_read(folder, &runs[i]))
             status = err_set(&err, RP_NOT_FOUND, "there is no run in '%s'", folder);
     }
@@ -350,7 +339,7 @@ static int prune(const struct launch *launch)
     format_buffer size;
     bool tables = launch->tables;
     const char *would = launch->dry_run ? "would be " : "", *of = tables ? "the tables of " : "";
-    struct run_summary *runs = runs_list(RUNS, &n);
+    struct run_summary *runs = runs_list(FOLDER_RUNS, &n);
     for (uint64_t i = (uint64_t)launch->keep; i < n; i++) {
         rp_error err = {0};
         const struct run_summary *run = &runs[i];
@@ -399,23 +388,17 @@ static bool find_below(const char *folder, const char *name, char out[PATH_MAX])
 static rp_status find_weights(const char *folder, const char *given, char out[PATH_MAX], rp_error *err)
 {
     bool best = given && strcmp(given, "best") == 0, last = given && strcmp(given, "last") == 0;
-    if ((!given || best) && find_below(folder, BEST_WEIGHTS_FILE, out))
+    if (((!given || best) && find_below(folder, BEST_WEIGHTS_FILE, out)) ||
+        ((!given || last) && find_below(folder, LEARNER_STATE_FILE, out)) ||
+        (given && !best && !last &&
+         ((access(given, R_OK) == 0 && realpath(given, out)) || find_below(folder, given, out))))
         return RP_OK;
-    if ((!given || last) && find_below(folder, LEARNER_STATE_FILE, out))
-        return RP_OK;
-    if (best)
-        return err_set(err, RP_NOT_FOUND,
-                       "the run in '%s' has no " BEST_WEIGHTS_FILE ": its evaluator has not finished an evaluation",
-                       folder);
-    if (!given || last)
-        return err_set(err, RP_NOT_FOUND,
-                       "the run in '%s' has no " LEARNER_STATE_FILE
-                       ": a learner saves it every learners.save_every, and at its end",
-                       folder);
-    if ((access(given, R_OK) == 0 && realpath(given, out)) || find_below(folder, given, out))
-        return RP_OK;
-    return err_set(err, RP_NOT_FOUND, "there are no weights '%s', nor '%s/%s': name best, last or a file", given,
-                   folder, given);
+    if (given && !best && !last)
+        return err_set(err, RP_NOT_FOUND, "there are no weights '%s', nor '%s/%s': name best, last or a file", given,
+                       folder, given);
+    return err_set(err, RP_NOT_FOUND, "the run in '%s' has no %s", folder,
+                   best ? BEST_WEIGHTS_FILE ": its evaluator has not finished an evaluation"
+                        : LEARNER_STATE_FILE ": a learner saves it every learners.save_every, and at its end");
 }
 
 int launch_eval(struct launch *launch)
@@ -424,7 +407,7 @@ int launch_eval(struct launch *launch)
     struct prepared *self = launch->prepared;
     rp_error err = {0};
     const char *given = launch->argument ? launch->argument : launch->run;
-    if (run_folder_find(RUNS, given, found, &err) != RP_OK || prepare_programs(self, &err) != RP_OK)
+    if (run_folder_find(FOLDER_RUNS, given, found, &err) != RP_OK || prepare_programs(self, &err) != RP_OK)
         return launch_fail(&err);
     if (!realpath(found, folder)) {
         err_set(&err, RP_IO, "the folder '%s' cannot be read: %s", found, strerror(errno));
@@ -546,7 +529,7 @@ int launch_open(struct launch *launch)
     const char *given = launch->argument ? launch->argument : launch->run;
     bool broker = given && strstr(given, "://");
     const char *address = broker && !launch->http ? "127.0.0.1:0" : home_address(launch->http);
-    if (!broker && run_folder_find_living(RUNS, given, folder, &err) != RP_OK) {
+    if (!broker && run_folder_find_living(FOLDER_RUNS, given, folder, &err) != RP_OK) {
         if (given || !home_is_shared(address))
             return launch_fail(&err);
         folder[0] = '\0'; /* there may be runs in other folders */
@@ -557,11 +540,8 @@ int launch_open(struct launch *launch)
         free(url);
         return EXIT_FINE;
     }
-    const struct run_page_options options = {.address = address,
-                                             .folder = folder,
-                                             .runs = RUNS,
-                                             .service = broker ? given : "",
-                                             .key_file = launch->key_file};
+    const struct run_page_options options = {
+        .address = address, .folder = folder, .service = broker ? given : "", .key_file = launch->key_file};
     return serve_until_stopped(&options);
 }
 
@@ -584,28 +564,13 @@ static int check_hosts(struct prepared *self)
     return status == RP_OK ? EXIT_FINE : launch_fail(&err);
 }
 
-/* The nearest folder that exists already, on the way to where runs will be. */
-static void existing_folder(const char *runs, char out[PATH_MAX])
-{
-    snprintf(out, PATH_MAX, "%s", runs[0] ? runs : ".");
-    while (access(out, F_OK) != 0) {
-        char *slash = strrchr(out, '/');
-        if (slash == out || !slash) {
-            snprintf(out, PATH_MAX, "%s", slash ? "/" : ".");
-            return;
-        }
-        *slash = '\0';
-    }
-}
-
 /* Asks a node whether it sees the folder of the runs; says so if that could not be found out. -1: nothing is wrong; otherwise the
  * exit status. */
 static int check_folder(const struct prepared *self)
 {
-    char near[PATH_MAX], real[PATH_MAX];
+    char real[PATH_MAX];
     rp_error err = {0};
-    existing_folder(self->config.launch.runs, near);
-    const char *folder = realpath(near, real) ? real : near;
+    const char *folder = realpath(FOLDER_RUNS, real) || realpath(".", real) ? real : ".";
     rp_status status = slurm_check_shared(&self->config, folder, &err);
     if (status == RP_FAILED_PRECONDITION)
         return launch_fail(&err);
@@ -665,14 +630,16 @@ static const char *no_plan(const struct run_config *config)
                ? "there is nothing to weigh: actors.count is 0, and a plan is about actors and learners together"
            : config->learners.count == 0
                ? "there is nothing to weigh: learners.count is 0, and a plan is about actors and learners together"
-           : profile_target(config) <= 0.0
-               ? "there is no ratio of samples to inserts to plan for: the limiter has none; write plan.spi"
+           : run_config_ratio(config) <= 0.0
+               ? "there is no ratio of samples to inserts to plan for: the limiter has none"
                : NULL;
 }
 
-static int plan_or_profile(struct launch *launch, bool profile)
+/* plan and profile */
+int launch_plan(struct launch *launch)
 {
     struct prepared *self = launch->prepared;
+    bool profile = strcmp(launch->verb->name, "profile") == 0;
     rp_error err = {0};
     int status = prepare_config(self, launch, launch->argument);
     if (status >= 0)
@@ -684,7 +651,7 @@ static int plan_or_profile(struct launch *launch, bool profile)
         return launch_fail(&err);
     if (launch->json) {
         char *text = plan_to_json(&self->plan, &self->input);
-        puts(text ? text : "");
+        puts(text);
         free(text);
     } else {
         if (profile)
@@ -696,14 +663,4 @@ static int plan_or_profile(struct launch *launch, bool profile)
             puts("\nFrom cached measurements; --again measures again.");
     }
     return EXIT_FINE;
-}
-
-int launch_profile(struct launch *launch)
-{
-    return plan_or_profile(launch, true);
-}
-
-int launch_plan(struct launch *launch)
-{
-    return plan_or_profile(launch, false);
 }

@@ -10,6 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "agent/launch/process/process.h"
 #include "agent/launch/process/run_folder.h"
 #include "agent/launch/process/status.h"
 #include "agent/launch/report.h"
@@ -48,7 +49,7 @@ rp_status watch_is_free(const char *given, rp_error *err)
     char folder[FOLDER_SIZE];
     struct slurm_record record;
     struct slurm_job job;
-    if (run_folder_find("runs", given, folder, err) != RP_OK || !slurm_record_read(folder, &record)) {
+    if (run_folder_find(FOLDER_RUNS, given, folder, err) != RP_OK || !slurm_record_read(folder, &record)) {
         *err = (rp_error){0};
         return RP_OK;
     }
@@ -76,11 +77,6 @@ struct watch {
     bool blind; /* the last question about the job got no answer */
 };
 
-static bool same_job(const struct slurm_job *a, const struct slurm_job *b)
-{
-    return a->state == b->state && strcmp(a->reason, b->reason) == 0 && strcmp(a->node, b->node) == 0;
-}
-
 static void say_job(const struct watch *self)
 {
     const struct slurm_job *job = &self->job;
@@ -104,7 +100,8 @@ static void look_at_job(struct watch *self)
         screen_say(self->screen, true, "job %" PRIu64 " cannot be watched: %s", self->record.core, err.text);
     if (failed)
         return;
-    bool same = same_job(&job, &self->job);
+    bool same = job.state == self->job.state && strcmp(job.reason, self->job.reason) == 0 &&
+                strcmp(job.node, self->job.node) == 0;
     self->job = job;
     self->ended = job.state == SLURM_GONE;
     if (!same)
@@ -271,18 +268,6 @@ static void heed_signals(struct watch *self)
 
 /* ---- the end ---- */
 
-/* What the job printed last: for one that ended before it had a status. */
-static void print_tail(const char *folder)
-{
-    char *text = run_folder_read(folder, SLURM_CORE_LOG);
-    char *at = text ? text + strlen(text) : NULL;
-    for (int lines = 0; at && at > text; at--)
-        if (at[-1] == '\n' && at[0] && ++lines > WATCH_TAIL_LINES)
-            break;
-    fputs(at ? at : "", stderr);
-    free(text);
-}
-
 static int watch_conclude(const struct watch *self)
 {
     const char *folder = self->options->folder;
@@ -304,8 +289,12 @@ static int watch_conclude(const struct watch *self)
                                " is gone before the run was at its end: 'replay-launch resume %s' goes "
                                "on\n",
                 self->record.core, folder);
-    if (!report && !self->stopping && self->log_at < 0) /* otherwise it was shown */
-        print_tail(folder);
+    if (!report && !self->stopping && self->log_at < 0) { /* otherwise it was shown */
+        struct process job = {0};
+        char tail[4096];
+        snprintf(job.log, sizeof job.log, "%.480s/" SLURM_CORE_LOG, folder);
+        fprintf(stderr, "%s\n", process_tail(&job, tail, sizeof tail, WATCH_TAIL_LINES));
+    }
     int status = phase == PHASE_FAILED || (!report && !self->stopping) ? EXIT_FAILED : EXIT_FINE;
     if (known)
         status_copy_fini(&copy);

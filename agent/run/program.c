@@ -376,7 +376,7 @@ static void print_row(struct single *self, const struct lockstep_report *report)
 static void write_log(const struct single *self, const struct lockstep_report *report)
 {
     const struct run_log_at at = {
-        .time_s = run_log_now(), .environment_steps = report->steps, .learner_steps = report->learner_steps};
+        .time_s = clock_unix_s(), .environment_steps = report->steps, .learner_steps = report->learner_steps};
     struct agent_scalar scalars[MAX_SCALARS];
     uint32_t n = 0;
     scalars[n++] = (struct agent_scalar){"episodes", (double)report->episodes};

@@ -15,9 +15,6 @@
 #include "agent/learn/agent.h" /* agent_scalar */
 #include "replay/error.h"
 
-/* Seconds since 1970. */
-double run_log_now(void);
-
 /* When a report was made. */
 struct run_log_at {
     double time_s; /* by the clock of the caller: seconds since 1970 in real runs */

@@ -250,7 +250,7 @@ static void actor_report(struct actor_work *self)
     };
     uint32_t n_scalars = ACTOR_SCALARS + idle_report(&idle, &self->reported_idle, seconds, "blocked_share",
                                                      IDLE_OF_ACTOR, scalars + ACTOR_SCALARS);
-    const struct run_log_at at = {run_log_now(), self->total, self->variables.steps};
+    const struct run_log_at at = {clock_unix_s(), self->total, self->variables.steps};
     worker_report(worker, self->loops[0].env, &at, scalars, n_scalars);
     self->reported_ns = now;
     self->reported_steps = steps;
@@ -535,7 +535,7 @@ static void tell(struct evaluator_work *self, const struct best *result, double 
         {"episodes", (double)result->episodes},
         {"seconds", seconds},
     };
-    const struct run_log_at at = {run_log_now(), result->environment_steps, result->learner_steps};
+    const struct run_log_at at = {clock_unix_s(), result->environment_steps, result->learner_steps};
     worker_report(&self->worker, self->loop.env, &at, scalars, sizeof scalars / sizeof scalars[0]);
     log_line(LEVEL_INFO, "A0303", "evaluation", "return=%.6g episodes=%llu environment_steps=%llu learner_steps=%llu",
              result->value, (unsigned long long)result->episodes, (unsigned long long)result->environment_steps,
@@ -808,7 +808,7 @@ static void learner_report(struct learner_work *self)
     scalars[n++] = (struct agent_scalar){"fingerprint", (double)learner_fingerprint(self->learner)};
     for (uint32_t i = 0; i < stats.n_scalars; i++)
         scalars[n++] = stats.scalars[i];
-    const struct run_log_at at = {run_log_now(), self->environment_steps, worker->agent->steps};
+    const struct run_log_at at = {clock_unix_s(), self->environment_steps, worker->agent->steps};
     run_log_report(worker->log, &at, scalars, n);
 }
 

@@ -14,6 +14,7 @@
 #include "proto/base/clock.h"
 #include "proto/base/error.h"
 #include "proto/base/json.h"
+#include "proto/base/json_map.h"
 #include "proto/base/need.h"
 
 #define PAGE_ASK_MS 1500
@@ -97,13 +98,6 @@ static rp_status ask_state(const struct page_host *host, rp_client *client, bool
     return RP_OK;
 }
 
-static void look_fini(struct look *look)
-{
-    rp_info_free(&look->info);
-    rp_info_free(&look->waits);
-    free(look->run.status);
-}
-
 /* A run has one verdict: its launcher's, which sees more than the broker says. Without one, or if the broker does not answer this page,
  * the page judges by itself. */
 static void explain(const struct look *look, struct why *out)
@@ -145,10 +139,8 @@ static void put_waits(struct json *out, const struct look *look)
 static char *put_together(const struct look *look)
 {
     struct json out = {0};
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
     json_open(&out, '{');
-    json_real(&out, "unix_s", (double)now.tv_sec + 1e-9 * (double)now.tv_nsec);
+    json_real(&out, "unix_s", clock_unix_s());
     json_key(&out, "run_alive");
     json_boolean(&out, look->run.alive);
     json_text(&out, "elsewhere", look->run.node);
@@ -159,32 +151,6 @@ static char *put_together(const struct look *look)
     json_key(&out, "run");
     json_raw(&out, look->run.status ? look->run.status : "null");
     return json_take(&out);
-}
-
-/* Makes a state with the answers of a client's broker; NULL: no broker answers. */
-static char *state_new(const struct page_host *host, rp_client *(*connect)(void *ctx), void *ctx)
-{
-    struct look look = {0};
-    if (host->look)
-        host->look(host->ctx, &look.run);
-    rp_error err = {0};
-    if (!look.run.folder_only &&
-        ask_state(host, host->show ? NULL : connect(ctx), false, &look.info, &look.waits, &err) != RP_OK)
-        snprintf(look.silence, sizeof look.silence, "%s", err.text);
-    char *state = put_together(&look);
-    look_fini(&look);
-    return state;
-}
-
-static rp_client *nobody(void *ctx)
-{
-    (void)ctx;
-    return NULL;
-}
-
-char *page_make_state(const struct page_host *host)
-{
-    return state_new(host, nobody, NULL);
 }
 
 /* ---- the thread that asks: nobody looks, nothing is asked ---- */
@@ -202,9 +168,8 @@ static bool is_same(const struct page_door *a, const struct page_door *b)
 
 /* Connects to the broker of now, unless the client is for it already: it may listen elsewhere, or have another key. The client belongs
  * to the watch's thread. */
-static rp_client *connect_now(void *ctx)
+static rp_client *connect_now(struct page *self)
 {
-    struct page *self = ctx;
     struct page_watch *watch = &self->watch;
     struct page_door door = {0};
     self->host.find(self->host.ctx, &door);
@@ -216,6 +181,24 @@ static rp_client *connect_now(void *ctx)
     }
     key_wipe(&door.key);
     return watch->client;
+}
+
+/* Makes a state with the answers of the broker, or with why there is none. */
+static char *state_new(struct page *self)
+{
+    const struct page_host *host = &self->host;
+    struct look look = {0};
+    if (host->look)
+        host->look(host->ctx, &look.run);
+    rp_error err = {0};
+    if (!look.run.folder_only &&
+        ask_state(host, host->show ? NULL : connect_now(self), false, &look.info, &look.waits, &err) != RP_OK)
+        snprintf(look.silence, sizeof look.silence, "%s", err.text);
+    char *state = put_together(&look);
+    rp_info_free(&look.info);
+    rp_info_free(&look.waits);
+    free(look.run.status);
+    return state;
 }
 
 static void wait_until(pthread_cond_t *cond, pthread_mutex_t *lock, int64_t ns)
@@ -240,7 +223,7 @@ static void *watch_main(void *ctx)
             continue;
         }
         pthread_mutex_unlock(&watch->lock);
-        char *state = state_new(&self->host, connect_now, self);
+        char *state = state_new(self);
         pthread_mutex_lock(&watch->lock);
         free(watch->state);
         watch->state = state;
@@ -522,21 +505,6 @@ struct change {
     rp_error err;
 };
 
-static double number_of(struct json_object *object, const char *name)
-{
-    struct json_object *value = NULL;
-    bool is = json_object_object_get_ex(object, name, &value) &&
-              (json_object_is_type(value, json_type_double) || json_object_is_type(value, json_type_int));
-    return is ? json_object_get_double(value) : NAN;
-}
-
-static const char *text_of(struct json_object *object, const char *name)
-{
-    struct json_object *value = NULL;
-    bool is = json_object_object_get_ex(object, name, &value) && json_object_is_type(value, json_type_string);
-    return is ? json_object_get_string(value) : "";
-}
-
 static void make_checkpoint(rp_client *client, struct change *self)
 {
     rp_info *made = NULL;
@@ -573,7 +541,7 @@ static void set_limiter(rp_client *client, struct change *self)
                 {"max_lag", RP_LIMITER_MAX_LAG, offsetof(rp_limiter_change, max_lag)}};
     rp_limiter_change change = {.struct_size = sizeof change};
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-        double value = number_of(self->wish, rows[i].name);
+        double value = json_map_number(self->wish, rows[i].name);
         if (!isfinite(value))
             continue;
         change.set |= rows[i].field;
@@ -590,7 +558,7 @@ static const struct {
 
 static void act(struct page *page, struct change *self)
 {
-    const char *wanted = text_of(self->wish, "action");
+    const char *wanted = json_map_text(self->wish, "action");
     for (size_t i = 0; i < sizeof actions / sizeof actions[0]; i++) {
         if (strcmp(actions[i].name, wanted) != 0)
             continue;
@@ -627,10 +595,10 @@ static void do_change(void *ctx, const struct http_request *request, struct http
     struct change change = {.wish = json_tokener_parse(request->body)};
     if (!json_object_is_type(change.wish, json_type_object)) {
         http_fail(reply, 400, "the request is no JSON object");
-    } else if (strcmp(text_of(change.wish, "action"), "stop") == 0) {
+    } else if (strcmp(json_map_text(change.wish, "action"), "stop") == 0) {
         end(ctx, reply);
     } else {
-        change.table = text_of(change.wish, "table");
+        change.table = json_map_text(change.wish, "table");
         act(ctx, &change);
         if (change.status == RP_OK)
             http_say(reply, "text", change.done);
@@ -651,47 +619,27 @@ static void do_change(void *ctx, const struct http_request *request, struct http
             ".popsection\n");                                                                                          \
     extern const char page_##name[], page_##name##_end[];
 
+/* A module comes after those that it imports. */
+#define MODULES(X)                                                                                                     \
+    X(util) X(chart) X(latency) X(store) X(flow) X(views) X(items) X(play) X(runs) X(report) X(controls) X(app)
+#define EMBED_MODULE(name) EMBED(name, #name ".js")
 EMBED(index, "index.html")
 EMBED(style, "style.css")
 EMBED(icon, "icon.svg")
 EMBED_FROM(dygraph, RP_DYGRAPHS)
-EMBED(app, "app.js")
-EMBED(util, "util.js")
-EMBED(store, "store.js")
-EMBED(chart, "chart.js")
-EMBED(flow, "flow.js")
-EMBED(latency, "latency.js")
-EMBED(views, "views.js")
-EMBED(items, "items.js")
-EMBED(play, "play.js")
-EMBED(runs, "runs.js")
-EMBED(report, "report.js")
-EMBED(controls, "controls.js")
 EMBED(alone, "alone.js")
+MODULES(EMBED_MODULE)
 
 #define JS "text/javascript; charset=utf-8"
+#define MODULE_FILE(name) {#name ".js", JS, page_##name, page_##name##_end},
 static const struct page_file {
     const char *name, *type, *begin, *end;
-} files[] = {
-    {"", "text/html; charset=utf-8", page_index, page_index_end},
-    {"index.html", "text/html; charset=utf-8", page_index, page_index_end},
-    {"style.css", "text/css; charset=utf-8", page_style, page_style_end},
-    {"icon.svg", "image/svg+xml", page_icon, page_icon_end},
-    {"dygraph.js", "text/javascript", page_dygraph, page_dygraph_end}, /* no module */
-    /* a module comes after those that it imports */
-    {"util.js", JS, page_util, page_util_end},
-    {"chart.js", JS, page_chart, page_chart_end},
-    {"latency.js", JS, page_latency, page_latency_end},
-    {"store.js", JS, page_store, page_store_end},
-    {"flow.js", JS, page_flow, page_flow_end},
-    {"views.js", JS, page_views, page_views_end},
-    {"items.js", JS, page_items, page_items_end},
-    {"play.js", JS, page_play, page_play_end},
-    {"runs.js", JS, page_runs, page_runs_end},
-    {"report.js", JS, page_report, page_report_end},
-    {"controls.js", JS, page_controls, page_controls_end},
-    {"app.js", JS, page_app, page_app_end},
-};
+} files[] = {{"", "text/html; charset=utf-8", page_index, page_index_end},
+             {"index.html", "text/html; charset=utf-8", page_index, page_index_end},
+             {"style.css", "text/css; charset=utf-8", page_style, page_style_end},
+             {"icon.svg", "image/svg+xml", page_icon, page_icon_end},
+             {"dygraph.js", "text/javascript", page_dygraph, page_dygraph_end}, /* no module */
+             MODULES(MODULE_FILE)};
 
 void page_put_alone(struct text *out, const char *answers)
 {

@@ -68,7 +68,5 @@ void page_put_alone(struct text *out, const char *answers);
 char *page_watch_state(struct page *self);
 /* True if somebody has looked within the last seconds. */
 bool page_is_watched(struct page *self);
-/* Makes a state at once, which nobody may change: JSON, without its last "}". NULL: no memory. */
-char *page_make_state(const struct page_host *host);
 
 #endif

@@ -107,6 +107,16 @@ void line_to(struct line *self, uint32_t column)
     self->width += blanks;
 }
 
+/* Puts n times the same character. */
+static void put_many(struct line *self, enum tint tint, const char *one, uint32_t n)
+{
+    struct text text = {0};
+    for (uint32_t i = 0; i < n; i++)
+        text_add(&text, "%s", one);
+    line_put(self, tint, "%s", text_get(&text));
+    text_fini(&text);
+}
+
 void line_bar(struct line *self, enum tint tint, uint32_t columns, double share)
 {
     static const char *const eighths[] = {"", "▏", "▎", "▍", "▌", "▋", "▊", "▉"};
@@ -118,30 +128,13 @@ void line_bar(struct line *self, enum tint tint, uint32_t columns, double share)
     uint32_t units = (uint32_t)(share * columns * 8 + 0.5);
     if (share > 0 && units == 0)
         units = 1;
-    struct text full = {0}, rest = {0};
     uint32_t at = units / 8;
-    for (uint32_t i = 0; i < at; i++)
-        text_add(&full, self->utf8 ? "█" : "#");
+    put_many(self, tint, self->utf8 ? "█" : "#", at);
     if (at < columns && units % 8 && self->utf8) {
-        text_add(&full, "%s", eighths[units % 8]);
+        line_put(self, tint, "%s", eighths[units % 8]);
         at++;
     }
-    for (; at < columns; at++)
-        text_add(&rest, self->utf8 ? "·" : ".");
-    line_put(self, tint, "%s", text_get(&full));
-    line_put(self, TINT_DIM, "%s", text_get(&rest));
-    text_fini(&full);
-    text_fini(&rest);
-}
-
-/* Puts n times the same character. */
-static void put_many(struct line *self, enum tint tint, const char *one, uint32_t n)
-{
-    struct text text = {0};
-    for (uint32_t i = 0; i < n; i++)
-        text_add(&text, "%s", one);
-    line_put(self, tint, "%s", text_get(&text));
-    text_fini(&text);
+    put_many(self, TINT_DIM, self->utf8 ? "·" : ".", columns - at);
 }
 
 /* Puts a mark between two ends, this many columns apart. */

@@ -9,10 +9,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "proto/base/clock.h"
 #include "proto/base/format.h"
+#include "proto/base/json_map.h"
 #include "proto/base/need.h"
 #include "replay.pb-c.h"
 
@@ -381,12 +382,6 @@ struct on_the_way {
     double rate; /* bytes/s that arrive from them */
 };
 
-/* Numbers of another process may be anything. */
-static bool is_rate(double rate)
-{
-    return rate > 0.0 && rate < RATE_MOST;
-}
-
 static struct on_the_way count_on_the_way(const struct why_facts *facts)
 {
     struct on_the_way sum = {0};
@@ -394,7 +389,8 @@ static struct on_the_way count_on_the_way(const struct why_facts *facts)
         const Replay__Wait *wait = waits_of(facts)->waits[i];
         bool counts = strcmp(wait->kind, "network") == 0 && wait->waited_ns >= LONG_NS;
         sum.writers += counts;
-        sum.rate += counts && is_rate(wait->rate) ? wait->rate : 0.0;
+        /* numbers of another process may be anything */
+        sum.rate += counts && wait->rate > 0.0 && wait->rate < RATE_MOST ? wait->rate : 0.0;
     }
     return sum;
 }
@@ -545,68 +541,45 @@ void why_explain(const struct why_facts *facts, struct why *out)
 /* Largest status.json that is read. */
 #define STATUS_MOST (1u << 20)
 
-static const char *text_of(struct json_object *status, const char *name)
-{
-    struct json_object *value = NULL;
-    const char *text = json_object_object_get_ex(status, name, &value) && json_object_is_type(value, json_type_string)
-                           ? json_object_get_string(value)
-                           : NULL;
-    return text ? text : "";
-}
-
-/* Returns the index of a word, or n. */
-static int find(const char *const *words, int n, const char *word)
-{
-    int i = 0;
-    while (i < n && strcmp(words[i], word) != 0)
-        i++;
-    return i;
-}
-
 static double age_s(double unix_s)
 {
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    return fabs((double)now.tv_sec + 1e-9 * (double)now.tv_nsec - unix_s);
+    return fabs(clock_unix_s() - unix_s);
 }
 
-static bool is_fresh(struct json_object *status)
-{
-    struct json_object *value = NULL;
-    return json_object_object_get_ex(status, "unix_s", &value) && age_s(json_object_get_double(value)) < FRESH_S;
-}
+static const struct json_row verdict_rows[] = {
+    JSON_WORD(struct why, cause, why_cause_names, WHY_CAUSES),
+    JSON_WORD(struct why, blocked, why_side_names, WHY_NOBODY),
+    JSON_ROW(struct why, bad),
+    JSON_REAL(struct why, network_rate, NAN),
+    JSON_ROW_AS("blocked_table", struct why, table, 0),
+    JSON_ROW_AS("waits", struct why, text, 0),
+    JSON_ROW(struct why, advice),
+    {0},
+};
+static const struct json_row state_rows[] = {JSON_ROW(struct why_state, phase),
+                                             JSON_REAL(struct why_state, unix_s, NAN),
+                                             JSON_ROW(struct why_state, reason),
+                                             {0}};
 
 bool why_read_status(const char *text, struct why *out)
 {
-    struct json_object *status = text ? json_tokener_parse(text) : NULL, *bad = NULL;
-    int cause = find(why_cause_names, WHY_CAUSES, text_of(status, "cause"));
-    int blocked = find(why_side_names, WHY_SIDES, text_of(status, "blocked"));
-    bool ok = cause < WHY_CAUSES && text_of(status, "waits")[0] && is_fresh(status);
-    *out = (struct why){.cause = (enum why_cause)(ok ? cause : WHY_IDLE), .network_rate = NAN};
-    if (ok) {
-        out->blocked = blocked < WHY_SIDES ? (enum why_side)blocked : WHY_NOBODY;
-        out->bad = json_object_object_get_ex(status, "bad", &bad) && json_object_get_boolean(bad);
-        snprintf(out->table, sizeof out->table, "%s", text_of(status, "blocked_table"));
-        snprintf(out->text, sizeof out->text, "%s", text_of(status, "waits"));
-        snprintf(out->advice, sizeof out->advice, "%s", text_of(status, "advice"));
-    }
+    struct json_object *status = text ? json_tokener_parse(text) : NULL;
+    json_map_read(status, verdict_rows, out);
+    bool ok = out->cause < WHY_CAUSES && out->text[0] && age_s(json_map_number(status, "unix_s")) < FRESH_S;
+    if (!ok)
+        *out = (struct why){.cause = WHY_IDLE, .network_rate = NAN};
     json_object_put(status);
     return ok;
 }
 
 bool why_read_state(const char *text, struct why_state *out)
 {
-    static const char *const ends[] = {"done", "stopped", "failed"};
-    struct json_object *status = text ? json_tokener_parse(text) : NULL, *time = NULL;
-    *out = (struct why_state){0};
-    snprintf(out->phase, sizeof out->phase, "%s", text_of(status, "phase"));
-    snprintf(out->reason, sizeof out->reason, "%s", text_of(status, "reason"));
-    bool ok = out->phase[0] && json_object_object_get_ex(status, "unix_s", &time);
-    if (ok)
-        out->unix_s = json_object_get_double(time);
-    out->ended = ok && find(ends, 3, out->phase) < 3;
+    struct json_object *status = text ? json_tokener_parse(text) : NULL;
+    json_map_read(status, state_rows, out);
+    out->ended =
+        strcmp(out->phase, "done") == 0 || strcmp(out->phase, "stopped") == 0 || strcmp(out->phase, "failed") == 0;
     json_object_put(status);
-    return ok;
+    return out->phase[0] && isfinite(out->unix_s);
 }
 
 char *why_read_file(const char *path)

@@ -23,6 +23,8 @@ static inline int64_t clock_now(const struct clock *self)
 
 /* The time of CLOCK_MONOTONIC, for code that tests do not stop. */
 int64_t clock_ns(void);
+/* Seconds since 1970. */
+double clock_unix_s(void);
 
 /* A clock for tests that stands still until it is moved. */
 struct clock_manual {

@@ -73,6 +73,17 @@ const char *format_short(char *out, double value)
     return out;
 }
 
+const char *format_value(char *out, double value)
+{
+    if (!isfinite(value))
+        snprintf(out, FORMAT_SIZE, "-");
+    else if (fabs(value) >= 1e6)
+        format_short(out, value);
+    else
+        snprintf(out, FORMAT_SIZE, fabs(value) >= 1000 || value == round(value) ? "%.0f" : "%.4g", value);
+    return out;
+}
+
 const char *format_rate(char *out, double per_second)
 {
     format_buffer value;

@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "proto/base/need.h"
+
 /* ---- writing text ---- */
 
 static void write_list(struct json *out, const struct json_row *row, const void *base)
@@ -90,6 +92,28 @@ double json_map_real(struct json_object *value, double absent)
 {
     double number = is_number(value) ? json_object_get_double(value) : absent;
     return isfinite(number) ? number : absent;
+}
+
+char *json_need(struct json *self)
+{
+    char *text = json_take(self);
+    if (!text)
+        need_fail(self->out.size);
+    return text;
+}
+
+double json_map_number(struct json_object *object, const char *name)
+{
+    struct json_object *value = NULL;
+    json_object_object_get_ex(object, name, &value);
+    return json_map_real(value, NAN);
+}
+
+const char *json_map_text(struct json_object *object, const char *name)
+{
+    struct json_object *value = NULL;
+    json_object_object_get_ex(object, name, &value);
+    return json_object_is_type(value, json_type_string) ? json_object_get_string(value) : "";
 }
 
 /* Reads an integer within 0..most. */

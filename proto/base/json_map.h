@@ -82,7 +82,12 @@ struct json_object *json_map_object(const struct json_row *rows, const void *bas
  * out of range the nearest one in range, and a list that is too long the elements that fit. A real may be null. object may be
  * NULL, or a value that is no object. */
 bool json_map_read(struct json_object *object, const struct json_row *rows, void *base);
+/* As json_take. Without memory the process ends (need.h). */
+char *json_need(struct json *self);
 /* Returns the value if it is a finite number, else `absent`. */
 double json_map_real(struct json_object *value, double absent);
+/* Return a member of an object, which may be NULL: NAN or "" if it is missing or of another type. */
+double json_map_number(struct json_object *object, const char *name);
+const char *json_map_text(struct json_object *object, const char *name);
 
 #endif

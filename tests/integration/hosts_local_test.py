@@ -345,13 +345,9 @@ def test_a_plan_over_two_hosts_and_its_cache():
         again = read_plan(place, "second")
         equal((again["hosts"], again["chosen"]), (plan["hosts"], plan["chosen"]), "the plan from the cache")
         place.nobody_left()
-        place.say(place.host("other"))  # of the same kind: an actor there is known, and one run shows what it does alone
+        place.say(place.host("other"))  # another number of hosts
         text, progress = place.call("plan", "run.yaml", "--folder", "third", *sets("actors.count=1", "learners.count=1"))
-        check("1 actor on" not in progress, "an actor was measured again:", progress)
-        contains(progress, "1 actor and 1 learner together")
-        third = read_plan(place, "third")
-        equal(third["input"]["hosts"][1]["actor"], known["hosts"][1]["actor"], "an actor on the other host")
-        equal([run["runs"] for run in third["input"]["runs"]], [1], "runs")
+        contains(progress, "1 actor on other", "1 actor and 1 learner together")
 
 
 @test

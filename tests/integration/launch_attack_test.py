@@ -206,16 +206,6 @@ def test_stopped_launcher():
 # ---- odd surroundings
 
 @test
-def test_flood():
-    with foreign("#!/bin/sh\nyes flood\n") as place:
-        run = place.launch(*sets("launch.log_most=1MiB"))
-        run.await_text("actor-0 has printed more than 1 MiB: its log is emptied")
-        starts = run.starts("actor-0")
-        run.stop()
-        equal((starts, run.text().count("its log is emptied")), (1, 1), "starts, and how often it is said")
-
-
-@test
 def test_folder_goes_away():
     with Place() as place:
         run = place.running(*sets(*ENDLESS))

@@ -137,15 +137,8 @@ static char *build_line(const char *const *words)
 {
     struct text line = {0};
     text_add(&line, "exec sh -c");
-    for (; *words; words++) {
-        text_add(&line, " '");
-        for (const char *c = *words; *c; c++)
-            if (*c == '\'')
-                text_add(&line, "'\\''");
-            else
-                text_add(&line, "%c", *c);
-        text_add(&line, "'");
-    }
+    for (; *words; words++)
+        shell_add(&line, *words);
     return line.data; /* the caller's now */
 }
 

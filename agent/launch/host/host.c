@@ -113,11 +113,6 @@ static void set_state(struct host *self, enum host_state state, int64_t now_ns)
 
 /* ---- processes there ---- */
 
-static bool is_learner(const char *process)
-{
-    return strncmp(process, "learner", 7) == 0;
-}
-
 /* True if the name begins with the word, which ends there or goes on with a dot or below. */
 static bool begins(const char *name, const char *word)
 {
@@ -141,7 +136,7 @@ static bool owns(const struct host *self, const char *file)
         const struct host_process *process = &self->processes[i];
         if (process->name[0] && !is_over(self, process) &&
             (begins(shown, process->name) ||
-             (is_learner(process->name) && (begins(file, "learner") || begins(file, "snapshots")))))
+             (strncmp(process->name, "learner", 7) == 0 && (begins(file, "learner") || begins(file, "snapshots")))))
             return true;
     }
     return false;

@@ -469,15 +469,13 @@ static const struct host_facts *facts_of(const struct pool_host *one)
 double host_pool_cores(const struct host_pool *self, uint32_t index)
 {
     const struct pool_host *one = self->hosts[index];
-    const struct host_facts *facts = facts_of(one);
-    return one->cores > 0 ? one->cores : facts ? facts->cores : 0.0;
+    return one->cores > 0 ? one->cores : facts_of(one) ? facts_of(one)->cores : 0.0;
 }
 
 double host_pool_memory(const struct host_pool *self, uint32_t index)
 {
     const struct pool_host *one = self->hosts[index];
-    const struct host_facts *facts = facts_of(one);
-    return one->memory > 0 ? one->memory : facts ? facts->memory : 0.0;
+    return one->memory > 0 ? one->memory : facts_of(one) ? facts_of(one)->memory : 0.0;
 }
 
 /* Home is a kind of its own: the broker runs there, and no network lies between. */

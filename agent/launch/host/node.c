@@ -1,9 +1,11 @@
 /* The work folder, the mirror of its files, the processes, and the loop that serves the launcher. */
 #include "agent/launch/host/node.h"
 
+#include <czmq.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <fts.h>
 #include <ftw.h>
 #include <glob.h>
 #include <netdb.h>
@@ -39,13 +41,12 @@
 #define USAGE_ROWS 512u /* that fit on a line */
 #define END_TURNS 2000  /* of a millisecond: how long killed processes may take to be gone */
 #define REACH_S 5       /* for a connection to an address of home */
-/* The mirror: files that it knows, the time between two passes, pieces in one turn (so that output of processes gets through as well),
- * and the depth of folders. */
+/* The mirror: files that it knows, the time between two passes, and pieces in one turn (so that output of processes gets through as
+ * well). */
 #define NODE_FILES_MOST 16384u
 #define MIRROR_NS (400 * NS_PER_MS)
 #define AGAIN_NS (5 * NS_PER_S)
 #define PIECES_MOST 4
-#define NODE_DEPTH_MOST 6
 
 struct node_child {
     uint32_t id;
@@ -59,20 +60,17 @@ struct node_child {
 
 /* What the launcher has of a file. */
 struct node_file {
-    char *name;
     dev_t device;
     ino_t inode;
     int64_t sent;            /* bytes that the launcher has */
     struct timespec changed; /* when the file was last seen */
     bool whole;              /* to be sent from its beginning */
     bool due;                /* this pass has yet to send it */
-    uint64_t seen;           /* the last pass in which the file was there */
     int64_t again_ns;        /* when the launcher last asked for the whole file; 0: never */
 };
 
 struct mirror {
-    struct node_file **files; /* sorted by name */
-    uint32_t n;
+    zhashx_t *files;          /* struct node_file by name; one that is removed stays */
     uint64_t begun, finished; /* numbers of passes */
     int64_t begun_ns;
     struct node_file *sending; /* NULL: no file is under way */
@@ -187,39 +185,21 @@ static bool mirror_busy(const struct mirror *self)
     return self->begun > self->finished;
 }
 
-static void free_file(struct node_file *file)
+static void file_destroy(void **file)
 {
-    free(file->name);
-    free(file);
-}
-
-/* Returns the file; NULL: there is none. *at: its place, or the one where it belongs. */
-static struct node_file *node_find(const struct mirror *self, const char *name, uint32_t *at)
-{
-    uint32_t low = 0, high = self->n;
-    while (low < high) {
-        uint32_t middle = low + (high - low) / 2;
-        if (strcmp(self->files[middle]->name, name) < 0)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    *at = low;
-    return low < self->n && strcmp(self->files[low]->name, name) == 0 ? self->files[low] : NULL;
+    free(*file);
+    *file = NULL;
 }
 
 /* Returns the file, a new one with nothing sent if there was none; NULL: there are too many. */
 static struct node_file *find_or_add(struct mirror *self, const char *name)
 {
-    uint32_t at;
-    struct node_file *file = node_find(self, name, &at);
-    if (file || self->n >= NODE_FILES_MOST)
+    struct node_file *file = zhashx_lookup(self->files, name);
+    if (file || zhashx_size(self->files) >= NODE_FILES_MOST)
         return file;
     file = need_alloc(sizeof *file);
-    *file = (struct node_file){.name = need_text(name), .whole = true, .seen = self->begun};
-    self->files = need_resize(self->files, self->n + 1, sizeof *self->files);
-    memmove(&self->files[at + 1], &self->files[at], (self->n++ - at) * sizeof *self->files);
-    self->files[at] = file;
+    file->whole = true;
+    zhashx_insert(self->files, name, file);
     return file;
 }
 
@@ -232,118 +212,58 @@ static void note(struct node_file *self, const struct stat *info, int64_t sent)
     self->whole = false;
 }
 
-/* The launcher has just sent this file. */
-static void mirror_received(struct mirror *self, const char *name, const struct stat *info)
-{
-    struct node_file *file = find_or_add(self, name);
-    if (file)
-        note(file, info, info->st_size);
-}
-
-/* The launcher asks for the whole file: its copy has another size. Heeded every few seconds, because two hosts may write files of
- * one name. */
-static void mirror_again(struct mirror *self, const char *name, int64_t now_ns)
-{
-    uint32_t at;
-    struct node_file *file = node_find(self, name, &at);
-    if (!file || (file->again_ns != 0 && now_ns - file->again_ns < AGAIN_NS))
-        return;
-    file->again_ns = now_ns;
-    file->whole = true;
-}
-
-static bool same_inode(const struct node_file *self, const struct stat *info)
-{
-    return self->inode == info->st_ino && self->device == info->st_dev;
-}
-
-static bool same_time(const struct node_file *self, const struct stat *info)
-{
-    return self->changed.tv_sec == info->st_mtim.tv_sec && self->changed.tv_nsec == info->st_mtim.tv_nsec;
-}
-
 /* A file of the same size that was written again is replaced, too. */
 static bool is_replaced(const struct node_file *self, const struct stat *info)
 {
-    return self->whole || !same_inode(self, info) || info->st_size < self->sent ||
-           (info->st_size == self->sent && !same_time(self, info));
+    return self->whole || self->inode != info->st_ino || self->device != info->st_dev || info->st_size < self->sent ||
+           (info->st_size == self->sent && memcmp(&self->changed, &info->st_mtim, sizeof self->changed) != 0);
 }
 
-static bool is_skipped(const char *name, int depth)
+/* level: 1 in the work folder itself. */
+static bool is_skipped(const char *name, int level)
 {
     size_t length = strlen(name);
     if (name[0] == '.' || (length > 4 && strcmp(name + length - 4, ".tmp") == 0))
         return true;
-    for (size_t i = 0; depth == 0 && skipped[i]; i++)
+    for (size_t i = 0; level == 1 && skipped[i]; i++)
         if (strcmp(name, skipped[i]) == 0)
             return true;
     return false;
 }
 
-static void look_at(struct mirror *self, const char *name, const struct stat *info)
-{
-    struct node_file *file = host_file_allows(name) ? find_or_add(self, name) : NULL;
-    if (!file)
-        return;
-    file->seen = self->begun;
-    file->due = is_replaced(file, info) || info->st_size > file->sent;
-}
-
-/* Takes the descriptor. */
-static void walk(struct mirror *self, int fd, const char *below, int depth)
-{
-    DIR *folder = fdopendir(fd);
-    if (!folder) {
-        close(fd);
-        return;
-    }
-    for (const struct dirent *entry; (entry = readdir(folder));) {
-        char name[HOST_FILE_NAME];
-        struct stat info;
-        int length = snprintf(name, sizeof name, "%s%s%s", below, below[0] ? "/" : "", entry->d_name);
-        if (length >= (int)sizeof name || is_skipped(entry->d_name, depth) ||
-            fstatat(fd, entry->d_name, &info, AT_SYMLINK_NOFOLLOW) != 0)
-            continue;
-        if (S_ISREG(info.st_mode))
-            look_at(self, name, &info);
-        int deeper = S_ISDIR(info.st_mode) && depth < NODE_DEPTH_MOST
-                         ? openat(fd, entry->d_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)
-                         : -1;
-        if (deeper >= 0)
-            walk(self, deeper, name, depth + 1);
-    }
-    closedir(folder);
-}
-
 static void begin_pass(struct node *node, int64_t now_ns)
 {
     struct mirror *self = &node->mirror;
-    uint32_t kept = 0;
+    char *const paths[] = {node->work, NULL};
+    FTS *tree = fts_open(paths, FTS_PHYSICAL | FTS_NOCHDIR, NULL);
     self->begun++;
     self->begun_ns = now_ns;
-    int fd = open(node->work, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd >= 0)
-        walk(self, fd, "", 0);
-    for (uint32_t i = 0; i < self->n; i++) {
-        if (self->files[i]->seen == self->begun)
-            self->files[kept++] = self->files[i];
-        else
-            free_file(self->files[i]); /* it was removed */
+    for (FTSENT *at; tree && (at = fts_read(tree));) {
+        const char *name = at->fts_path + strlen(node->work) + 1;
+        if (at->fts_level > 0 && is_skipped(at->fts_name, at->fts_level))
+            fts_set(tree, at, FTS_SKIP);
+        struct node_file *file =
+            at->fts_info == FTS_F && !is_skipped(at->fts_name, at->fts_level) && host_file_allows(name)
+                ? find_or_add(self, name)
+                : NULL;
+        if (file)
+            file->due = is_replaced(file, at->fts_statp) || at->fts_statp->st_size > file->sent;
     }
-    self->n = kept;
+    if (tree)
+        fts_close(tree);
 }
 
 /* Opens the next file of this pass. False: none is left. */
 static bool open_next(struct node *self)
 {
     struct mirror *mirror = &self->mirror;
-    for (uint32_t i = 0; i < mirror->n; i++) {
-        struct node_file *file = mirror->files[i];
+    for (struct node_file *file = zhashx_first(mirror->files); file; file = zhashx_next(mirror->files)) {
+        const char *name = zhashx_cursor(mirror->files);
         char path[sizeof self->work + HOST_FILE_NAME];
         bool due = file->due;
         file->due = false;
-        snprintf(path, sizeof path, "%s/%s", self->work, file->name);
-        if (!due || host_file_open(&mirror->out, path, file->name, O_NOFOLLOW, NULL) != RP_OK)
+        snprintf(path, sizeof path, "%s/%s", self->work, name);
+        if (!due || host_file_open(&mirror->out, path, name, O_NOFOLLOW, NULL) != RP_OK)
             continue;
         mirror->sending = file;
         mirror->out.replace = is_replaced(file, &mirror->out.info);
@@ -371,15 +291,6 @@ static void tend_mirror(struct node *self, int64_t now_ns, bool wanted)
             note(mirror->sending, &mirror->out.info, mirror->out.offset);
         mirror->sending = NULL;
     }
-}
-
-static void mirror_fini(struct mirror *self)
-{
-    if (self->sending)
-        host_file_close(&self->out);
-    for (uint32_t i = 0; i < self->n; i++)
-        free_file(self->files[i]);
-    free(self->files);
 }
 
 /* ---- facts ---- */
@@ -684,8 +595,12 @@ static void node_on_file(void *context, const struct host_message *message)
     struct node *self = context;
     struct stat info = {0};
     mode_t mode = (mode_t)host_line_number(message->line, "mode", 0, 0777);
-    if (host_folder_take(&self->folder, message, mode, &info, NULL) == RP_OK && host_line_flag(message->line, "last"))
-        mirror_received(&self->mirror, host_line_text(message->line, "name"), &info);
+    bool taken = host_folder_take(&self->folder, message, mode, &info, NULL) == RP_OK;
+    struct node_file *file = taken && host_line_flag(message->line, "last")
+                                 ? find_or_add(&self->mirror, host_line_text(message->line, "name"))
+                                 : NULL;
+    if (file)
+        note(file, &info, info.st_size);
 }
 
 /* Asks a process to end, or kills it. */
@@ -705,13 +620,17 @@ static void on_ping(void *context, const struct host_message *message)
     host_writer_put(&self->writer, host_line_new("pong"));
 }
 
+/* The launcher asks for the whole file: its copy has another size. Heeded every few seconds, because two hosts may write files of
+ * one name. */
 static void on_again(void *context, const struct host_message *message)
 {
-    struct json_object *line = message->line;
     struct node *self = context;
-    const char *name = host_line_text(line, "name");
-    if (name)
-        mirror_again(&self->mirror, name, clock_ns());
+    const char *name = host_line_text(message->line, "name");
+    struct node_file *file = name ? zhashx_lookup(self->mirror.files, name) : NULL;
+    if (!file || (file->again_ns != 0 && clock_ns() - file->again_ns < AGAIN_NS))
+        return;
+    file->again_ns = clock_ns();
+    file->whole = true;
 }
 
 /* ---- whether this machine reaches home ---- */
@@ -889,6 +808,8 @@ static rp_status node_begin(struct node *self, int in, int out, rp_error *err)
     *self = (struct node){.in = in, .out = out, .lease_ns = LEASE_NS, .heard_ns = clock_ns(), .answers = {-1, -1}};
     self->guard.pipe = -1;
     self->interrupts.fd = -1;
+    self->mirror.files = zhashx_new();
+    zhashx_set_destructor(self->mirror.files, file_destroy);
     host_writer_init(&self->writer, out);
     host_folder_init(&self->folder, "", "node");
     process_raise_files();
@@ -909,7 +830,9 @@ static void end(struct node *self)
 {
     end_children(self);
     host_folder_drop(&self->folder);
-    mirror_fini(&self->mirror);
+    if (self->mirror.sending)
+        host_file_close(&self->mirror.out);
+    zhashx_destroy(&self->mirror.files);
     guard_finish(&self->guard); /* removes the work folder */
     host_reader_fini(&self->reader);
     host_writer_fini(&self->writer);

@@ -8,8 +8,7 @@
 #include "proto/base/format.h"
 #include "proto/base/need.h"
 
-#define SAME 0.01         /* rates that differ by less are shown as equal */
-#define SPOILED 0.1       /* share of the cores: a run from which other programs took so much more is no comparison */
+#define SAME 0.001        /* share of a rate: what differs by less is shown as equal */
 #define MOST_LEARNERS 64u /* that are searched; plan.max_learners allows no more */
 #define MANY_HOSTS 8u     /* more hosts than these are shown in groups */
 #define NEARLY_ALL 0.95   /* share of a host's cores from which on they are all busy */
@@ -53,6 +52,12 @@ struct pairs {
 static uint32_t bound_of(uint32_t bound, uint32_t most)
 {
     return bound && bound < most ? bound : most;
+}
+
+/* A count of the file, or what is wanted within bounds. */
+static uint32_t bounded(double wanted, uint32_t fixed, uint32_t bound)
+{
+    return fixed ? fixed : (uint32_t)fmax(1, fmin(wanted, bound));
 }
 
 static struct pairs list_pairs(struct plan_model *model, uint32_t fixed_actors, uint32_t fixed_learners)
@@ -120,17 +125,6 @@ static void find_best(struct plan_model *model, uint32_t fixed_actors, uint32_t 
 
 /* ---- reasons ---- */
 
-/* "2 more processes", "1 process fewer"; "" if the number is the same. */
-static void add_processes(struct text *text, const char *before, const struct plan_choice *a,
-                          const struct plan_choice *b)
-{
-    int64_t more = (int64_t)a->actors + a->learners - (int64_t)b->actors - b->learners;
-    if (more > 0)
-        text_add(text, "%s%lld more process%s", before, (long long)more, more == 1 ? "" : "es");
-    else if (more < 0)
-        text_add(text, "%s%lld process%s fewer", before, (long long)-more, more == -1 ? "" : "es");
-}
-
 static void add_pair(struct text *text, const struct plan_choice *choice)
 {
     text_add(text, "%u actor%s, %u learner%s", choice->actors, plural(choice->actors), choice->learners,
@@ -148,61 +142,21 @@ static void add_memory(struct text *text, const char *verb, const struct plan_in
         text_add(text, " on %s", host->name);
 }
 
-/* Which side waits, and for what: the cause of a lower rate. */
-static void add_waits(struct text *text, const struct plan_input *input, const struct plan_choice *choice)
-{
-    bool learners = choice->learner_idle > choice->actor_idle;
-    double idle = learners ? choice->learner_idle : choice->actor_idle;
-    if (choice->bottleneck == PLAN_CORES && input->n_hosts > 1)
-        text_add(text, ": the cores of a host are all busy");
-    else if (choice->bottleneck == PLAN_CORES)
-        text_add(text, ": would need %.3g cores of %.3g", choice->wants, plan_cores(input));
-    else if (idle > SAME)
-        text_add(text, ": %s would wait %.0f%% of the time", learners ? "learners" : "actors", 100 * idle);
-}
-
-/* "5% fewer inserts/s: learners would wait 8% of the time": how a differs from b. */
-static void compare(const struct plan_input *input, struct plan_choice *a, const struct plan_choice *b,
-                    const char *before)
-{
-    struct text text = {0};
-    double gain = b->inserts > 0 ? a->inserts / b->inserts - 1 : 0;
-    text_add(&text, "%s", before);
-    if (!plan_fits(input, a)) {
-        add_memory(&text, "would need", input, a);
-        if (gain > SAME)
-            text_add(&text, ", for %.0f%% more inserts/s", 100 * gain);
-    } else {
-        if (gain < -SAME)
-            text_add(&text, "%.0f%% fewer inserts/s", -100 * gain);
-        else if (gain > SAME)
-            text_add(&text, "%.0f%% more inserts/s", 100 * gain);
-        else
-            text_add(&text, "same inserts/s");
-        if (gain >= -SAME)
-            add_processes(&text, " with ", a, b);
-        add_waits(&text, input, a);
-    }
-    snprintf(a->reason, sizeof a->reason, "%s", text_get(&text));
-    text_fini(&text);
-}
-
 static void add_search(struct text *text, const struct plan_input *input, const struct plan_choice *choice,
                        const struct plan_choice *top)
 {
     double loss = top->inserts > 0 ? 1 - choice->inserts / top->inserts : 0;
-    if (!same_pair(choice, top) && loss >= SAME / 10) {
+    if (!same_pair(choice, top) && loss >= SAME) {
         text_add(text, "%.1f%% below the highest rate (", 100 * loss);
         add_pair(text, top);
         text_add(text, ")");
-        add_processes(text, ", with ", choice, top);
         return;
     }
     double cores = plan_cores(input);
     text_add(text, "the highest rate within %.3g core%s", cores, cores == 1 ? "" : "s");
 }
 
-static void explain_chosen(const struct plan_input *input, struct plan_choice *choice, const struct plan_choice *top)
+static void explain_chosen(const struct plan_input *input, struct plan_choice *choice, const struct search *found)
 {
     struct text text = {0};
     bool actors = input->fixed_actors > 0, learners = input->fixed_learners > 0;
@@ -211,67 +165,18 @@ static void explain_chosen(const struct plan_input *input, struct plan_choice *c
     else if (actors && learners)
         text_add(&text, "as the file says");
     else
-        add_search(&text, input, choice, top);
+        add_search(&text, input, choice, &found->top);
+    if (found->unfit.actors > 0) {
+        text_add(&text, "; ");
+        add_pair(&text, &found->unfit);
+        add_memory(&text, " would need", input, &found->unfit);
+    }
     if (actors && learners)
         text_add(&text, "; actors.count and learners.count are numbers in the file");
     else if (actors || learners)
         text_add(&text, "; %s.count is a number in the file", actors ? "actors" : "learners");
     snprintf(choice->reason, sizeof choice->reason, "%s", text_get(&text));
     text_fini(&text);
-}
-
-/* ---- alternatives ---- */
-
-static void add_other(struct plan *plan, struct plan_model *model, uint32_t actors, uint32_t learners)
-{
-    struct plan_choice *other = &plan->others[plan->n_others];
-    if (plan->n_others == PLAN_MAX_OTHERS || actors == 0 || learners == 0)
-        return;
-    plan_model_pair(model, actors, learners, other);
-    bool known = same_pair(other, &plan->chosen);
-    for (uint32_t i = 0; i < plan->n_others; i++)
-        known |= same_pair(other, &plan->others[i]);
-    if (known)
-        return;
-    compare(model->input, other, &plan->chosen, "");
-    plan->n_others++;
-}
-
-/* The fastest run that is slower than a rate (of equally fast ones, the next in the list), unless other programs spoiled it. */
-static const struct plan_run *next_run(const struct plan_input *input, const struct plan_choice *chosen, bool *told)
-{
-    const struct plan_run *mine = plan_run_of(input, chosen->actors, chosen->learners, 0), *best = NULL;
-    for (uint32_t i = 0; i < input->n_runs; i++) {
-        const struct plan_run *run = &input->runs[i];
-        bool spoiled = mine && plan_known(run->others) > plan_known(mine->others) + SPOILED * plan_cores(input);
-        if (!told[i] && !spoiled && run->shards == plan_shards(input) && (!best || run->inserts > best->inserts))
-            best = run;
-    }
-    if (best)
-        told[best - input->runs] = true;
-    return best;
-}
-
-/* Alternatives are runs, the fastest first. Before anything was run, they are neighbours; with many processes, one more or less is no
- * alternative worth showing. */
-static void add_others(struct plan *plan, struct plan_model *model, const struct search *found)
-{
-    const struct plan_input *input = model->input;
-    uint32_t actors = plan->chosen.actors, learners = plan->chosen.learners, step = actors < 16 ? 1 : actors / 8;
-    bool told[PLAN_MAX_RUNS] = {false};
-    if (found->top.inserts > plan->chosen.inserts * (1 + SAME))
-        add_other(plan, model, found->top.actors, found->top.learners);
-    add_other(plan, model, found->unfit.actors, found->unfit.learners);
-    for (const struct plan_run *run; (run = next_run(input, &plan->chosen, told));)
-        add_other(plan, model, run->actors, run->learners);
-    if (input->n_runs > 0)
-        return;
-    if (actors + step <= bound_of(input->max_actors, PLAN_MAX_COUNT))
-        add_other(plan, model, actors + step, learners);
-    add_other(plan, model, actors > step ? actors - step : 0, learners);
-    if (learners < bound_of(input->max_learners, MOST_LEARNERS))
-        add_other(plan, model, actors, learners + 1);
-    add_other(plan, model, actors, learners - 1);
 }
 
 /* ---- shards ---- */
@@ -393,28 +298,21 @@ static const struct plan_run *choose_shards(const struct plan_input *input, cons
     return alone ? best : NULL;
 }
 
-/* Replaces the pair that is best with one shard by the one that was run with more, which it becomes the first alternative of. */
+/* Replaces the pair that is best with one shard by the one that was run with more. */
 static void take_shards(struct plan *plan, struct plan_model *model, const struct plan_run *run)
 {
     struct plan_choice alone = plan->chosen, *chosen = &plan->chosen;
     bool best = same_pair(&plan->best, &alone);
     plan_model_run(model, run, chosen);
     chosen->shards = run->shards;
-    if (same_pair(chosen, &alone)) {
+    if (same_pair(chosen, &alone))
         memcpy(chosen->reason, alone.reason, sizeof chosen->reason);
-    } else {
+    else
         snprintf(chosen->reason, sizeof chosen->reason,
                  "%.0f%% more inserts/s than the best pair with one shard (%u actor%s, %u learner%s)",
                  100.0 * plan->broker.gain, alone.actors, plural(alone.actors), alone.learners, plural(alone.learners));
-        uint32_t n = plan->n_others < PLAN_MAX_OTHERS ? plan->n_others : PLAN_MAX_OTHERS - 1;
-        memmove(plan->others + 1, plan->others, n * sizeof *plan->others);
-        plan->others[0] = alone;
-        plan->n_others = n + 1;
-    }
     if (best)
         plan->best = *chosen;
-    for (uint32_t i = 0; i < plan->n_others; i++)
-        compare(model->input, &plan->others[i], chosen, "with one shard: ");
 }
 
 /* For which share of the time the busiest core thread worked in the run of a choice; NAN: not known. */
@@ -424,19 +322,16 @@ static double core_of(const struct plan_input *input, const struct plan_choice *
     return run ? run->core : NAN;
 }
 
-static uint32_t grow_count(uint32_t count, double factor, uint32_t fixed, uint32_t bound)
-{
-    return fixed ? fixed : (uint32_t)fmax(count, fmin(bound_of(bound, PLAN_MAX_COUNT), round(count * factor)));
-}
-
 /* Twice the shards get twice the processes, as far as cores, memory and the file allow. */
 static void grow_pair(const struct plan_input *input, const struct plan_run *best, struct plan_run *next)
 {
     double used = plan_known(best->cpu), left = plan_cores(input) - plan_known(best->others);
     double factor = fmax(1.0, fmin(2.0, used > 0 ? left / used : 2.0));
     struct plan_choice choice;
-    next->actors = grow_count(best->actors, factor, input->fixed_actors, input->max_actors);
-    next->learners = grow_count(best->learners, factor, input->fixed_learners, input->max_learners);
+    next->actors =
+        bounded(round(best->actors * factor), input->fixed_actors, bound_of(input->max_actors, PLAN_MAX_COUNT));
+    next->learners =
+        bounded(round(best->learners * factor), input->fixed_learners, bound_of(input->max_learners, PLAN_MAX_COUNT));
     if (plan_predict(input, next->actors, next->learners, &choice) && plan_fits(input, &choice))
         return;
     next->actors = best->actors;
@@ -498,12 +393,7 @@ static void fill_plan(struct plan_model *model, const struct search *found, cons
     const struct plan_input *input = model->input;
     out->chosen = wished->chosen;
     out->best = found->any ? found->chosen : wished->chosen;
-    explain_chosen(input, &out->chosen, &wished->top);
-    if (same_pair(&out->best, &out->chosen))
-        memcpy(out->best.reason, out->chosen.reason, sizeof out->best.reason);
-    else
-        compare(input, &out->best, &out->chosen, "");
-    add_others(out, model, wished);
+    explain_chosen(input, &out->chosen, wished);
     const struct plan_run *more = choose_shards(input, &out->chosen, &out->broker);
     if (more)
         take_shards(out, model, more);
@@ -522,7 +412,7 @@ rp_status plan_solve(const struct plan_input *input, struct plan *out, rp_error 
     bool all_fixed = input->fixed_actors && input->fixed_learners;
     if (!(input->spi > 0) && !all_fixed)
         return err_set(err, RP_INVALID_ARGUMENT,
-                       "the table's limiter sets no ratio of samples to inserts to plan for: set plan.spi, or give "
+                       "the table's limiter sets no ratio of samples to inserts to plan for: give it one, or give "
                        "actors.count and learners.count as numbers");
     struct plan_model model;
     struct search found, wished;
@@ -582,11 +472,6 @@ static bool gains_nothing(const struct plan_input *input, const struct plan_run 
             return true;
     }
     return false;
-}
-
-static uint32_t bounded(double wanted, uint32_t fixed, uint32_t bound)
-{
-    return fixed ? fixed : (uint32_t)fmax(1, fmin(wanted, bound));
 }
 
 /* Fills in the pair within bounds. False: it was run, or does not fit. */
@@ -744,29 +629,7 @@ static void print_where(const struct plan_choice *choice, const struct plan_inpu
     free(sites);
 }
 
-/* Names the host whose cores are all busy. */
-static void print_full(const struct plan_choice *choice, const struct plan_input *input, FILE *out)
-{
-    struct plan_site *sites = need_alloc(input->n_hosts * sizeof *sites);
-    uint32_t fullest = 0;
-    plan_use(input, choice, sites);
-    for (uint32_t i = 1; i < input->n_hosts; i++)
-        if (sites[i].used * input->hosts[fullest].cores > sites[fullest].used * input->hosts[i].cores)
-            fullest = i;
-    fprintf(out, "the cores of %s (more processes would change nothing)\n", input->hosts[fullest].name);
-    free(sites);
-}
-
 /* ---- for people ---- */
-
-/* "1,234", "12.3", "0.45": a rate keeps three digits. */
-static const char *rate(char *out, double value)
-{
-    if (value >= 100 && value < 1e18)
-        return format_count(out, (uint64_t)(value + 0.5));
-    snprintf(out, FORMAT_SIZE, "%.3g", value);
-    return out;
-}
 
 static const char *const bottlenecks[PLAN_BOTTLENECKS] = {
     [PLAN_ACTORS] = "the actors (a learner more would change nothing)",
@@ -780,7 +643,7 @@ static void print_bottleneck(const struct plan_choice *choice, const struct plan
     bool actors = choice->bottleneck == PLAN_MAX_ACTORS;
     fprintf(out, "  bottleneck: ");
     if (choice->bottleneck == PLAN_CORES && input->n_hosts > 1)
-        print_full(choice, input, out);
+        fprintf(out, "the cores of a host (more processes would change nothing)\n");
     else if (choice->bottleneck == PLAN_CORES)
         fprintf(out, "the cores (all %.3g are busy; more processes would change nothing)\n", plan_cores(input));
     else if (choice->bottleneck == PLAN_BROKER)
@@ -814,8 +677,8 @@ static void print_choice(const struct plan_choice *choice, const struct plan_bro
     double cores = plan_cores(input), memory = plan_memory(input);
     fprintf(out, "plan: %u actor%s, %u learner%s%s\n", choice->actors, plural(choice->actors), choice->learners,
             plural(choice->learners), choice->measured ? " (measured together)" : "");
-    fprintf(out, "  inserts     %s/s\n", rate(text, choice->inserts));
-    fprintf(out, "  samples     %s/s", rate(text, choice->samples));
+    fprintf(out, "  inserts     %s\n", format_rate(text, choice->inserts));
+    fprintf(out, "  samples     %s", format_rate(text, choice->samples));
     if (input->spi > 0)
         fprintf(out, ", %.4g per insert", input->spi);
     fputc('\n', out);
@@ -837,39 +700,44 @@ static void print_choice(const struct plan_choice *choice, const struct plan_bro
                 run->others, input->hosts[PLAN_HOME].cores);
 }
 
-static void print_others(const struct plan *self, FILE *out)
+static void add_share(struct grid *grid, double share)
 {
-    static const char *const titles[] = {">actors",    ">learners", ">inserts/s",
-                                         ">samples/s", "from",      "compared with the plan"};
-    if (self->n_others == 0)
-        return;
+    grid_addf(grid, isnan(share) ? "-" : "%.0f%%", 100 * share);
+}
+
+/* Pairs that ran together. */
+static void print_runs(const struct plan_input *input, FILE *out)
+{
+    static const char *const titles[] = {">actors",      ">learners",      ">shards", ">inserts",    ">samples",
+                                         ">actors wait", ">learners wait", ">cores",  ">core thread"};
     struct grid grid;
-    grid_init(&grid, titles, 6);
-    for (uint32_t i = 0; i < self->n_others; i++) {
-        const struct plan_choice *other = &self->others[i];
-        format_buffer inserts, samples;
-        grid_addf(&grid, "%u", other->actors);
-        grid_addf(&grid, "%u", other->learners);
-        grid_add(&grid, rate(inserts, other->inserts));
-        grid_add(&grid, rate(samples, other->samples));
-        grid_add(&grid, other->measured ? "a run" : "computed");
-        grid_add(&grid, other->reason);
+    format_buffer text;
+    if (input->n_runs == 0)
+        return;
+    grid_init(&grid, titles, sizeof titles / sizeof titles[0]);
+    for (uint32_t i = 0; i < input->n_runs; i++) {
+        const struct plan_run *run = &input->runs[i];
+        grid_addf(&grid, "%u", run->actors);
+        grid_addf(&grid, "%u", run->learners);
+        grid_addf(&grid, "%u", run->shards);
+        grid_add(&grid, format_rate(text, run->inserts));
+        grid_add(&grid, format_rate(text, run->samples));
+        add_share(&grid, run->actor_idle);
+        add_share(&grid, run->learner_idle);
+        grid_addf(&grid, "%.2f", run->cpu);
+        add_share(&grid, run->core);
     }
-    fprintf(out, "alternatives:\n");
+    fprintf(out, "actors and learners together, with the limiter:\n");
     grid_print(&grid, out);
 }
 
-/* "actors.count says 8; 5 would do: ...". */
-static void print_number(const char *key, uint32_t says, uint32_t best, const char *why, FILE *out)
+/* "actors.count says 8; auto would take 5". */
+static void print_number(const char *key, uint32_t says, uint32_t best, FILE *out)
 {
-    if (says == 0)
-        return;
     if (says == best)
         fprintf(out, "%s says %u, as auto would\n", key, says);
-    else if (best < says)
-        fprintf(out, "%s says %u; %u would do: %s\n", key, says, best, why);
-    else
-        fprintf(out, "%s says %u; auto would take %u: %s\n", key, says, best, why);
+    else if (says > 0)
+        fprintf(out, "%s says %u; auto would take %u\n", key, says, best);
 }
 
 void plan_print(const struct plan *self, const struct plan_input *input, FILE *out)
@@ -879,8 +747,8 @@ void plan_print(const struct plan *self, const struct plan_input *input, FILE *o
         print_where(&self->chosen, input, out);
     /* The only run is that of the file's numbers: what auto would choose is not known. */
     if (input->n_runs != 1) {
-        print_number("actors.count", input->fixed_actors, self->best.actors, self->best.reason, out);
-        print_number("learners.count", input->fixed_learners, self->best.learners, self->best.reason, out);
+        print_number("actors.count", input->fixed_actors, self->best.actors, out);
+        print_number("learners.count", input->fixed_learners, self->best.learners, out);
     }
-    print_others(self, out);
+    print_runs(input, out);
 }

@@ -11,7 +11,6 @@
 
 #include "agent/launch/plan/plan_model.h"
 
-#define PLAN_MAX_OTHERS 6u
 #define PLAN_MAX_PAIRS 6u /* pairs that are run with the same number of shards */
 #define PLAN_NOISE 0.04   /* rates that differ by a smaller share count as equal: a run lasts about a second */
 
@@ -24,9 +23,8 @@ struct plan_broker {
 struct plan {
     struct plan_choice chosen;
     struct plan_broker broker;
-    struct plan_choice others[PLAN_MAX_OTHERS]; /* the next best, and the nearest that do not fit, with the reason */
-    uint32_t n_others;
-    struct plan_choice best;             /* what auto would choose; differs from chosen if the file gives a number */
+    struct plan_choice
+        best; /* what auto would choose, without a reason; not the chosen one if the file gives a number */
     uint32_t most_actors, most_learners; /* bounds for resizing: the largest counts that fit */
 };
 
@@ -37,7 +35,7 @@ rp_status plan_solve(const struct plan_input *input, struct plan *out, rp_error 
 bool plan_next(const struct plan_input *input, struct plan_run *next);
 /* The same for runs that say how many shards pay: the pair that is best with one shard, then more shards with more processes. */
 bool plan_next_shards(const struct plan_input *input, struct plan_run *next);
-/* Prints counts, predictions, bottleneck, memory, alternatives with reasons, and a comparison with the counts of the file. */
+/* Prints counts, predictions, bottleneck, memory, a comparison with the counts of the file, and what was run. */
 void plan_print(const struct plan *self, const struct plan_input *input, FILE *out);
 /* As format_bytes, for a number that was measured or read. */
 const char *plan_bytes(char *out, double bytes);

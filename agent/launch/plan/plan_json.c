@@ -99,7 +99,6 @@ static const struct json_row plan_rows[] = {
     COUNT(plan, most_learners),
     JSON_OBJECT(struct plan, chosen, choice_rows),
     JSON_OBJECT(struct plan, best, choice_rows),
-    JSON_LIST(struct plan, others, n_others, choice_rows),
     JSON_OBJECT(struct plan, broker, broker_rows),
     {0},
 };

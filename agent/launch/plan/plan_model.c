@@ -340,8 +340,7 @@ static void formula(const struct plan_model *self, struct plan_choice *out)
                              .inserts = rate,
                              .samples = input->spi > 0 ? rate * input->spi : self->learners * input->learner.rate,
                              /* An insert costs the mean of all hosts: a little more or less than where it is made. */
-                             .cpu = fmin(cores_at(self, &costs, rate), plan_cores(input)),
-                             .wants = cores_at(self, &costs, sides)};
+                             .cpu = fmin(cores_at(self, &costs, rate), plan_cores(input))};
     fill_memory(self, out);
     if (by_actors > sides)
         out->actor_idle = 1 - sides / by_actors;

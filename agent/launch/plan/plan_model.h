@@ -84,13 +84,12 @@ struct plan_choice {
     double inserts, samples; /* items/s, sustained, with the limiter */
     double actor_idle, learner_idle;
     double cpu;          /* cores */
-    double wants;        /* cores that it would use if there were enough of them */
     double memory;       /* bytes */
     double tight_memory; /* bytes on the machine with the least room */
     uint32_t tight;      /* that machine's index */
     enum plan_bottleneck bottleneck;
     bool measured;    /* run together, not computed */
-    char reason[240]; /* why the pair is chosen, or why not: "needs 3.1 cores of 2", "4% fewer inserts/s", ... */
+    char reason[240]; /* why the pair is chosen */
 };
 
 /* What one host does in a plan. */

@@ -15,10 +15,11 @@
 #include "agent/launch/process/run_folder.h"
 #include "proto/base/clock.h"
 #include "proto/base/error.h"
+#include "proto/base/json_map.h"
 #include "proto/base/need.h"
 #include "proto/base/rng.h"
 
-#define VERSION 9 /* of the cache */
+#define VERSION 10 /* of the cache */
 /* How long the first item, sample or parameters may take. */
 #define FIRST_NS (30 * NS_PER_S)
 #define FOREIGN_SLOT_NS (5 * NS_PER_S)
@@ -49,28 +50,10 @@ int64_t profile_batch(const struct run_config *config)
     return batch > 0 ? batch : 1;
 }
 
-double profile_target(const struct run_config *config)
-{
-    const struct table_config *table = run_config_table(config);
-    if (config->plan.spi > 0 || !table)
-        return config->plan.spi;
-    double times = table->max_times_sampled > 0 ? (double)table->max_times_sampled : 0.0;
-    switch (table->limiter.kind) {
-    case LIMITER_RATIO:
-        return table->limiter.samples_per_insert;
-    case LIMITER_QUEUE:
-    case LIMITER_STACK:
-    case LIMITER_LAG:
-        return times > 0 ? times : 1.0;
-    default:
-        return times;
-    }
-}
-
 /* Fills in what the file says. */
 static void profile_fill(const struct run_config *config, struct plan_input *out)
 {
-    out->spi = profile_target(config);
+    out->spi = run_config_ratio(config);
     out->other_memory = config->evaluator.episodes > 0 ? plan_actor_on(out, PLAN_HOME).memory : 0.0;
     out->fixed_actors = run_config_actors(config);
     out->fixed_learners = run_config_learners(config);
@@ -159,24 +142,13 @@ static struct plan_host *make_hosts(const struct profile_options *options, uint3
     return hosts;
 }
 
-/* Counts the hosts of a kind that take a role. */
-static uint32_t takers(const struct plan_host *hosts, uint32_t n, uint32_t kind, bool actors)
+/* Home counts in any case: the broker runs there. */
+static bool is_used(const struct plan_host *hosts, uint32_t i)
 {
-    uint32_t count = 0;
-    for (uint32_t i = 0; i < n; i++)
-        count += hosts[i].kind == kind && (actors ? hosts[i].actors : hosts[i].learners);
-    return count;
+    return i == HOST_POOL_HOME || hosts[i].actors || hosts[i].learners;
 }
 
-/* Returns the first kind from `kind` on of which a host takes processes; n: none. */
-static uint32_t next_kind(const struct plan_host *hosts, uint32_t n, uint32_t kind)
-{
-    while (kind < n && takers(hosts, n, kind, true) + takers(hosts, n, kind, false) == 0)
-        kind++;
-    return kind;
-}
-
-/* One line for each kind of machine and its roles: what a measurement depends on. free() */
+/* One line for each machine and its roles: what a measurement depends on. free() */
 static char *describe_machines(const struct profile_options *options)
 {
     char model[160], *text = NULL;
@@ -184,50 +156,35 @@ static char *describe_machines(const struct profile_options *options)
     uint32_t n;
     FILE *out = open_memstream(&text, &size);
     struct plan_host *hosts = make_hosts(options, &n);
-    for (uint32_t i = 0; i < n; i++) {
-        bool told = false, home = i == HOST_POOL_HOME;
-        for (uint32_t k = 1; k < i; k++)
-            told |= hosts[k].kind == hosts[i].kind && hosts[k].actors == hosts[i].actors &&
-                    hosts[k].learners == hosts[i].learners;
-        if (!home && (told || (!hosts[i].actors && !hosts[i].learners)))
-            continue;
-        fprintf(out, "%s %s, %g cores%s%s\n", home ? "home" : "host",
-                home ? machine_model(model, sizeof model) : host_info(host_pool_at(options->hosts, i))->facts.model,
-                hosts[i].cores, hosts[i].actors ? ", actors" : "", hosts[i].learners ? ", learners" : "");
-    }
+    for (uint32_t i = 0; i < n; i++)
+        if (is_used(hosts, i))
+            fprintf(out, "%s, %g cores%s%s\n",
+                    i == HOST_POOL_HOME ? machine_model(model, sizeof model)
+                                        : host_info(host_pool_at(options->hosts, i))->facts.model,
+                    hosts[i].cores, hosts[i].actors ? ", actors" : "", hosts[i].learners ? ", learners" : "");
     free(hosts);
     fclose(out);
     return text;
 }
 
-/* Gives an input from the cache the hosts of now: each kind keeps what was measured; the cache's key says that the kinds are the same
- * ones in the same order. *same: there are as many hosts of each kind as then; otherwise runs are dropped. Returns false,
- * leaving everything unchanged, if the kinds differ. */
-static bool adopt_hosts(const struct profile_options *options, struct plan_input *out, bool *same)
+/* Gives an input the hosts of now, each with what was measured on one of its kind. cached: the input is of another run, whose machines
+ * in use were the same ones in the same order, as the cache's key says. */
+static void adopt_hosts(const struct profile_options *options, struct plan_input *out, bool cached)
 {
-    uint32_t n, from = 0, to = 0;
+    uint32_t n, from = 0;
     struct plan_host *hosts = make_hosts(options, &n);
-    bool ok = true;
-    *same = true;
-    for (;; from++, to++) {
-        from = next_kind(out->hosts, out->n_hosts, from);
-        to = next_kind(hosts, n, to);
-        if (from == out->n_hosts || to == n)
-            break;
-        hosts[to].actor = out->hosts[from].actor;
-        ok = ok && (takers(hosts, n, to, true) == 0 || hosts[to].actor.rate > 0);
-        for (int actors = 0; actors < 2; actors++)
-            *same = *same && takers(hosts, n, to, actors) == takers(out->hosts, out->n_hosts, from, actors);
-    }
-    if (!ok || from != out->n_hosts || to != n) {
-        free(hosts);
-        return false;
+    for (uint32_t to = 0; to < n; to++) {
+        if (cached && !is_used(hosts, to))
+            continue;
+        while (cached && from < out->n_hosts && !is_used(out->hosts, from))
+            from++;
+        if (from < out->n_hosts && out->hosts[out->hosts[from].kind].actor.rate > 0)
+            hosts[hosts[to].kind].actor = out->hosts[out->hosts[from].kind].actor;
+        from++;
     }
     plan_input_free(out);
     out->hosts = hosts;
     out->n_hosts = n;
-    out->n_runs = *same ? out->n_runs : 0;
-    return true;
 }
 
 /* ---- the cache ---- */
@@ -235,50 +192,42 @@ static bool adopt_hosts(const struct profile_options *options, struct plan_input
 /* One file for each configuration, build and kinds of machines. The file holds the whole key, so a damaged file, or one whose name
  * belongs to another key by chance, is only a miss. */
 
-/* Keys that do not matter for speed. */
-static const char *const ignored[] = {"name", "seed", "folder", "stop", "launch", "report", "hosts", NULL};
-/* The throw-away broker has its own values for these. */
-static const char *const ignored_of_broker[] = {"service", "ingest",     "events",  "seed",      "log", "http",
-                                                "journal", "checkpoint", "storage", "advertise", NULL};
+/* Keys that do not matter for speed, and of the broker those for which the throw-away broker has its own values. */
+static const char *const ignored[] = {"name",
+                                      "seed",
+                                      "folder",
+                                      "stop.",
+                                      "launch.",
+                                      "report.",
+                                      "hosts",
+                                      "broker.service",
+                                      "broker.ingest",
+                                      "broker.events",
+                                      "broker.seed",
+                                      "broker.log.",
+                                      "broker.http",
+                                      "broker.journal",
+                                      "broker.checkpoint.",
+                                      "broker.storage.",
+                                      "broker.advertise"};
 
-static bool is_key(const char *line, const char *const *names)
-{
-    size_t length = strcspn(line, ":");
-    for (; line[length] == ':' && *names; names++)
-        if (strlen(*names) == length && strncmp(line, *names, length) == 0)
-            return true;
-    return false;
-}
-
-/* Copies the lines that matter from a printed configuration; looks at two levels of keys. */
-static void filter_config(const char *text, FILE *out)
-{
-    bool skip = false, skip_inner = false, broker = false;
-    for (const char *line = text; *line;) {
-        size_t length = strcspn(line, "\n"), indent = strspn(line, " ");
-        bool empty = indent >= length || line[indent] == '#';
-        if (!empty && indent == 0) {
-            skip = is_key(line, ignored);
-            broker = strncmp(line, "broker:", 7) == 0;
-            skip_inner = false;
-        } else if (!empty && indent == 2 && line[2] != '-') {
-            skip_inner = broker && is_key(line + 2, ignored_of_broker);
-        }
-        if (!empty && !skip && !skip_inner)
-            fprintf(out, "%.*s\n", (int)length, line);
-        line += length + (line[length] == '\n');
-    }
-}
-
+/* Prints the keys that matter. */
 static void add_config(const struct run_config *config, FILE *out)
 {
-    char *text = NULL;
-    size_t size = 0;
-    FILE *print = open_memstream(&text, &size);
-    schema_print(run_schema(), config, print);
-    fclose(print);
-    filter_config(text, out);
-    free(text);
+    struct schema some = *run_schema();
+    struct schema_row *rows = need_alloc(some.n_rows * sizeof *rows);
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < some.n_rows; i++) {
+        bool matters = true;
+        for (size_t k = 0; k < sizeof ignored / sizeof ignored[0]; k++)
+            matters &= strncmp(some.rows[i].path, ignored[k], strlen(ignored[k])) != 0;
+        if (matters)
+            rows[n++] = some.rows[i];
+    }
+    some.rows = rows;
+    some.n_rows = n;
+    schema_print(&some, config, out);
+    free(rows);
 }
 
 /* A changed file has another size or time. */
@@ -352,10 +301,9 @@ bool profile_load(const char *key, struct plan_input *out)
 {
     char folder[FOLDER_SIZE], name[48];
     char *text = find_place(key, folder, name, NULL) == RP_OK ? run_folder_read(folder, name) : NULL;
-    struct json_object *root = text ? json_tokener_parse(text) : NULL, *held = NULL;
+    struct json_object *root = text ? json_tokener_parse(text) : NULL;
     *out = (struct plan_input){0};
-    bool ok = json_object_object_get_ex(root, "key", &held) && json_object_is_type(held, json_type_string) &&
-              strcmp(json_object_get_string(held), key) == 0 && plan_input_from_json(text, out);
+    bool ok = strcmp(json_map_text(root, "key"), key) == 0 && plan_input_from_json(text, out);
     json_object_put(root);
     free(text);
     return ok;
@@ -642,8 +590,8 @@ static rp_status measure_pair(struct profile *self, struct plan_run *pair, rp_er
                               .shards = pair->shards,
                               .inserts = measured.inserts,
                               .samples = measured.samples,
-                              .actor_idle = measured.actor_idle,
-                              .learner_idle = measured.learner_idle,
+                              .actor_idle = measured.idle_by.actor[IDLE_CREDIT],
+                              .learner_idle = measured.idle_by.learner[IDLE_SAMPLE],
                               .others = measured.others,
                               .core = measured.core,
                               .home = measured.home + measured.others,
@@ -707,12 +655,8 @@ static rp_status measure_pairs(struct profile *self, rp_error *err)
 
 /* ---- the whole ---- */
 
-/* What a profile has of an earlier one. */
-enum known { KNOWN_NOTHING, KNOWN_UNITS, KNOWN_ALL };
-
-static rp_status measure(const struct profile_options *options, struct plan_input *out, enum known known, rp_error *err)
+static rp_status measure(const struct profile_options *options, struct plan_input *out, rp_error *err)
 {
-    bool same;
     struct profile self = {.options = options,
                            .config = options->config,
                            .table = run_config_table(options->config),
@@ -723,67 +667,58 @@ static rp_status measure(const struct profile_options *options, struct plan_inpu
                            .measure_ns = options->config->plan.measure_ns};
     if (!self.table)
         return err_set(err, RP_NOT_FOUND, "there is no table '%s' in broker.tables", options->config->adder.table);
-    if (known == KNOWN_NOTHING) {
-        *out = (struct plan_input){0};
-        out->hosts = make_hosts(options, &out->n_hosts);
-        profile_fill(options->config, out);
-        RP_TRY(measure_alone(&self, err));
-    }
+    *out = (struct plan_input){0};
+    out->hosts = make_hosts(options, &out->n_hosts);
+    profile_fill(options->config, out);
+    RP_TRY(measure_alone(&self, err));
     if (is_spread(options)) {
-        adopt_hosts(options, out, &same); /* with those that have come, or come back, meanwhile */
+        adopt_hosts(options, out, false); /* with those that have come, or come back, meanwhile */
         self.began_ns = clock_ns();       /* several kinds leave pairs their time */
     }
     profile_fill(options->config, out);
     return measure_pairs(&self, err);
 }
 
-/* Takes what the cache has for a configuration, as far as it holds for the hosts of now. */
-static enum known load(const struct profile_options *options, const struct run_config *config, struct plan_input *out)
+/* Takes what the cache has for a configuration. */
+static bool load(const struct profile_options *options, const struct run_config *config, struct plan_input *out)
 {
     struct profile_options other = *options;
-    bool same = true;
     other.config = config;
     char *machines = describe_machines(options), *key = profile_key(&other, machines);
     bool found = profile_load(key, out);
     free(key);
     free(machines);
-    if (found && adopt_hosts(options, out, &same))
-        return same ? KNOWN_ALL : KNOWN_UNITS;
-    if (found)
-        plan_input_free(out);
-    return KNOWN_NOTHING;
+    if (found) {
+        adopt_hosts(options, out, true);
+        profile_fill(options->config, out);
+    }
+    return found;
 }
 
 /* What was measured for auto counts also holds for fixed counts, unless these need a run of their own to say how many shards pay. */
-static enum known load_auto(const struct profile_options *options, struct plan_input *out)
+static bool load_auto(const struct profile_options *options, struct plan_input *out)
 {
     struct run_config config = *options->config;
     struct plan_run next;
     config.actors.count = config.learners.count = RUN_AUTO;
-    enum known known = load(options, &config, out);
-    if (known != KNOWN_ALL)
-        return known;
-    profile_fill(options->config, out);
-    return plan_next_shards(out, &next) ? KNOWN_UNITS : KNOWN_ALL;
+    if (!load(options, &config, out))
+        return false;
+    if (!plan_next_shards(out, &next))
+        return true;
+    plan_input_free(out);
+    return false;
 }
 
 rp_status profile_measure(const struct profile_options *options, struct plan_input *out, bool *from_cache,
                           rp_error *err)
 {
     rp_status status = RP_OK;
-    enum known known = KNOWN_NOTHING;
     *out = (struct plan_input){0};
-    if (!options->fresh)
-        known = load(options, options->config, out);
-    if (!options->fresh && known == KNOWN_NOTHING)
-        known = load_auto(options, out);
-    *from_cache = known == KNOWN_ALL || (known == KNOWN_UNITS && options->cached);
-    if (*from_cache)
-        profile_fill(options->config, out);
-    else if (options->cached)
+    *from_cache = !options->fresh && (load(options, options->config, out) || load_auto(options, out));
+    if (!*from_cache && options->cached)
         status = err_set(err, RP_NOT_FOUND, "nothing was measured yet for this configuration, build and machine");
-    else
-        status = measure(options, out, known, err);
+    else if (!*from_cache)
+        status = measure(options, out, err);
     /* If the cache cannot be written, the next run measures again; this run loses nothing. */
     if (status == RP_OK && !*from_cache) {
         char *machines = describe_machines(options), *key = profile_key(options, machines);

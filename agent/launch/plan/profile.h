@@ -29,13 +29,10 @@ struct profile_options {
 
 /* Items that one learner samples for a step. */
 int64_t profile_batch(const struct run_config *config);
-/* Samples per insert that the configuration aims at: plan.spi, or the limiter's; 0: none. */
-double profile_target(const struct run_config *config);
 
 /* Gives the measurements, from the cache or made now; *from_cache says which. The cache is a file per configuration,
  * build and kinds of machines in $XDG_CACHE_HOME/replay (~/.cache/replay): machines are known by processor and cores, not by
- * name. What does not matter for speed (name, seed, folder, stop, launch, ...) does not change the key. With other numbers of
- * hosts of the same kinds, single processes come from the cache, and pairs are measured again. out: plan_input_free. */
+ * name. What does not matter for speed (name, seed, folder, stop, launch, ...) does not change the key. out: plan_input_free. */
 rp_status profile_measure(const struct profile_options *options, struct plan_input *out, bool *from_cache,
                           rp_error *err);
 

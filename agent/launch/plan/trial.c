@@ -440,22 +440,17 @@ double trial_rate_get(const struct trial_rate *self)
 
 struct readings {
     struct trial_rate inserts, samples, steps;
-    double held[2]; /* sums of what the limiter holds actors and learners back */
-    uint32_t n[2];
+    uint32_t n[2]; /* looks at which actors and learners had reported */
     struct idle_shares by;
 };
 
 static void read_once(const struct observation *seen, struct readings *out)
 {
-    const double held[2] = {seen->idle_by.actor[IDLE_CREDIT], seen->idle_by.learner[IDLE_SAMPLE]};
     trial_rate_add(&out->inserts, seen->at_ns, seen->inserts);
     trial_rate_add(&out->samples, seen->at_ns, seen->samples);
     trial_rate_add(&out->steps, seen->at_ns, seen->steps);
-    for (int i = 0; i < 2; i++)
-        if (!isnan(held[i])) {
-            out->held[i] += held[i];
-            out->n[i]++;
-        }
+    out->n[0] += !isnan(seen->idle_by.actor[IDLE_CREDIT]);
+    out->n[1] += !isnan(seen->idle_by.learner[IDLE_SAMPLE]);
     idle_shares_add(&out->by, &seen->idle_by, 1.0);
 }
 
@@ -529,8 +524,6 @@ static rp_status measure_once(struct trial *self, int64_t ns, struct trial_measu
     *out = (struct trial_measured){.inserts = trial_rate_get(&read.inserts),
                                    .samples = trial_rate_get(&read.samples),
                                    .steps = trial_rate_get(&read.steps),
-                                   .actor_idle = mean_share(read.held[0], read.n[0]),
-                                   .learner_idle = mean_share(read.held[1], read.n[1]),
                                    .core = NAN};
     for (int i = 0; i < IDLE_CAUSES; i++) {
         out->idle_by.actor[i] = mean_share(read.by.actor[i], read.n[0]);

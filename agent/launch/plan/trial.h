@@ -70,14 +70,13 @@ double trial_rate_get(const struct trial_rate *self);
 
 /* The results of one measurement. */
 struct trial_measured {
-    double inserts, samples;         /* items/s */
-    double steps;                    /* environment steps/s; 0: they are not counted */
-    double cpu[ROLES];               /* cores used by all processes of a role */
-    double memory[ROLES];            /* bytes of the largest process of a role */
-    double actor_idle, learner_idle; /* share of the time for which the other side holds it back; NAN: not known */
-    struct idle_shares idle_by;      /* all waits by cause */
-    double others;                   /* cores that other programs took */
-    double home;                     /* cores that our processes used on this machine */
+    double inserts, samples;    /* items/s */
+    double steps;               /* environment steps/s; 0: they are not counted */
+    double cpu[ROLES];          /* cores used by all processes of a role */
+    double memory[ROLES];       /* bytes of the largest process of a role */
+    struct idle_shares idle_by; /* all waits by cause; NAN: not known */
+    double others;              /* cores that other programs took */
+    double home;                /* cores that our processes used on this machine */
     double core; /* share of the time for which the broker's busiest core thread worked; NAN: not known */
 };
 

@@ -60,6 +60,16 @@ void words_add_path(struct words *self, const char *key, const char *path)
     text_fini(&quoted);
 }
 
+void shell_add(struct text *out, const char *word)
+{
+    text_add(out, " '");
+    for (size_t n; *word; word += n + (word[n] == '\'')) {
+        n = strcspn(word, "'");
+        text_add(out, "%.*s%s", (int)n, word, word[n] ? "'\\''" : "");
+    }
+    text_add(out, "'");
+}
+
 void words_clear(struct words *self)
 {
     command_free(&self->list);
@@ -205,27 +215,13 @@ static void add_folder(struct words *words, const char *folder)
     words_add_path(words, "", folder);
 }
 
-static const char *default_of(const char *key)
-{
-    for (uint32_t i = 0; i < broker_schema.n_rows; i++) {
-        if (strcmp(broker_schema.rows[i].path, key) == 0)
-            return broker_schema.rows[i].default_text;
-    }
-    return NULL;
-}
-
-/* A broker without a port in the file gets any free port, and after a restart the same port again. */
+/* A broker that is started again gets the port that it had. */
 static void add_endpoint(struct words *words, const char *key, const char *configured, const char *bound)
 {
-    const char *usual = default_of(key);
-    const char *bind = usual && strcmp(configured, usual) == 0 ? "tcp://127.0.0.1:0" : configured;
-    const char *port = strrchr(bind, ':');
-    bool any = strncmp(bind, "tcp://", 6) == 0 && (strcmp(port, ":0") == 0 || strcmp(port, ":*") == 0);
-    const char *known = bound ? strrchr(bound, ':') : NULL;
+    const char *port = strrchr(configured, ':'), *known = bound ? strrchr(bound, ':') : NULL;
+    bool any = strncmp(configured, "tcp://", 6) == 0 && (strcmp(port, ":0") == 0 || strcmp(port, ":*") == 0);
     if (any && known) {
-        words_set(words, "broker.%s=%.*s%s", key, (int)(port - bind), bind, known);
-    } else if (bind != configured) {
-        words_set(words, "broker.%s=%s", key, bind);
+        words_set(words, "broker.%s=%.*s%s", key, (int)(port - configured), configured, known);
     }
 }
 

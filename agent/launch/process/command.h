@@ -6,6 +6,7 @@
 #include "agent/launch/process/process.h"
 #include "agent/launch/process/run_keys.h"
 #include "proto/base/need.h"
+#include "proto/base/text.h"
 #include "replay/error.h"
 
 enum role { ROLE_BROKER, ROLE_LEARNER, ROLE_ACTOR, ROLE_EVALUATOR, ROLES };
@@ -85,6 +86,8 @@ void words_take(struct words *self, char *word);
 void words_add(struct words *self, const char *word);
 /* Adds the words of a NULL-terminated list, which may be NULL. */
 void words_add_list(struct words *self, const char *const *list);
+/* Adds a blank and a word in quotes for the shell. */
+void shell_add(struct text *out, const char *word);
 /* Adds "KEY=PATH", an override, whose value is YAML: quotes keep an unusual path from being read as something else. */
 void words_add_path(struct words *self, const char *key, const char *path);
 

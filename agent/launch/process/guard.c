@@ -55,12 +55,6 @@ struct word {
     int32_t lease_ms; /* longest silence from now on; 0: as before */
 };
 
-static void set_lease(int from, int32_t ms)
-{
-    const struct timeval most = {.tv_sec = ms / 1000, .tv_usec = ms % 1000 * 1000};
-    setsockopt(from, SOL_SOCKET, SO_RCVTIMEO, &most, sizeof most);
-}
-
 /* parent: killed, too, when the lease is over. folder: see struct guard. */
 static _Noreturn void watch(int from, pid_t parent, const char *folder)
 {
@@ -74,8 +68,9 @@ static _Noreturn void watch(int from, pid_t parent, const char *folder)
         late = n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK);
         if (n != (ssize_t)sizeof word)
             break;
+        const struct timeval most = {.tv_sec = word.lease_ms / 1000, .tv_usec = word.lease_ms % 1000 * 1000};
         if (word.lease_ms > 0)
-            set_lease(from, word.lease_ms);
+            setsockopt(from, SOL_SOCKET, SO_RCVTIMEO, &most, sizeof most);
         if (word.group > 0)
             groups_add(&groups, word.group);
         else

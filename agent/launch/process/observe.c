@@ -3,15 +3,12 @@
 #include "agent/launch/process/observe.h"
 
 #include <dirent.h>
-#include <errno.h>
-#include <fcntl.h>
 #include <json-c/json.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "agent/run/variables.h"
@@ -29,8 +26,6 @@
 #define MOST_LINE 65536
 #define MOST_FILES 8192u
 #define MOST_VALUES (1u << 20)
-/* Bytes read from one file in one look; the next look reads on. */
-#define MOST_READ (64 * MOST_LINE)
 #define SCAN_S 1.0
 /* How long after its last report a process counts. */
 #define PERIODS 3.0
@@ -115,16 +110,9 @@ static void scan(struct observe_files *self, double now_s)
 
 /* ---- lines ---- */
 
-static double number_of(struct json_object *line, const char *name)
-{
-    struct json_object *value = NULL;
-    json_object_object_get_ex(line, name, &value);
-    return json_map_real(value, NAN);
-}
-
 static uint64_t observe_count_of(struct json_object *line, const char *name)
 {
-    double number = number_of(line, name);
+    double number = json_map_number(line, name);
     return number > 0 && number < 1e18 ? (uint64_t)number : 0;
 }
 
@@ -136,30 +124,25 @@ static void add_value(struct observe_files *self, struct json_object *line, doub
                                                             .steps = observe_count_of(line, "environment_steps"),
                                                             .learner_steps = observe_count_of(line, "learner_steps"),
                                                             .value = value,
-                                                            .seconds = number_of(line, "seconds")};
-}
-
-/* A user's own program does not report what it waits for: all its waiting counts as waiting for the other side. */
-static enum idle_cause main_cause(enum observe_kind kind)
-{
-    return kind == OBSERVE_ACTOR ? IDLE_CREDIT : IDLE_SAMPLE;
+                                                            .seconds = json_map_number(line, "seconds")};
 }
 
 static void take_causes(struct observe_file *file, struct json_object *line)
 {
     bool any = false;
     for (int i = 0; i < IDLE_CAUSES; i++) {
-        double share = number_of(line, idle_key((enum idle_cause)i));
+        double share = json_map_number(line, idle_key((enum idle_cause)i));
         any |= !isnan(share);
         file->by[i] = isnan(share) || isnan(file->idle) ? 0.0 : fmin(fmax(share, 0.0), 1.0);
     }
+    /* A user's own program does not report what it waits for: all its waiting counts as waiting for the other side. */
     if (!any && !isnan(file->idle))
-        file->by[main_cause(file->kind)] = file->idle;
+        file->by[file->kind == OBSERVE_ACTOR ? IDLE_CREDIT : IDLE_SAMPLE] = file->idle;
 }
 
 static void take_report(struct observe_files *self, struct observe_file *file, struct json_object *line)
 {
-    double time_s = number_of(line, "time"), value = number_of(line, "return");
+    double time_s = json_map_number(line, "time"), value = json_map_number(line, "return");
     if (isnan(time_s))
         return;
     file->time_s = time_s;
@@ -170,39 +153,9 @@ static void take_report(struct observe_files *self, struct observe_file *file, s
             add_value(self, line, time_s, value);
         return;
     }
-    double idle = number_of(line, file->kind == OBSERVE_ACTOR ? "blocked_share" : "wait_share");
+    double idle = json_map_number(line, file->kind == OBSERVE_ACTOR ? "blocked_share" : "wait_share");
     file->idle = isnan(idle) ? NAN : fmin(fmax(idle, 0.0), 1.0);
     take_causes(file, line);
-}
-
-static void take_line(struct observe_files *self, struct observe_file *file, struct json_tokener *tokener,
-                      const char *text, size_t size)
-{
-    json_tokener_reset(tokener);
-    struct json_object *line = json_tokener_parse_ex(tokener, text, (int)size);
-    if (line && json_object_is_type(line, json_type_object))
-        take_report(self, file, line);
-    json_object_put(line);
-}
-
-/* Takes the whole lines of a block that begins at the file's offset. Returns by how much the offset moves. */
-static size_t take_block(struct observe_files *self, struct observe_file *file, struct json_tokener *tokener,
-                         const char *block, size_t size)
-{
-    size_t done = 0;
-    for (const char *end; (end = memchr(block + done, '\n', size - done));) {
-        size_t next = (size_t)(end - block) + 1;
-        if (!file->skip)
-            take_line(self, file, tokener, block + done, next - done);
-        file->skip = false;
-        done = next;
-    }
-    if (done == 0 && size == MOST_LINE) {
-        file->skip = true;
-        done = size;
-    }
-    file->offset += (int64_t)done;
-    return done;
 }
 
 /* ---- files ---- */
@@ -217,53 +170,38 @@ static void forget_values(struct observe_files *self)
             self->files[i].offset = 0;
 }
 
-static void begin(struct observe_files *self, struct observe_file *file, const struct stat *status)
+/* Reads the whole lines since the last look. Of a file that is new, or was replaced or cut, only the end counts, unless it has
+ * evaluations. A line whose beginning is left out is no JSON. */
+static void read_file(struct observe_files *self, struct observe_file *file, double now_s)
 {
-    if (file->kind == OBSERVE_EVALUATOR && file->inode != 0)
-        forget_values(self);
-    file->inode = status->st_ino;
-    file->offset = 0;
-    file->skip = false;
-    if (file->kind != OBSERVE_EVALUATOR && status->st_size > MOST_LINE) {
-        file->offset = status->st_size - MOST_LINE;
-        file->skip = true;
-    }
-}
-
-static void read_rest(struct observe_files *self, struct observe_file *file, int fd, struct json_tokener *tokener,
-                      char *block)
-{
-    for (int64_t budget = MOST_READ; budget > 0;) {
-        ssize_t n = pread(fd, block, MOST_LINE, file->offset);
-        if (n < 0 && errno == EINTR)
-            continue;
-        size_t done = n > 0 ? take_block(self, file, tokener, block, (size_t)n) : 0;
-        if (done == 0)
-            return;
-        budget -= (int64_t)done;
-    }
-}
-
-static void read_file(struct observe_files *self, struct observe_file *file, double now_s, struct json_tokener *tokener,
-                      char *block)
-{
-    char path[600];
+    char path[600], *text = NULL;
     struct stat status;
+    size_t size = 0;
+    int64_t before = file->offset;
     snprintf(path, sizeof path, "%s/%s.jsonl", self->folder, file->name);
-    /* O_NONBLOCK: a named pipe must not block the launcher. */
-    if (stat(path, &status) != 0 || !S_ISREG(status.st_mode))
+    if (stat(path, &status) != 0 || !S_ISREG(status.st_mode)) /* a named pipe must not block the launcher */
         return;
     bool watched = file->inode == status.st_ino && status.st_size >= file->offset;
+    if (!watched && file->kind == OBSERVE_EVALUATOR && file->inode != 0)
+        forget_values(self);
     if (!watched)
-        begin(self, file, &status);
-    if (status.st_size == file->offset)
+        file->offset = 0;
+    file->inode = status.st_ino;
+    if (file->kind != OBSERVE_EVALUATOR && status.st_size - file->offset > MOST_LINE)
+        file->offset = status.st_size - MOST_LINE;
+    FILE *in = status.st_size > file->offset ? fopen(path, "re") : NULL;
+    if (!in)
         return;
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0)
-        return;
-    int64_t before = file->offset;
-    read_rest(self, file, fd, tokener, block);
-    close(fd);
+    ssize_t n = fseek(in, file->offset, SEEK_SET) == 0 ? getline(&text, &size, in) : -1;
+    for (; n > 0 && text[n - 1] == '\n'; n = getline(&text, &size, in)) {
+        struct json_object *line = json_tokener_parse(text);
+        if (json_object_is_type(line, json_type_object))
+            take_report(self, file, line);
+        json_object_put(line);
+        file->offset += n;
+    }
+    free(text);
+    fclose(in);
     if (watched && file->offset > before && file->time_s > 0)
         file->time_s = now_s;
 }
@@ -275,13 +213,8 @@ void observe_files_read(struct observe_files *self, double now_s)
     if (!self->folder[0])
         return;
     scan(self, now_s);
-    struct json_tokener *tokener = json_tokener_new();
-    char *block = need_alloc(MOST_LINE);
-    for (uint32_t i = 0; tokener && i < self->n; i++)
-        read_file(self, &self->files[i], now_s, tokener, block);
-    free(block);
-    if (tokener)
-        json_tokener_free(tokener);
+    for (uint32_t i = 0; i < self->n; i++)
+        read_file(self, &self->files[i], now_s);
 }
 
 /* ---- what they say together ---- */
@@ -486,7 +419,6 @@ static void take_info(struct observer *self, const rp_info *info)
     struct observation *out = &self->last;
     take_first(self, info);
     out->broker_bytes = rp_info_u64(info, "server.memory_bytes");
-    out->broker_limit = rp_info_u64(info, "server.memory_limit");
     out->policy = rp_info_u64(rp_info_find(info, "slots", VARIABLES_SLOT), "version");
     const rp_info *table = rp_info_find(info, "tables", self->table), *limiter = rp_info_at(table, "limiter", 0);
     if (!table)
@@ -561,13 +493,6 @@ static void take_waits(struct observer *self, const rp_info *waits, struct names
     out->waiting_inserts = names->n;
 }
 
-static double unix_now(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
 void observer_rescan(struct observer *self)
 {
     self->files.scanned_s = 0;
@@ -587,7 +512,7 @@ void observer_poll(struct observer *self, int64_t timeout_ms, struct observation
         if (rp_admin_why(self->client, left_ms > 1 ? left_ms : 1, &self->waits, NULL) == RP_OK)
             take_waits(self, self->waits, &names);
     }
-    double now_s = unix_now();
+    double now_s = clock_unix_s();
     observe_files_read(&self->files, now_s);
     observe_files_sum(&self->files, names.list, names.n, now_s, &self->last);
     free(names.list);

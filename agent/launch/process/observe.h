@@ -34,7 +34,7 @@ struct observation {
     double cursor, cursor_low, cursor_high; /* of the limiter, and its bounds */
     bool paused;                            /* the table is paused, at all shards that answer */
     double spi;                             /* ratio that the limiter holds now; 0: it holds none */
-    uint64_t broker_bytes, broker_limit;
+    uint64_t broker_bytes;
     uint64_t policy;                            /* version of the parameters; 0: none */
     uint32_t waiting_inserts, waiting_samplers; /* sessions and requests that wait in the broker */
     char inserts_wait[256], samples_wait[256];  /* what they wait for; "": none waits */
@@ -80,7 +80,6 @@ struct observe_file {
     enum observe_kind kind;
     ino_t inode;    /* 0: never read */
     int64_t offset; /* end of the last whole line that was read */
-    bool skip;      /* the line at offset has lost its beginning, or is longer than any report */
     double time_s; /* time of the newest report, seconds since 1970; 0: none. By our clock as soon as the file has grown
                              * under our eyes: other machines may have other clocks */
     double idle;   /* blocked_share or wait_share of the newest report; NAN: none */

@@ -359,14 +359,14 @@ static void add_children_of_all(struct family *self, pid_t pid)
     closedir(tasks);
 }
 
-/* The process clock counts in nanoseconds and includes ended threads; the ticks in /proc/PID/stat are the fallback. */
-static int64_t own_cpu_ns(pid_t pid, uint64_t ticks, int64_t tick_ns)
+/* The process clock counts in nanoseconds and includes ended threads. */
+static int64_t own_cpu_ns(pid_t pid)
 {
     clockid_t clock;
-    struct timespec at;
-    if (clock_getcpuclockid(pid, &clock) == 0 && clock_gettime(clock, &at) == 0)
-        return at.tv_sec * NS_PER_S + at.tv_nsec;
-    return (int64_t)ticks * tick_ns;
+    struct timespec at = {0};
+    if (clock_getcpuclockid(pid, &clock) == 0)
+        clock_gettime(clock, &at);
+    return at.tv_sec * NS_PER_S + at.tv_nsec;
 }
 
 /* What the file `stat` of a process or thread says. */
@@ -396,13 +396,13 @@ static bool add_cpu(pid_t pid, struct process_usage *out, char *state)
     if (!read_times(path, &times))
         return false;
     *state = times.state;
-    out->cpu_ns +=
-        own_cpu_ns(pid, times.user + times.system, tick_ns) + (times.ended_user + times.ended_system) * tick_ns;
+    out->cpu_ns += own_cpu_ns(pid) + (times.ended_user + times.ended_system) * tick_ns;
     return true;
 }
 
-/* Processor time of the main thread. The scheduler counts in nanoseconds; where it does not tell, the ticks of `stat` count. */
-static int64_t main_ns(pid_t pid)
+/* Takes the processor time of the main thread if it is the most so far. The scheduler counts in nanoseconds; where it does not tell, the
+ * ticks of `stat` count. */
+static void add_main(pid_t pid, struct process_usage *out)
 {
     char path[64], text[128];
     struct times times;
@@ -411,15 +411,7 @@ static int64_t main_ns(pid_t pid)
     snprintf(path, sizeof path, "/proc/%d/task/%d/stat", (int)pid, (int)pid);
     if (ns == 0 && read_times(path, &times))
         ns = (int64_t)(times.user + times.system) * (NS_PER_S / sysconf(_SC_CLK_TCK));
-    return ns;
-}
-
-/* Takes the processor time of the main thread if it is the most so far. */
-static void add_main(pid_t pid, struct process_usage *out)
-{
-    int64_t ns = main_ns(pid);
-    if (ns > out->main_ns)
-        out->main_ns = ns;
+    out->main_ns = ns > out->main_ns ? ns : out->main_ns;
 }
 
 static uint64_t kib_after(const char *text, const char *key)

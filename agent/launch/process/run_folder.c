@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <json-c/json.h>
-#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -99,11 +98,10 @@ static rp_status create_below(const char *runs, const char *name, char out[FOLDE
 
 static rp_status create_given(const char *given, char out[FOLDER_SIZE], rp_error *err)
 {
-    char state[FOLDER_SIZE + 16];
     if (strlen(given) > FOLDER_SIZE - 64)
         return err_set(err, RP_INVALID_ARGUMENT, "the path of the run's folder is too long: %s", given);
     snprintf(out, FOLDER_SIZE, "%s", given);
-    if (access(run_folder_path(state, sizeof state, given, FOLDER_STATE), F_OK) == 0)
+    if (run_folder_holds(given))
         return err_set(
             err, RP_FAILED_PRECONDITION,
             "the folder '%s' holds a run already: go on with it by 'replay-launch resume %s', or name another", given,
@@ -133,10 +131,11 @@ void run_folder_point_latest(const char *runs, const char *folder)
         unlink(fresh);
 }
 
-static bool holds_run(const char *path)
+bool run_folder_holds(const char *folder)
 {
     char state[FOLDER_SIZE + 32];
-    return access(run_folder_path(state, sizeof state, path, FOLDER_STATE), R_OK) == 0;
+    return strlen(folder) < FOLDER_SIZE &&
+           access(run_folder_path(state, sizeof state, folder, FOLDER_STATE), R_OK) == 0;
 }
 
 /* Follows a link to a neighbouring folder: runs/latest may soon point to another run. */
@@ -161,10 +160,10 @@ rp_status run_folder_find(const char *runs, const char *given, char out[FOLDER_S
     if (strlen(name) + strlen(runs) > FOLDER_SIZE - 64)
         return err_set(err, RP_INVALID_ARGUMENT, "the path '%s' is too long", name);
     snprintf(out, FOLDER_SIZE, "%s", name);
-    bool found = given && holds_run(out);
+    bool found = given && run_folder_holds(out);
     if (!found) {
         snprintf(out, FOLDER_SIZE, "%s/%s", runs, name);
-        found = holds_run(out);
+        found = run_folder_holds(out);
     }
     if (found) {
         follow_link(out);

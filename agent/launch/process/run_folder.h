@@ -30,6 +30,7 @@
 #define FOLDER_STATUS "status.json"
 #define FOLDER_METRICS "metrics.jsonl"
 #define FOLDER_PAGE "page" /* address of the page, with its token */
+#define FOLDER_RUNS "runs" /* in which each run gets a folder */
 #define FOLDER_LATEST "latest"
 /* The most actors and learners that a run may have: a damaged file cannot ask for more. */
 #define FOLDER_MAX_COUNT 4096u
@@ -59,6 +60,8 @@ rp_status run_folder_make(const char *path, mode_t mode, rp_error *err);
  * already holds a run. */
 rp_status run_folder_create(const char *runs, const char *name, const char *given, char out[FOLDER_SIZE],
                             rp_error *err);
+/* True if there is a run in the folder. */
+bool run_folder_holds(const char *folder);
 /* Makes RUNS/latest point to the folder, if it is below RUNS. */
 void run_folder_point_latest(const char *runs, const char *folder);
 /* Finds the folder of a run by what a user wrote: a path, a name below RUNS, or NULL for the latest. */

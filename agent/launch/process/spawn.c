@@ -199,12 +199,6 @@ static pid_t fork_child(struct child *self, int *error)
     return pid;
 }
 
-/* A copy above the standard three, so that no stream overwrites another one. */
-static int copy_stream(int stream, int null)
-{
-    return stream == SPAWN_KEEP ? -1 : fcntl(stream == SPAWN_NULL ? null : stream, F_DUPFD_CLOEXEC, 3);
-}
-
 pid_t spawn_start(const struct spawn *self, int *error)
 {
     const int streams[3] = {self->in, self->out, self->err};
@@ -217,7 +211,9 @@ pid_t spawn_start(const struct spawn *self, int *error)
     child.environment = merge_environment(self->environment);
     child.program = program;
     for (int i = 0; i < 3; i++) {
-        child.streams[i] = copy_stream(streams[i], null);
+        /* A copy above the standard three, so that no stream overwrites another one. */
+        child.streams[i] =
+            streams[i] == SPAWN_KEEP ? -1 : fcntl(streams[i] == SPAWN_NULL ? null : streams[i], F_DUPFD_CLOEXEC, 3);
         if (child.streams[i] < 0 && streams[i] != SPAWN_KEEP && ready) {
             *error = errno;
             ready = false;

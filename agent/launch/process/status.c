@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/view/why.h"
 #include "proto/base/json_map.h"
 #include "proto/base/need.h"
 
@@ -28,7 +27,7 @@ const char *phase_name(enum phase phase)
 enum phase phase_find(const char *name)
 {
     enum phase phase = 0;
-    while (phase < PHASES && !(name && strcmp(name, phase_names[phase]) == 0))
+    while (phase < PHASES && strcmp(name, phase_names[phase]) != 0)
         phase++;
     return phase;
 }
@@ -39,6 +38,17 @@ bool status_is_limited(const struct status *self)
         if (!why_limits((enum why_cause)cause) && strcmp(self->cause, why_cause_names[cause]) == 0)
             return false;
     return self->waits[0] != '\0';
+}
+
+struct why_run status_facts(const struct status *self)
+{
+    return (struct why_run){.actors = self->actors,
+                            .learners = self->learners,
+                            .actor_idle = self->actor_idle,
+                            .learner_idle = self->learner_idle,
+                            .cpu = self->cpu,
+                            .cores = self->cores,
+                            .others = self->others};
 }
 
 #define TEXT(field) JSON_ROW(struct status, field)
@@ -193,7 +203,7 @@ char *status_to_json(const struct status *self, bool whole)
         put_doubles(&out, "values", self->values, some ? self->n_values : 0);
     }
     json_close(&out, '}');
-    return json_take(&out);
+    return json_need(&out);
 }
 
 /* ---- in ---- */
@@ -244,9 +254,8 @@ static void *get_list(struct json_object *object, const char *name, const struct
 bool status_from_json(const char *text, struct status_copy *out)
 {
     *out = (struct status_copy){0};
-    struct json_object *object = text ? json_tokener_parse(text) : NULL, *phase = NULL;
-    json_object_object_get_ex(object, "phase", &phase);
-    bool ok = phase_find(json_object_is_type(phase, json_type_string) ? json_object_get_string(phase) : NULL) < PHASES;
+    struct json_object *object = text ? json_tokener_parse(text) : NULL;
+    bool ok = phase_find(json_map_text(object, "phase")) < PHASES;
     if (ok) {
         struct status *status = &out->status;
         json_map_read(object, status_rows, status);
@@ -272,61 +281,52 @@ void status_copy_fini(struct status_copy *self)
 /* Figures as OpenMetrics text. Families are rows of a table; a row knows where its number is. */
 
 struct status_family {
-    const char *name, *unit, *help; /* the name ends with the unit; "": none */
-    bool counts;                    /* a counter; otherwise a gauge */
-    struct json_row row;            /* where its number is */
+    const char *name, *help;
+    bool counts;         /* a counter; otherwise a gauge */
+    struct json_row row; /* where its number is */
 };
 
 static const struct status_family of_run[] = {
-    {"elapsed_seconds", "seconds", "Time since the start of the run, earlier legs included.", false,
-     JSON_ROW(struct status, elapsed_s)},
-    {"updated_timestamp_seconds", "seconds", "When the status was written, in seconds since 1970.", false,
-     JSON_ROW(struct status, unix_s)},
-    {"environment_steps", "", "Environment steps.", true, JSON_ROW(struct status, steps)},
-    {"learner_steps", "", "Learner steps.", true, JSON_ROW(struct status, learner_steps)},
-    {"progress_ratio", "ratio", "Progress towards the nearest stop condition.", false,
-     JSON_ROW(struct status, progress)},
-    {"environment_steps_per_second", "", "Environment steps per second, lately.", false,
-     JSON_ROW(struct status, steps_rate)},
-    {"learner_steps_per_second", "", "Learner steps per second, lately.", false, JSON_ROW(struct status, updates_rate)},
-    {"inserts_per_second", "", "Inserts into the table per second, lately.", false,
-     JSON_ROW(struct status, inserts_rate)},
-    {"samples_per_second", "", "Samples of the table per second, lately.", false,
-     JSON_ROW(struct status, samples_rate)},
-    {"samples_per_insert", "", "Samples per insert, lately.", false, JSON_ROW(struct status, spi)},
-    {"actor_idle_ratio", "ratio", "Share of their time for which actors wait.", false,
-     JSON_ROW(struct status, actor_idle)},
-    {"learner_idle_ratio", "ratio", "Share of their time for which learners wait.", false,
-     JSON_ROW(struct status, learner_idle)},
-    {"return", "", "Mean return of the newest evaluation.", false, JSON_ROW(struct status, value)},
-    {"best_return", "", "Mean return of the best evaluation.", false, JSON_ROW(struct status, best)},
-    {"exploring_return", "", "Mean return of the actors, which explore.", false, JSON_ROW(struct status, actor_value)},
-    {"table_items", "", "Items in the table.", false, JSON_ROW(struct status, size)},
-    {"table_capacity_items", "", "Items that the table may hold.", false, JSON_ROW(struct status, max_size)},
-    {"limiter_cursor", "", "Cursor of the table's limiter.", false, JSON_ROW(struct status, cursor)},
-    {"actors", "", "Actors that run.", false, JSON_ROW(struct status, actors)},
-    {"actors_wanted", "", "Actors that should run.", false, JSON_ROW(struct status, actors_wanted)},
-    {"learners", "", "Learners that run.", false, JSON_ROW(struct status, learners)},
-    {"learners_wanted", "", "Learners that should run.", false, JSON_ROW(struct status, learners_wanted)},
-    {"restarts", "", "Processes that were started again.", true, JSON_ROW(struct status, restarts)},
-    {"memory_bytes", "bytes", "Memory of all processes.", false, JSON_ROW(struct status, memory)},
-    {"cores", "", "Processors that all processes use, lately.", false, JSON_ROW(struct status, cpu)},
+    {"elapsed_seconds", "Time since the start of the run, earlier legs included.", false, COUNT(elapsed_s)},
+    {"updated_timestamp_seconds", "When the status was written, in seconds since 1970.", false, COUNT(unix_s)},
+    {"environment_steps", "Environment steps.", true, COUNT(steps)},
+    {"learner_steps", "Learner steps.", true, COUNT(learner_steps)},
+    {"progress_ratio", "Progress towards the nearest stop condition.", false, COUNT(progress)},
+    {"environment_steps_per_second", "Environment steps per second, lately.", false, COUNT(steps_rate)},
+    {"learner_steps_per_second", "Learner steps per second, lately.", false, COUNT(updates_rate)},
+    {"inserts_per_second", "Inserts into the table per second, lately.", false, COUNT(inserts_rate)},
+    {"samples_per_second", "Samples of the table per second, lately.", false, COUNT(samples_rate)},
+    {"samples_per_insert", "Samples per insert, lately.", false, COUNT(spi)},
+    {"actor_idle_ratio", "Share of their time for which actors wait.", false, COUNT(actor_idle)},
+    {"learner_idle_ratio", "Share of their time for which learners wait.", false, COUNT(learner_idle)},
+    {"return", "Mean return of the newest evaluation.", false, COUNT(value)},
+    {"best_return", "Mean return of the best evaluation.", false, COUNT(best)},
+    {"exploring_return", "Mean return of the actors, which explore.", false, COUNT(actor_value)},
+    {"table_items", "Items in the table.", false, COUNT(size)},
+    {"table_capacity_items", "Items that the table may hold.", false, COUNT(max_size)},
+    {"limiter_cursor", "Cursor of the table's limiter.", false, COUNT(cursor)},
+    {"actors", "Actors that run.", false, COUNT(actors)},
+    {"actors_wanted", "Actors that should run.", false, COUNT(actors_wanted)},
+    {"learners", "Learners that run.", false, COUNT(learners)},
+    {"learners_wanted", "Learners that should run.", false, COUNT(learners_wanted)},
+    {"restarts", "Processes that were started again.", true, COUNT(restarts)},
+    {"memory_bytes", "Memory of all processes.", false, COUNT(memory)},
+    {"cores", "Processors that all processes use, lately.", false, COUNT(cpu)},
 };
 
 static const struct status_family of_process[] = {
-    {"process_memory_bytes", "bytes", "Memory of a process.", false, JSON_ROW(struct status_process, memory)},
-    {"process_cores", "", "Processors that a process uses, lately.", false, JSON_ROW(struct status_process, cpu)},
-    {"process_restarts", "", "How often a process was started again.", true, JSON_ROW(struct status_process, restarts)},
+    {"process_memory_bytes", "Memory of a process.", false, PROCESS(memory)},
+    {"process_cores", "Processors that a process uses, lately.", false, PROCESS(cpu)},
+    {"process_restarts", "How often a process was started again.", true, PROCESS(restarts)},
 };
 
 static const struct status_family of_host[] = {
-    {"host_ready", "", "1 if the host is there, 0 if it is not.", false, JSON_ROW(struct status_host, ready)},
-    {"host_actors", "", "Actors that run on a host.", false, JSON_ROW(struct status_host, actors)},
-    {"host_learners", "", "Learners that run on a host.", false, JSON_ROW(struct status_host, learners)},
-    {"host_memory_bytes", "bytes", "Memory of the run's processes on a host.", false,
-     JSON_ROW(struct status_host, memory)},
-    {"host_cores", "", "Processors that the run's processes use on a host.", false, JSON_ROW(struct status_host, cpu)},
-    {"host_losses", "", "How often a host was lost.", true, JSON_ROW(struct status_host, losses)},
+    {"host_ready", "1 if the host is there, 0 if it is not.", false, HOST(ready)},
+    {"host_actors", "Actors that run on a host.", false, HOST(actors)},
+    {"host_learners", "Learners that run on a host.", false, HOST(learners)},
+    {"host_memory_bytes", "Memory of the run's processes on a host.", false, HOST(memory)},
+    {"host_cores", "Processors that the run's processes use on a host.", false, HOST(cpu)},
+    {"host_losses", "How often a host was lost.", true, HOST(losses)},
 };
 #define ROWS(table) table, sizeof(table) / sizeof *(table)
 
@@ -345,55 +345,58 @@ static void add_label(struct text *out, const char *name, const char *value)
     text_add(out, "\"");
 }
 
-static void add_head(struct text *out, const struct status_family *status_family)
+static void add_head(struct text *out, const struct status_family *family)
 {
-    text_add(out, "# HELP replay_run_%s %s\n", status_family->name, status_family->help);
-    text_add(out, "# TYPE replay_run_%s %s\n", status_family->name, status_family->counts ? "counter" : "gauge");
-    if (status_family->unit[0])
-        text_add(out, "# UNIT replay_run_%s %s\n", status_family->name, status_family->unit);
+    text_add(out, "# HELP replay_run_%s %s\n", family->name, family->help);
+    text_add(out, "# TYPE replay_run_%s %s\n", family->name, family->counts ? "counter" : "gauge");
+    static const char *const units[] = {"_seconds", "_bytes", "_ratio"};
+    for (size_t i = 0; i < sizeof units / sizeof units[0]; i++) {
+        const char *unit = strstr(family->name, units[i]);
+        if (unit && strcmp(unit, units[i]) == 0)
+            text_add(out, "# UNIT replay_run_%s %s\n", family->name, unit + 1);
+    }
 }
 
-static double status_value_of(const struct status_family *status_family, const void *record)
+static double status_value_of(const struct status_family *family, const void *record)
 {
-    const void *at = (const char *)record + status_family->row.offset;
-    enum json_kind kind = status_family->row.kind;
+    const void *at = (const char *)record + family->row.offset;
+    enum json_kind kind = family->row.kind;
     return kind == JSON_KIND_REAL   ? *(const double *)at
            : kind == JSON_KIND_U64  ? (double)*(const uint64_t *)at
            : kind == JSON_KIND_BOOL ? *(const bool *)at
                                     : *(const uint32_t *)at;
 }
 
-static void add_sample(struct text *out, const struct status_family *status_family, const char *labels, double value)
-{
-    text_add(out, "replay_run_%s%s{%s} %.17g\n", status_family->name, status_family->counts ? "_total" : "", labels,
-             value);
-}
-
 /* ---- families ---- */
 
-/* Families of records that are told apart by a label: processes, hosts. */
+/* Families of records: the run itself, or processes and hosts, which a label tells apart. */
 struct status_group {
     const struct status_family *families;
     size_t n_families;
     const void *records;
     uint32_t n;
     size_t size, name; /* of a record; of its name in it */
-    const char *label;
+    const char *label; /* NULL: none */
 };
 
-static void add_group(struct text *out, const struct status_group *status_group, const char *run)
+static void add_group(struct text *out, const struct status_group *group, const char *run)
 {
-    for (size_t f = 0; f < status_group->n_families && status_group->n; f++) {
-        add_head(out, &status_group->families[f]);
-        for (uint32_t i = 0; i < status_group->n; i++) {
-            const char *record = (const char *)status_group->records + i * status_group->size;
-            double value = status_value_of(&status_group->families[f], record);
-            struct text labels = {0};
-            text_add(&labels, "%s,", run);
-            add_label(&labels, status_group->label, record + status_group->name);
-            if (isfinite(value))
-                add_sample(out, &status_group->families[f], text_get(&labels), value);
-            text_fini(&labels);
+    for (size_t f = 0; f < group->n_families; f++) {
+        const struct status_family *family = &group->families[f];
+        bool headed = false;
+        for (uint32_t i = 0; group->records && i < group->n; i++) {
+            const char *record = (const char *)group->records + i * group->size;
+            double value = status_value_of(family, record);
+            if (!isfinite(value))
+                continue;
+            if (!headed)
+                add_head(out, family);
+            headed = true;
+            text_add(out, "replay_run_%s%s{%s%s", family->name, family->counts ? "_total" : "", run,
+                     group->label ? "," : "");
+            if (group->label)
+                add_label(out, group->label, record + group->name);
+            text_add(out, "} %.17g\n", value);
         }
     }
 }
@@ -410,28 +413,16 @@ void status_metrics(struct text *out, const struct status *status)
 {
     struct text run = {0};
     add_label(&run, "run", status->name);
-    for (size_t i = 0; i < sizeof of_run / sizeof *of_run; i++) {
-        double value = status_value_of(&of_run[i], status);
-        if (!isfinite(value))
-            continue;
-        add_head(out, &of_run[i]);
-        add_sample(out, &of_run[i], text_get(&run), value);
-    }
+    const struct status_group groups[] = {
+        {ROWS(of_run), status, 1, 0, 0, NULL},
+        {ROWS(of_process), status->processes, status->n_processes, sizeof *status->processes,
+         offsetof(struct status_process, name), "process"},
+        {ROWS(of_host), status->hosts, status->n_hosts, sizeof *status->hosts, offsetof(struct status_host, name),
+         "host"},
+    };
+    for (size_t i = 0; i < sizeof groups / sizeof groups[0]; i++)
+        add_group(out, &groups[i], text_get(&run));
     add_phase(out, status, text_get(&run));
-    const struct status_group processes = {ROWS(of_process),
-                                           status->processes,
-                                           status->processes ? status->n_processes : 0,
-                                           sizeof *status->processes,
-                                           offsetof(struct status_process, name),
-                                           "process"};
-    const struct status_group hosts = {ROWS(of_host),
-                                       status->hosts,
-                                       status->hosts ? status->n_hosts : 0,
-                                       sizeof *status->hosts,
-                                       offsetof(struct status_host, name),
-                                       "host"};
-    add_group(out, &processes, text_get(&run));
-    add_group(out, &hosts, text_get(&run));
     text_add(out, "# EOF\n");
     text_fini(&run);
 }

@@ -8,6 +8,7 @@
 
 #include "agent/launch/process/command.h" /* role */
 #include "agent/run/idle.h"
+#include "agent/view/why.h"
 #include "proto/base/format.h"
 
 /* stopping: processes end; measuring: the last parameters are evaluated. */
@@ -105,6 +106,8 @@ struct status {
     double event_unix_s;
 };
 
+/* What the run itself knows about its waits. */
+struct why_run status_facts(const struct status *self);
 /* True if something limits the run. */
 bool status_is_limited(const struct status *self);
 

@@ -306,33 +306,19 @@ rp_status slurm_check_path(const char *path, rp_error *err)
                    path, *bad == '\n' || *bad == '\r' ? ' ' : *bad);
 }
 
-/* Variables of a job that a word may have. */
-static const char *const variables[] = {"$SLURM_JOB_ID", "$SLURM_SUBMIT_DIR"};
-
-static const char *variable_at(const char *text)
-{
-    for (size_t i = 0; i < sizeof variables / sizeof variables[0]; i++)
-        if (strncmp(text, variables[i], strlen(variables[i])) == 0)
-            return variables[i];
-    return NULL;
-}
-
-/* In single quotes, for the shell, except for the variables. */
+/* In quotes for the shell, except for variables of the job. */
 static void write_word(const char *word, struct text *out)
 {
-    text_add(out, " '");
-    for (const char *at = word; *at; at++) {
-        const char *variable = variable_at(at);
-        if (variable) {
-            text_add(out, "'\"%s\"'", variable);
-            at += strlen(variable) - 1;
-        } else if (*at == '\'') {
-            text_add(out, "'\\''");
-        } else {
-            text_add(out, "%c", *at);
-        }
+    struct text quoted = {0};
+    shell_add(&quoted, word);
+    const char *at = text_get(&quoted);
+    for (const char *variable; (variable = strstr(at, "$SLURM_"));) {
+        size_t size = 1 + strspn(variable + 1, "ABCDEFGHIJKLMNOPQRSTUVWXYZ_");
+        text_add(out, "%.*s'\"%.*s\"'", (int)(variable - at), at, (int)size, variable);
+        at = variable + size;
     }
-    text_add(out, "%c", '\'');
+    text_add(out, "%s", at);
+    text_fini(&quoted);
 }
 
 char *slurm_script_core(const struct slurm_script *self)
@@ -452,7 +438,7 @@ rp_status slurm_check_shared(const struct run_config *config, const char *folder
     return missing
                ? err_set(err, RP_FAILED_PRECONDITION,
                          "nodes of the cluster do not see the folder '%s': the run's folder must be on a file system "
-                         "that all nodes share (launch.runs, --folder)",
+                         "that all nodes share: start there, or name it with --folder",
                          folder)
                : RP_OK;
 }

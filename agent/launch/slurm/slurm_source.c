@@ -315,13 +315,6 @@ static void take_order(struct slurm_source *self, rp_status status, rp_error *er
     self->order_ns = now_ns + RETRY_NS;
 }
 
-/* Tasks of an array that slurm.json does not name give up. */
-static void record_again(struct slurm_source *self, int64_t now_ns)
-{
-    self->unrecorded = slurm_record_write(self->options.folder, &self->record, NULL) != RP_OK;
-    self->order_ns = self->unrecorded ? now_ns + POLL_NS : self->order_ns;
-}
-
 /* One order at a time, and the next one from what is seen then: an order that is lost is given again. */
 static void keep_size(struct slurm_source *self, int64_t now_ns)
 {
@@ -339,9 +332,10 @@ static void keep_size(struct slurm_source *self, int64_t now_ns)
         return;
     for (uint32_t i = 0; i < self->n_jobs; i++)
         running += self->jobs[i].state == SLURM_RUNNING;
-    if (self->unrecorded)
-        record_again(self, now_ns);
-    else if (self->empty_looks >= GONE_LOOKS)
+    if (self->unrecorded) { /* tasks of an array that slurm.json does not name give up */
+        self->unrecorded = slurm_record_write(self->options.folder, &self->record, NULL) != RP_OK;
+        self->order_ns = self->unrecorded ? now_ns + POLL_NS : self->order_ns;
+    } else if (self->empty_looks >= GONE_LOOKS)
         submit_again(self, now_ns);
     else if (self->throttle != self->wanted)
         set_throttle(self, now_ns);

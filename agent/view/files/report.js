@@ -94,11 +94,11 @@ function timeCharts(store, data) {
 
 function plan(found) {
   if (!found?.chosen) return null;
-  return wide("The plan, chosen first, and its alternatives", grid([
+  return wide("The plan, and the pairs that ran together", grid([
     {name: "actors", of: (one) => exact(one.actors), n: true}, {name: "learners", of: (one) => exact(one.learners), n: true},
     {name: "inserts/s", of: (one) => number(one.inserts), n: true}, {name: "samples/s", of: (one) => number(one.samples), n: true},
     {name: "actors idle", of: (one) => percent(one.actor_idle), n: true}, {name: "learners idle", of: (one) => percent(one.learner_idle), n: true},
-    {name: "bottleneck", of: (one) => one.bottleneck}, {name: "why", of: (one) => one.reason}], [found.chosen, ...found.others], "Plan"));
+    {name: "bottleneck", of: (one) => one.bottleneck || ""}, {name: "why", of: (one) => one.reason || ""}], [found.chosen, ...found.input.runs], "Plan"));
 }
 
 // Pairs that ran together, a line for each number of learners and shards.

@@ -120,12 +120,12 @@ TEST(our_programs_understand_it)
 TEST(broker)
 {
     struct fixture f;
-    begin(&f, NULL);
+    static const char *const any[] = {"broker.service=tcp://127.0.0.1:0", "broker.ingest=tcp://127.0.0.1:0",
+                                      "broker.events=tcp://127.0.0.1:0", NULL};
+    begin(&f, any);
     f.context.endpoints = NULL;
     expect(&f.context, ROLE_BROKER, 0,
-           "/opt/bin/replay-broker -c run/config.yaml --section broker --endpoints-file run/endpoints "
-           "--set broker.service=tcp://127.0.0.1:0 --set broker.ingest=tcp://127.0.0.1:0 "
-           "--set broker.events=tcp://127.0.0.1:0");
+           "/opt/bin/replay-broker -c run/config.yaml --section broker --endpoints-file run/endpoints");
     f.context.endpoints = &bound;
     static const char *const more[] = {"broker.tables[0].limiter.kind=none", NULL};
     f.context.overrides = more;
@@ -154,12 +154,10 @@ TEST(broker_with_shards)
     static const char *const own[] = {"broker.shards=4", "broker.service=tcp://*:0", NULL};
     begin(&f, own);
     expect(&f.context, ROLE_BROKER, 0,
-           "/opt/bin/replay-broker -c run/config.yaml --section broker --endpoints-file run/endpoints --again "
-           "--set broker.ingest=tcp://127.0.0.1:0 --set broker.events=tcp://127.0.0.1:0");
+           "/opt/bin/replay-broker -c run/config.yaml --section broker --endpoints-file run/endpoints --again");
     f.context.endpoints = NULL;
     expect(&f.context, ROLE_BROKER, 0,
-           "/opt/bin/replay-broker -c run/config.yaml --section broker --endpoints-file run/endpoints "
-           "--set broker.ingest=tcp://127.0.0.1:0 --set broker.events=tcp://127.0.0.1:0");
+           "/opt/bin/replay-broker -c run/config.yaml --section broker --endpoints-file run/endpoints");
     run_config_free(&f.config);
 }
 
@@ -173,8 +171,7 @@ TEST(broker_keeps)
     f.context.folder = "runs/it's 1";
     expect(&f.context, ROLE_BROKER, 0,
            "/opt/bin/replay-broker -c run/config.yaml --section broker --endpoints-file run/endpoints "
-           "--set broker.service=tcp://127.0.0.1:0 --set broker.ingest=tcp://127.0.0.1:0 "
-           "--set broker.events=tcp://127.0.0.1:0 --set broker.folder='runs/it''s 1/broker'");
+           "--set broker.folder='runs/it''s 1/broker'");
     run_config_free(&f.config);
     static const struct {
         const char *dir, *path;

@@ -74,9 +74,7 @@ static int setup(void **state)
                                           .learner_idle = 0.02,
                                           .bottleneck = PLAN_LEARNERS,
                                           .reason = "highest throughput"};
-    f->plan.best = f->plan.others[0] = f->plan.chosen;
-    strcpy(f->plan.others[0].reason, "needs 3.1 cores of 2");
-    f->plan.n_others = 1;
+    f->plan.best = f->plan.chosen;
     f->report = (struct report){.last = &f->last,
                                 .plan = &f->plan,
                                 .plan_input = &f->input,

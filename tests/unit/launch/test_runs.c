@@ -115,17 +115,21 @@ TEST(lists_and_removes, tempdir_enter, tempdir_leave)
 /* A removal that cannot go on leaves a run, and the lock that keeps others from it. */
 TEST(removal_cut_short, tempdir_enter, tempdir_leave)
 {
-    char folder[256], path[256] = "";
+    char folder[256], name[251] = "";
     make_run("deep", 10, NULL);
     snprintf(folder, sizeof folder, "%s", tempdir_at("deep"));
     assert_false(run_folder_locked(folder));
     struct stat before, after;
     assert_int_equal(stat(tempdir_at("deep/launch.lock"), &before), 0);
-    snprintf(path, sizeof path, "deep");
-    for (int i = 0; i < 40; i++) { /* deeper than anything of ours */
-        strcat(path, "/d");
-        assert_int_equal(mkdir(tempdir_at(path), 0777), 0);
+    memset(name, 'd', sizeof name - 1);
+    int at = open(folder, O_RDONLY | O_DIRECTORY);
+    for (int i = 0; i < 20; i++) { /* a path that is too long for the system */
+        assert_int_equal(mkdirat(at, name, 0777), 0);
+        int deeper = openat(at, name, O_RDONLY | O_DIRECTORY);
+        close(at);
+        at = deeper;
     }
+    close(at);
     file_put(tempdir_at("deep/metrics.jsonl"), "");
     assert_int_equal(runs_remove(folder, false, &err), RP_IO);
     assert_int_not_equal(access(tempdir_at("deep/metrics.jsonl"), F_OK), 0);

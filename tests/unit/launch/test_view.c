@@ -112,7 +112,7 @@ TEST(content)
                                        "3% idle       plan 2%",
                                        "waits     4 actors wait for learners",
                                        "31,200 of 50,000 items",
-                                       "return    212   best 230   target 475",
+                                       "return    212   best 230.2   target 475",
                                        "actors 1/2   learners 1/1   restarts 3",
                                        "memory    312 MiB of 4 GiB   cores 1.9 of 2",
                                        "actor-1 restarts in 2 s   3 restarts",

@@ -55,17 +55,17 @@ TEST(shards)
 {
     runtext_expect(SHARDED "        error_buffer: 128\n", "");
     runtext_expect(SHARDED "        error_buffer: 127\n",
-                   "run.yaml:9:23 broker.tables[0].limiter.error_buffer 127 31.75 4 32 agent.batch 128\n");
+                   "run.yaml:9:23 broker.tables[0].limiter.error_buffer 127 32 agent.batch 4 128\n");
     /* The first sentence names a number that is enough for the batch, the ratio and the shards. */
     runtext_expect(SHARDED "        error_buffer: 0.5\n        samples_per_insert: 8\n",
-                   "run.yaml:9:23 broker.tables[0].limiter.error_buffer 0.5 0.125 4 32 agent.batch 128\n");
+                   "run.yaml:9:23 broker.tables[0].limiter.error_buffer 0.5 32 agent.batch 4 128\n");
     runtext_expect(SHARDED "        error_buffer: 100\n        samples_per_insert: 40\n",
-                   "run.yaml:9:23 broker.tables[0].limiter.error_buffer 100 25 4 32 agent.batch 160\n");
+                   "run.yaml:9:23 broker.tables[0].limiter.error_buffer 100 32 agent.batch 4 160\n");
     runtext_expect(SHARDED "        error_buffer: 159\n        samples_per_insert: 40\n",
                    "run.yaml:7:7 broker.tables[0].limiter error_buffer 159 4 samples_per_insert 40 160\n");
     runtext_expect(SHARDED "        error_buffer: 160\n        samples_per_insert: 40\n", "");
     runtext_expect(SHARDED "        min_diff: 0\n        max_diff: 240\n",
-                   "run.yaml:7:7 broker.tables[0].limiter max_diff min_diff 60 4 32 agent.batch 256\n");
+                   "run.yaml:7:7 broker.tables[0].limiter max_diff min_diff 240 32 agent.batch 4 256\n");
     runtext_expect("broker: {shards: 2, tables: [{name: replay, sampler: {kind: max_heap}, limiter: {kind: none}}]}",
                    "run.yaml:1:45 broker.tables[0].sampler 'max_heap'\n");
 }
@@ -175,20 +175,11 @@ TEST(plan)
 {
     runtext_expect("actors: {count: auto}\n"
                    "broker: {tables: [{name: replay}]}",
-                   "run.yaml:1:17 actors.count 'replay' min_size plan.spi\n");
+                   "run.yaml:1:17 actors.count 'replay' min_size\n");
     runtext_expect("learners: {count: auto}\n"
                    "broker: {tables: [{name: replay, limiter: {kind: none}}]}",
-                   "run.yaml:1:19 learners.count 'replay' plan.spi\n");
-    runtext_expect("actors: {count: auto}\nplan: {spi: 8}\nbroker: {tables: [{name: replay}]}", "");
+                   "run.yaml:1:19 learners.count 'replay'\n");
     runtext_expect("actors: {count: auto}\nlearners: {count: auto}\nbroker: {tables: [{name: replay, " RATIO "}]}", "");
-    runtext_expect("plan: {spi: 4}\n"
-                   "broker: {tables: [{name: replay, " RATIO "}]}",
-                   "run.yaml:1:13 plan.spi 4 'replay' 8 plan.spi\n");
-    runtext_expect("plan: {spi: 8.5}\nbroker: {tables: [{name: replay, " RATIO "}]}", "");
-    runtext_expect("plan: {spi: 7.5}\nbroker: {tables: [{name: replay, " RATIO "}]}", "");
-    runtext_expect("plan: {spi: 2}\n"
-                   "broker: {tables: [{name: replay, max_times_sampled: 1, limiter: {kind: queue}}]}",
-                   "run.yaml:1:13 plan.spi 2 'replay' 1 plan.spi\n");
 }
 
 /* What the user's own programs make of the environment, the agent and the batch is theirs. */
@@ -300,7 +291,7 @@ TEST(all_at_once)
                    "learners: {count: atuo}\n"
                    "evaluator: {evry: 10}\n"
                    "stop: {value: 475}\n"
-                   "plan: {spi: 2}\n"
+                   "plan: {cores: -2}\n"
                    "launch: {grace: 7}\n"
                    "broker:\n"
                    "  memory_limit: 32MiB\n"
@@ -319,7 +310,7 @@ TEST(all_at_once)
                    "run.yaml:4:19 learners.count 'atuo' 'auto'\n"
                    "run.yaml:5:13 evaluator.evry 'every'\n"
                    "run.yaml:6:15 stop.value evaluator.every 0 evaluator.every 2500\n"
-                   "run.yaml:7:13 plan.spi 2 'replay' 8 plan.spi\n"
+                   "run.yaml:7:15 plan.cores 0 1e+06 -2\n"
                    "run.yaml:8:17 launch.grace '7' 60s 500ms\n"
                    "run.yaml:13:17 broker.tables[0].max_size 400000 144B 79B 85MiB 85MiB 28MiB broker.memory_limit "
                    "32MiB max_bytes max_size memory_limit\n"
