@@ -115,11 +115,7 @@ static void acrobot_draw(const void *env, rp_drawing *out)
 }
 
 static const struct classic_task acrobot_task = {
-    .spec = {.observation_dtype = RP_DTYPE_FLOAT32,
-             .observation_rank = 1,
-             .observation_shape = {6},
-             .n_actions = 3,
-             .max_steps = 500},
+    .spec = {CLASSIC_NUMBERS(6), .n_actions = 3, .max_steps = 500},
     .size = sizeof(struct acrobot),
     .n_state = SIZE,
     .start = acrobot_start,

@@ -142,23 +142,10 @@ static double asterix_move(void *env, const void *action, bool *terminal)
     return reward;
 }
 
-/* What is within bounds is a state. */
-static bool is_state(const double *values, uint32_t n)
-{
-    static const uint32_t below[] = {ROWS, MINATAR_SIDE, SPAWN + 1, MARCH + 1, RAMP + 1, LEVELS + 1};
-    if (n != STATE_SIZE)
-        return false;
-    for (uint32_t i = 0; i < n; i++)
-        if (!classic_cell(values[i], i < 6 ? below[i] : i % 2 == 0 ? 5 : MINATAR_SIDE))
-            return false;
-    return true;
-}
-
 static bool asterix_place(void *env, const double *values, uint32_t n)
 {
     struct asterix *self = env;
-    if (!is_state(values, n))
-        return false;
+    (void)n;
     self->row = (int32_t)values[0] + 1;
     self->column = (int32_t)values[1];
     self->spawn = (int32_t)values[2];
@@ -176,6 +163,10 @@ static bool asterix_place(void *env, const double *values, uint32_t n)
 static const struct classic_task asterix_task = {
     .spec = MINATAR_SPEC(PLANES, ACTIONS, 10000),
     .size = sizeof(struct asterix),
+    .n_state = STATE_SIZE,
+    .below = (const uint32_t[]){ROWS, MINATAR_SIDE, SPAWN + 1, MARCH + 1, RAMP + 1, LEVELS + 1, 5, MINATAR_SIDE},
+    .n_below = 8,
+    .repeat = 2,
     .greys = (const uint8_t[]){[PLAYER] = 255, [ENEMY] = 110, [TRAIL] = 50, [GOLD] = 180},
     .start = asterix_start,
     .observe = asterix_observe,

@@ -145,13 +145,7 @@ static double breakout_move(void *env, const void *action, bool *terminal)
 static bool breakout_place(void *env, const double *values, uint32_t n)
 {
     struct breakout *self = env;
-    /* A ball in the paddle's row is already lost. */
-    if (n != STATE_SIZE || !classic_cell(values[0], SIDE - 1) || !classic_cell(values[1], SIDE) ||
-        !classic_cell(values[2], 4) || !classic_cell(values[3], SIDE))
-        return false;
-    for (int i = 0; i < BRICKS; i++)
-        if (!classic_cell(values[4 + i], 2))
-            return false;
+    (void)n;
     self->row = (int32_t)values[0];
     self->column = (int32_t)values[1];
     self->direction = (uint8_t)values[2];
@@ -168,6 +162,10 @@ static bool breakout_place(void *env, const double *values, uint32_t n)
 static const struct classic_task breakout_task = {
     .spec = MINATAR_SPEC(PLANES, 3, 1000),
     .size = sizeof(struct breakout),
+    .n_state = STATE_SIZE,
+    .below = (const uint32_t[]){SIDE - 1, SIDE, 4, SIDE, 2}, /* a ball in the paddle's row is already lost */
+    .n_below = 5,
+    .repeat = 1,
     .greys = (const uint8_t[]){[PADDLE] = 255, [BALL] = 200, [TRAIL] = 80, [BRICK] = 140},
     .start = breakout_start,
     .observe = breakout_observe,

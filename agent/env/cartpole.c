@@ -77,11 +77,7 @@ static void cartpole_draw(const void *env, rp_drawing *out)
 }
 
 static const struct classic_task cartpole_task = {
-    .spec = {.observation_dtype = RP_DTYPE_FLOAT32,
-             .observation_rank = 1,
-             .observation_shape = {4},
-             .n_actions = 2,
-             .max_steps = 500},
+    .spec = {CLASSIC_NUMBERS(4), .n_actions = 2, .max_steps = 500},
     .size = sizeof(struct cartpole),
     .n_state = 4,
     .start = cartpole_start,

@@ -49,9 +49,7 @@ static double catch_move(void *env, const void *action, bool *terminal)
 static bool catch_place(void *env, const double *values, uint32_t n)
 {
     struct catch *self = env;
-    if (n != 3 || !classic_cell(values[0], ROWS - 1) || !classic_cell(values[1], COLUMNS) ||
-        !classic_cell(values[2], COLUMNS))
-        return false;
+    (void)n;
     self->row = (uint32_t)values[0];
     self->column = (uint32_t)values[1];
     self->paddle = (uint32_t)values[2];
@@ -65,6 +63,9 @@ static const struct classic_task catch_task = {
              .n_actions = 3},
     .size = sizeof(struct catch),
     .greys = (const uint8_t[]){255},
+    .n_state = 3,
+    .below = (const uint32_t[]){ROWS - 1, COLUMNS, COLUMNS},
+    .n_below = 3,
     .start = catch_start,
     .observe = catch_observe,
     .move = catch_move,

@@ -198,23 +198,24 @@ void classic_step(void *self, const void *action, void *observation, rp_env_resu
     show(classic, false, observation);
 }
 
-/* Takes the doubles behind struct classic, which are the state. */
-static bool place_numbers(struct classic *self, const double *values, uint32_t n)
+static bool is_state(const struct classic_task *task, const double *values, uint32_t n)
 {
-    if (n != self->task->n_state)
-        return false;
-    for (uint32_t i = 0; i < n; i++)
-        if (!isfinite(values[i]))
-            return false;
-    memcpy(self + 1, values, n * sizeof *values);
-    return true;
+    bool good = task->n_state == 0 || n == task->n_state;
+    for (uint32_t i = 0, k = 0; good && i < n; i++, k++) {
+        k -= task->n_below && k == task->n_below ? task->repeat : 0;
+        good = isfinite(values[i]) && (!task->n_below || classic_cell(values[i], task->below[k]));
+    }
+    return good;
 }
 
 rp_status classic_set_state(void *self, const double *values, uint32_t n, void *observation)
 {
     struct classic *classic = self;
-    if (!(classic->task->place ? classic->task->place(self, values, n) : place_numbers(self, values, n)))
+    const struct classic_task *task = classic->task;
+    if (!is_state(task, values, n) || (task->place && !task->place(self, values, n)))
         return RP_INVALID_ARGUMENT;
+    if (!task->place)
+        memcpy(classic + 1, values, n * sizeof *values);
     classic->steps = 0;
     show(classic, true, observation);
     return RP_OK;

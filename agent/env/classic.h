@@ -40,20 +40,26 @@ struct classic_task {
     size_t size; /* bytes of the environment's struct */
     /* A board of rows, columns and planes: the brightness of each plane as an image. NULL: no board. */
     const uint8_t *greys;
-    /* How many doubles behind struct classic are the whole state; 0: place sets it. */
+    /* How many finite numbers are a state: without place, the doubles behind struct classic. 0: place checks their number. */
     uint32_t n_state;
+    /* Bounds of whole numbers from 0 on, of which the last `repeat` go on to the end of the state; n_below 0: any numbers. */
+    const uint32_t *below;
+    uint32_t n_below, repeat;
     /* Draws the first state of an episode. */
     void (*start)(void *self);
     void (*observe)(const void *self, void *out);
     /* Takes the action. Returns the reward, and says whether the task has ended. */
     double (*move)(void *self, const void *action, bool *terminal);
-    /* For set_state: takes these values if they are a state, else false. */
+    /* For set_state: takes these values, or returns false if they are no state. */
     bool (*place)(void *self, const double *values, uint32_t n);
     /* As rp_env_ops has it; NULL: the observation is the picture. */
     void (*draw)(const void *self, rp_drawing *out);
     /* Frees what the environment owns beside its struct; may be NULL. */
     void (*release)(void *self);
 };
+
+/* The part of a spec that says: n numbers are an observation. */
+#define CLASSIC_NUMBERS(n) .observation_dtype = RP_DTYPE_FLOAT32, .observation_rank = 1, .observation_shape = {n}
 
 /* Returns a new environment and gives its spec. extra: bytes behind its struct. */
 void *classic_new(const struct classic_task *task, size_t extra, rp_env_spec *spec);

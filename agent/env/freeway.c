@@ -110,12 +110,7 @@ static double freeway_move(void *env, const void *action, bool *terminal)
 static bool freeway_place(void *env, const double *values, uint32_t n)
 {
     struct freeway *self = env;
-    if (n != STATE_SIZE || !classic_cell(values[0], MINATAR_SIDE) || !classic_cell(values[1], REST + 1))
-        return false;
-    for (uint32_t i = 2; i < n; i += 3)
-        if (!classic_cell(values[i], MINATAR_SIDE) || !classic_cell(values[i + 1], SPEEDS + 1) ||
-            !classic_cell(values[i + 2], 2 * SPEEDS))
-            return false;
+    (void)n;
     self->row = (int32_t)values[0];
     self->rest = (int32_t)values[1];
     for (uint32_t i = 0; i < CARS; i++) {
@@ -130,6 +125,10 @@ static bool freeway_place(void *env, const double *values, uint32_t n)
 static const struct classic_task freeway_task = {
     .spec = MINATAR_SPEC(PLANES, 3, 2500),
     .size = sizeof(struct freeway),
+    .n_state = STATE_SIZE,
+    .below = (const uint32_t[]){MINATAR_SIDE, REST + 1, MINATAR_SIDE, SPEEDS + 1, 2 * SPEEDS},
+    .n_below = 5,
+    .repeat = 3,
     .greys = (const uint8_t[]){[CHICKEN] = 255, [CAR] = 210, [TRAIL] = 170, 140, 110, 80, 50},
     .start = freeway_start,
     .observe = freeway_observe,

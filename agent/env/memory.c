@@ -51,7 +51,7 @@ static bool memory_place(void *env, const double *values, uint32_t n)
 }
 
 static const struct classic_task memory_task = {
-    .spec = {.observation_dtype = RP_DTYPE_FLOAT32, .observation_rank = 1, .observation_shape = {2}, .n_actions = 2},
+    .spec = {CLASSIC_NUMBERS(2), .n_actions = 2},
     .size = sizeof(struct memory),
     .start = memory_start,
     .observe = memory_observe,

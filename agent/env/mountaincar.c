@@ -99,11 +99,7 @@ static void continuous_draw(const void *env, rp_drawing *out)
 }
 
 static const struct classic_task car_task = {
-    .spec = {.observation_dtype = RP_DTYPE_FLOAT32,
-             .observation_rank = 1,
-             .observation_shape = {2},
-             .n_actions = 3,
-             .max_steps = 200},
+    .spec = {CLASSIC_NUMBERS(2), .n_actions = 3, .max_steps = 200},
     .size = sizeof(struct car),
     .n_state = 2,
     .start = car_start,
@@ -113,13 +109,7 @@ static const struct classic_task car_task = {
 };
 
 static const struct classic_task continuous_task = {
-    .spec = {.observation_dtype = RP_DTYPE_FLOAT32,
-             .observation_rank = 1,
-             .observation_shape = {2},
-             .action_size = 1,
-             .action_low = {-1},
-             .action_high = {1},
-             .max_steps = 999},
+    .spec = {CLASSIC_NUMBERS(2), .action_size = 1, .action_low = {-1}, .action_high = {1}, .max_steps = 999},
     .size = sizeof(struct car),
     .n_state = 2,
     .start = car_start,

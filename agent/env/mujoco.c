@@ -202,9 +202,6 @@ static bool mujoco_place(void *env, const double *state, uint32_t n)
     struct mujoco *self = env;
     if (n != (uint32_t)(self->model->nq + self->model->nv))
         return false;
-    for (uint32_t i = 0; i < n; i++)
-        if (!isfinite(state[i]))
-            return false;
     mujoco_set(self, state, state + self->model->nq);
     return true;
 }

@@ -62,13 +62,8 @@ static void pendulum_v1_draw(const void *env, rp_drawing *out)
 }
 
 static const struct classic_task pendulum_v1_task = {
-    .spec = {.observation_dtype = RP_DTYPE_FLOAT32,
-             .observation_rank = 1,
-             .observation_shape = {3},
-             .action_size = 1,
-             .action_low = {-(float)MOST_TORQUE},
-             .action_high = {(float)MOST_TORQUE},
-             .max_steps = 200},
+    .spec = {CLASSIC_NUMBERS(3), .action_size = 1, .action_low = {-(float)MOST_TORQUE},
+             .action_high = {(float)MOST_TORQUE}, .max_steps = 200},
     .size = sizeof(struct pendulum),
     .n_state = 2,
     .start = pendulum_v1_start,

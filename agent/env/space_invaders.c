@@ -192,23 +192,10 @@ static double invaders_move(void *env, const void *action, bool *terminal)
     return reward;
 }
 
-/* What is within bounds is a state. */
-static bool is_state(const double *values, uint32_t n)
-{
-    static const uint32_t below[] = {SIDE, SHOT_REST + 1, MARCH + 1, BOMB_REST + 1, 2, MARCH - LEAST_MARCH + 1};
-    if (n != STATE_SIZE)
-        return false;
-    for (uint32_t i = 0; i < n; i++)
-        if (!classic_cell(values[i], i < 6 ? below[i] : 1u << SIDE))
-            return false;
-    return true;
-}
-
 static bool invaders_place(void *env, const double *values, uint32_t n)
 {
     struct invaders *self = env;
-    if (!is_state(values, n))
-        return false;
+    (void)n;
     self->column = (int32_t)values[0];
     self->shot_rest = (int32_t)values[1];
     self->march_rest = (int32_t)values[2];
@@ -229,6 +216,10 @@ static bool invaders_place(void *env, const double *values, uint32_t n)
 static const struct classic_task invaders_task = {
     .spec = MINATAR_SPEC(PLANES, ACTIONS, 10000),
     .size = sizeof(struct invaders),
+    .n_state = STATE_SIZE,
+    .below = (const uint32_t[]){SIDE, SHOT_REST + 1, MARCH + 1, BOMB_REST + 1, 2, MARCH - LEAST_MARCH + 1, 1u << SIDE},
+    .n_below = 7,
+    .repeat = 1,
     /* Aliens are as bright as their direction. */
     .greys = (const uint8_t[]){[CANNON] = 255, [ALIEN_LEFT] = 90, [ALIEN_RIGHT] = 140, [SHOT] = 220, [BOMB] = 180},
     .start = invaders_start,

@@ -3,6 +3,7 @@
 #include <time.h>
 
 #include "agent/run/stop.h"
+#include "agent/run/worker.h"
 #include "proto/base/error.h"
 
 /* Duration of a block: many round trips, but short enough that counted and taken steps hardly differ. */
@@ -25,6 +26,20 @@ void claim_init(struct claim *self, const struct claim_options *options)
         self->options.least = 1;
     if (self->options.sharers == 0)
         self->options.sharers = 1;
+}
+
+void claim_init_actor(struct claim *self, rp_client *client, const struct run_config *config, uint32_t environments,
+                      const atomic_bool *stop)
+{
+    uint64_t part = (uint64_t)config->actors.pull_every;
+    claim_init(self, &(struct claim_options){.client = client,
+                                             .counter = COUNTER_STEPS,
+                                             .taken = COUNTER_TAKEN,
+                                             .clock = clock_system(),
+                                             .limit = config->stop.steps,
+                                             .least = part > environments ? part : environments,
+                                             .sharers = run_config_actors(config),
+                                             .stop = stop});
 }
 
 static uint64_t left_to_all(const struct claim *self)

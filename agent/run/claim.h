@@ -9,6 +9,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "agent/config/config.h"
 #include "proto/base/clock.h"
 #include "replay/client.h"
 #include "replay/collective.h"
@@ -45,6 +46,9 @@ struct claim {
 };
 
 void claim_init(struct claim *self, const struct claim_options *options);
+/* The same for an actor of a run with so many environments. A block has the steps of a round of them, and actors.pull_every. */
+void claim_init_actor(struct claim *self, rp_client *client, const struct run_config *config, uint32_t environments,
+                      const atomic_bool *stop);
 /* Gives back the steps that were not taken, unless the end is so near that others may have noticed it already. */
 void claim_fini(struct claim *self);
 /* Hands out 1 to `most` steps that may be taken now, and says how many all actors have taken or claimed before them;

@@ -298,19 +298,12 @@ static rp_status worker_begin(struct actor_work *self, rp_error *err)
     return status;
 }
 
-/* Steps of a claim: at least those of a round. */
-static uint64_t part_of(const struct actor_work *self)
-{
-    uint64_t part = (uint64_t)self->worker.config->actors.pull_every;
-    return part > self->n ? part : self->n;
-}
-
 static rp_status worker_act(struct actor_work *self, rp_error *err)
 {
     RP_TRY(worker_begin(self, err));
     while (!worker_stopped(&self->worker) && !worker_out_of_time(&self->worker)) {
         uint64_t n = 0, total = 0;
-        RP_TRY(claim_next(&self->claim, part_of(self), &n, &total, err));
+        RP_TRY(claim_next(&self->claim, self->claim.options.least, &n, &total, err));
         self->loops[0].actor.idle.ns[IDLE_COUNTERS] = self->claim.wait_ns;
         if (n == 0 && self->owed == 0)
             break;
@@ -362,15 +355,7 @@ static rp_status actor_open(struct actor_work *self, const struct worker_options
     environment_round_init(&self->round, self->loops, self->n);
     self->round.ended = on_episode;
     self->round.ctx = self;
-    const struct claim_options claim = {.client = worker->client,
-                                        .counter = COUNTER_STEPS,
-                                        .taken = COUNTER_TAKEN,
-                                        .clock = clock_system(),
-                                        .limit = config->stop.steps,
-                                        .least = part_of(self),
-                                        .sharers = run_config_actors(config),
-                                        .stop = options->stop};
-    claim_init(&self->claim, &claim);
+    claim_init_actor(&self->claim, worker->client, config, self->n, options->stop);
     return RP_OK;
 }
 

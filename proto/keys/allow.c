@@ -149,38 +149,31 @@ struct allowed_key *allow_find(struct allow_list *self, const char *who)
 
 static int by_name(const void *a, const void *b)
 {
-    return strcmp((*(const struct allowed_key *const *)a)->name, (*(const struct allowed_key *const *)b)->name);
+    return strcmp(((const struct allowed_key *)a)->name, ((const struct allowed_key *)b)->name);
 }
 
 static int by_key(const void *a, const void *b)
 {
-    return memcmp((*(const struct allowed_key *const *)a)->public_key,
-                  (*(const struct allowed_key *const *)b)->public_key, KEY_BYTES);
+    return memcmp(((const struct allowed_key *)a)->public_key, ((const struct allowed_key *)b)->public_key, KEY_BYTES);
 }
 
-/* Returns a key whose name or public key is in the list twice; NULL: there is none. */
-static const struct allowed_key *find_twin(const struct allowed_key **sorted, uint32_t n)
-{
-    static int (*const orders[])(const void *, const void *) = {by_name, by_key};
-    for (uint32_t o = 0; o < 2; o++) {
-        qsort(sorted, n, sizeof(*sorted), orders[o]);
-        for (uint32_t i = 1; i < n; i++)
-            if (orders[o](&sorted[i - 1], &sorted[i]) == 0)
-                return sorted[i];
-    }
-    return NULL;
-}
-
+/* A name and a public key may be in the list once. */
 static rp_status check_twins(const struct allow_list *self, const char *path, rp_error *err)
 {
-    const struct allowed_key **sorted = need_alloc(self->n * sizeof(*sorted));
-    for (uint32_t i = 0; i < self->n; i++)
-        sorted[i] = &self->keys[i];
-    const struct allowed_key *twin = find_twin(sorted, self->n);
+    static int (*const orders[])(const void *, const void *) = {by_name, by_key};
+    struct allowed_key *sorted = need_alloc(self->n * sizeof *sorted);
+    rp_status status = RP_OK;
+    if (self->n > 0)
+        memcpy(sorted, self->keys, self->n * sizeof *sorted);
+    for (uint32_t o = 0; o < 2; o++) {
+        qsort(sorted, self->n, sizeof *sorted, orders[o]);
+        for (uint32_t i = 1; i < self->n && status == RP_OK; i++)
+            if (orders[o](&sorted[i - 1], &sorted[i]) == 0)
+                status = err_set(err, RP_ALREADY_EXISTS, "%s has '%s', or its key, already: revoke it first", path,
+                                 sorted[i].name);
+    }
     free(sorted);
-    if (!twin)
-        return RP_OK;
-    return err_set(err, RP_ALREADY_EXISTS, "%s has '%s', or its key, already: revoke it first", path, twin->name);
+    return status;
 }
 
 static void add_key(struct allow_list *self, const struct allowed_key *key)

@@ -12,6 +12,7 @@
 #include <zmq.h>
 
 #include "proto/base/error.h"
+#include "proto/base/io.h"
 
 #define FILE_BYTES 4096u
 
@@ -91,19 +92,13 @@ rp_status key_file_read(const char *path, bool secret, size_t most, char **text,
     if (file < 0)
         return err_set(err, errno == ENOENT ? RP_NOT_FOUND : RP_IO, "cannot read %s: %s", path, strerror(errno));
     rp_status status = RP_OK;
-    size_t size = 0;
+    ssize_t size = 0;
     if (fstat(file, &info) != 0 || !S_ISREG(info.st_mode) || info.st_size > (off_t)most)
         status = err_set(err, RP_IO, "%s is not a plain file of at most %zu bytes", path, most);
     else if ((status = check_access(path, &info, secret, err)) == RP_OK && !(*text = malloc((size_t)info.st_size + 1)))
         status = err_set(err, RP_NO_MEMORY, "no memory for %s", path);
-    while (status == RP_OK && size < (size_t)info.st_size) {
-        ssize_t got = read(file, *text + size, (size_t)info.st_size - size);
-        if (got < 0)
-            status = err_set(err, RP_IO, "cannot read %s: %s", path, strerror(errno));
-        if (got <= 0)
-            break;
-        size += (size_t)got;
-    }
+    if (status == RP_OK && (size = io_read(file, *text, (size_t)info.st_size, IO_HERE)) < 0)
+        status = err_set(err, RP_IO, "cannot read %s: %s", path, strerror(errno));
     close(file);
     if (status == RP_OK)
         (*text)[size] = '\0';

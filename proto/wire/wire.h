@@ -129,19 +129,19 @@ struct wire_ingest_out {
     const void *layouts; /* encoded Layout fields with their tags (number 7), or NULL */
     size_t layouts_size;
     uint32_t n_chunks, n_columns, packed;
-    const uint64_t *chunk_number, *chunk_step;
-    const uint32_t *chunk_length, *chunk_episode;
-    const uint32_t *block_size;
-    const uint8_t *block_codec;
-    const uint64_t *place; /* [n_chunks - packed], or NULL */
+    uint64_t *chunk_number, *chunk_step;
+    uint32_t *chunk_length, *chunk_episode;
+    uint32_t *block_size;
+    uint8_t *block_codec;
+    uint64_t *place; /* [n_chunks - packed], or NULL */
     uint32_t n_runs;
-    const uint32_t *run_layout, *run_items;
-    const uint64_t *run_first, *run_policy;
+    uint32_t *run_layout, *run_items;
+    uint64_t *run_first, *run_policy;
     uint32_t n_items;
-    const uint64_t *item_key, *item_chunk;
-    const double *item_priority;
-    const uint32_t *item_offset, *item_length;
-    const uint64_t *item_group; /* or NULL */
+    uint64_t *item_key, *item_chunk;
+    double *item_priority;
+    uint32_t *item_offset, *item_length;
+    uint64_t *item_group; /* or NULL */
 };
 void wire_write_ingest(struct text *out, const struct wire_ingest_out *in);
 /* Sets session and epoch in a frame written by wire_write_ingest. */

@@ -199,24 +199,16 @@ static uint64_t outbox_free_bytes(const struct outbox *self)
 #define CHUNK_SPAN (UINT64_C(1) << 20)
 #define CHUNK_JUMP (UINT64_C(1) << 19)
 
-/* Working arrays of the message being built: as many elements as needed, in one block for items, one for chunks, one for blocks. */
+/* The message being built. Its arrays have as many elements as needed, in one block for items, one for chunks, one for blocks. */
 struct outbox_scratch {
-    uint32_t n_items, n_runs, n_chunks, n_new_layouts;
-    uint64_t lowest;                                     /* number of the oldest chunk that an item refers to */
-    uint64_t *key, *item_chunk, *run_first, *run_policy; /* [batch_items] */
-    uint64_t *group;
-    bool grouped; /* the items have groups */
-    double *priority;
+    struct wire_ingest_out out;
+    uint32_t n_new_layouts, chunk_capacity, block_capacity;
+    uint64_t lowest;                  /* number of the oldest chunk that an item refers to */
+    uint64_t *group;                  /* [batch_items] */
     struct item_layout **new_layouts; /* to be registered */
-    uint32_t *offset, *length, *run_layout, *run_items;
-    uint32_t chunk_capacity;
-    struct step_chunk **chunks; /* [chunk_capacity] */
-    uint64_t *chunk_number, *chunk_step, *chunk_place;
-    uint32_t *chunk_length, *chunk_episode;
-    uint32_t block_capacity;
-    uint32_t *block_size; /* [block_capacity] */
-    uint8_t *block_codec;
-    struct text layouts; /* the same, encoded */
+    struct text layouts;              /* the same, encoded */
+    struct step_chunk **chunks;       /* [chunk_capacity] */
+    uint64_t *chunk_place;
 };
 
 static struct outbox_scratch *outbox_scratch_new(uint32_t n)
@@ -228,18 +220,18 @@ static struct outbox_scratch *outbox_scratch_new(uint32_t n)
         return NULL;
     }
     uint32_t *narrow = (uint32_t *)(wide + (size_t)7 * n);
-    self->key = wide;
-    self->item_chunk = wide + n;
-    self->run_first = wide + (size_t)2 * n;
-    self->run_policy = wide + (size_t)3 * n;
+    self->out.item_key = wide;
+    self->out.item_chunk = wide + n;
+    self->out.run_first = wide + (size_t)2 * n;
+    self->out.run_policy = wide + (size_t)3 * n;
     void *doubles = wide + (size_t)4 * n;
-    self->priority = doubles;
+    self->out.item_priority = doubles;
     self->new_layouts = (struct item_layout **)(wide + (size_t)5 * n);
     self->group = wide + (size_t)6 * n;
-    self->offset = narrow;
-    self->length = narrow + n;
-    self->run_layout = narrow + (size_t)2 * n;
-    self->run_items = narrow + (size_t)3 * n;
+    self->out.item_offset = narrow;
+    self->out.item_length = narrow + n;
+    self->out.run_layout = narrow + (size_t)2 * n;
+    self->out.run_items = narrow + (size_t)3 * n;
     return self;
 }
 
@@ -252,11 +244,11 @@ static bool scratch_room(struct outbox_scratch *self, uint32_t n_chunks, uint32_
         if (!grown)
             return false;
         self->chunks = grown;
-        self->chunk_number = (uint64_t *)(grown + n);
-        self->chunk_step = self->chunk_number + n;
-        self->chunk_place = self->chunk_step + n;
-        self->chunk_length = (uint32_t *)(self->chunk_place + n);
-        self->chunk_episode = self->chunk_length + n;
+        self->out.chunk_number = (uint64_t *)(grown + n);
+        self->out.chunk_step = self->out.chunk_number + n;
+        self->chunk_place = self->out.chunk_step + n;
+        self->out.chunk_length = (uint32_t *)(self->chunk_place + n);
+        self->out.chunk_episode = self->out.chunk_length + n;
         self->chunk_capacity = (uint32_t)n;
     }
     uint64_t blocks = (uint64_t)n_chunks * n_columns;
@@ -264,11 +256,11 @@ static bool scratch_room(struct outbox_scratch *self, uint32_t n_chunks, uint32_
         return false;
     if (blocks > self->block_capacity) {
         size_t n = blocks < 64 ? 64 : (size_t)blocks * 2;
-        uint32_t *grown = realloc(self->block_size, n * (sizeof *grown + 1));
+        uint32_t *grown = realloc(self->out.block_size, n * (sizeof *grown + 1));
         if (!grown)
             return false;
-        self->block_size = grown;
-        self->block_codec = (uint8_t *)(grown + n);
+        self->out.block_size = grown;
+        self->out.block_codec = (uint8_t *)(grown + n);
         self->block_capacity = (uint32_t)n;
     }
     return true;
@@ -304,7 +296,7 @@ static void pick_chunks(struct outbox *self, const struct queued_item *item)
         if (is_sent(self, chunk) || chunk->picked == self->builds)
             continue;
         chunk->picked = self->builds;
-        uint32_t at = s->n_chunks++;
+        uint32_t at = s->out.n_chunks++;
         for (; at > 0 && s->chunks[at - 1]->number > chunk->number; at--)
             s->chunks[at] = s->chunks[at - 1];
         s->chunks[at] = chunk;
@@ -314,27 +306,27 @@ static void pick_chunks(struct outbox *self, const struct queued_item *item)
 static void pick_item(struct outbox *self, const struct queued_item *item, uint64_t number)
 {
     struct outbox_scratch *s = self->scratch;
-    uint32_t i = s->n_items++, run = s->n_runs;
+    uint32_t i = s->out.n_items++, run = s->out.n_runs;
     if (item->layout->session != self->serial) {
         item->layout->session = self->serial;
         item_layout_number(item->layout, self->n_layouts++);
         s->new_layouts[s->n_new_layouts++] = item->layout;
     }
-    s->key[i] = item->key;
-    s->priority[i] = item->priority;
-    s->item_chunk[i] = item->chunk->number;
-    s->lowest = s->item_chunk[i] < s->lowest ? s->item_chunk[i] : s->lowest;
-    s->offset[i] = item->offset;
-    s->length[i] = item->length;
-    if (run > 0 && s->run_layout[run - 1] == item->layout->id && s->run_policy[run - 1] == item->policy) {
-        s->run_items[run - 1]++;
+    s->out.item_key[i] = item->key;
+    s->out.item_priority[i] = item->priority;
+    s->out.item_chunk[i] = item->chunk->number;
+    s->lowest = s->out.item_chunk[i] < s->lowest ? s->out.item_chunk[i] : s->lowest;
+    s->out.item_offset[i] = item->offset;
+    s->out.item_length[i] = item->length;
+    if (run > 0 && s->out.run_layout[run - 1] == item->layout->id && s->out.run_policy[run - 1] == item->policy) {
+        s->out.run_items[run - 1]++;
         return;
     }
-    s->run_layout[run] = item->layout->id;
-    s->run_policy[run] = item->policy;
-    s->run_first[run] = number;
-    s->run_items[run] = 1;
-    s->n_runs++;
+    s->out.run_layout[run] = item->layout->id;
+    s->out.run_policy[run] = item->policy;
+    s->out.run_first[run] = number;
+    s->out.run_items[run] = 1;
+    s->out.n_runs++;
 }
 
 /* Picks items as far as credit and size allow. */
@@ -349,12 +341,12 @@ static void pick(struct outbox *self, struct outbox_table *table)
         most = credit > 0 ? credit : alone ? 1 : 0;
     uint64_t free_bytes = outbox_free_bytes(self);
     size_t bytes = HEADER_BASE;
-    s->grouped = table->groups != NULL;
-    for (uint32_t i = 0; s->grouped && i < most; i++)
+    s->out.item_group = table->groups ? s->group : NULL;
+    for (uint32_t i = 0; table->groups && i < most; i++)
         s->group[i] = table->groups[(table->sent + i) & (table->capacity - 1)];
     for (uint32_t i = 0; i < most; i++) {
         const struct queued_item *item = outbox_item(table, table->sent + i);
-        uint32_t n_chunks = s->n_chunks;
+        uint32_t n_chunks = s->out.n_chunks;
         size_t cost = item_cost(self, item, &n_chunks);
         bool fits = bytes + cost <= free_bytes && bytes + cost <= self->max_message_bytes;
         if (i > 0 && (!fits || bytes + cost > OUTBOX_MESSAGE_BYTES))
@@ -447,16 +439,16 @@ static void move_chunk(struct outbox *self, struct step_chunk *chunk, struct mes
 
 static void describe_chunks(struct outbox_scratch *s, uint32_t n_columns)
 {
-    for (uint32_t i = 0; i < s->n_chunks; i++) {
+    for (uint32_t i = 0; i < s->out.n_chunks; i++) {
         struct step_chunk *chunk = s->chunks[i];
-        s->chunk_number[i] = chunk->number;
-        s->chunk_step[i] = chunk->step;
-        s->chunk_length[i] = chunk->length;
-        s->chunk_episode[i] = chunk->episode;
+        s->out.chunk_number[i] = chunk->number;
+        s->out.chunk_step[i] = chunk->step;
+        s->out.chunk_length[i] = chunk->length;
+        s->out.chunk_episode[i] = chunk->episode;
         const uint8_t *codecs = step_chunk_codecs(chunk, n_columns);
         for (uint32_t c = 0; c < n_columns; c++) { /* most often one or a few: no calls for those */
-            s->block_size[(size_t)i * n_columns + c] = chunk->block_size[c];
-            s->block_codec[(size_t)i * n_columns + c] = codecs[c];
+            s->out.block_size[(size_t)i * n_columns + c] = chunk->block_size[c];
+            s->out.block_codec[(size_t)i * n_columns + c] = codecs[c];
         }
     }
 }
@@ -468,13 +460,13 @@ static void describe_chunks(struct outbox_scratch *s, uint32_t n_columns)
 static bool find_places(const struct outbox *self, uint32_t packed)
 {
     const struct outbox_scratch *s = self->scratch;
-    for (uint32_t i = packed; i < s->n_chunks; i++) {
+    for (uint32_t i = packed; i < s->out.n_chunks; i++) {
         struct step_chunk *chunk = s->chunks[i];
         s->chunk_place[i] = chunk->place = chunk_place(chunk);
         if (!chunk->place || chunk->size > PLACED_MOST)
             return false;
     }
-    return self->reads && packed < s->n_chunks;
+    return self->reads && packed < s->out.n_chunks;
 }
 
 static bool header_frame(struct outbox *self, zmq_msg_t *frame, uint32_t packed, bool placed)
@@ -488,38 +480,17 @@ static bool header_frame(struct outbox *self, zmq_msg_t *frame, uint32_t packed,
             return false;
         memcpy(place, s->new_layouts[i]->wire, s->new_layouts[i]->wire_size);
     }
-    struct wire_ingest_out in = {
-        .session = self->session,
-        .epoch = self->epoch,
-        .number = self->last_number + 1,
-        .oldest_chunk = self->announced,
-        .layouts = s->layouts.data,
-        .layouts_size = s->layouts.size,
-        .n_chunks = s->n_chunks,
-        .n_columns = self->n_columns,
-        .packed = packed,
-        .chunk_number = s->chunk_number,
-        .chunk_step = s->chunk_step,
-        .chunk_length = s->chunk_length,
-        .chunk_episode = s->chunk_episode,
-        .block_size = s->block_size,
-        .block_codec = s->block_codec,
-        .place = placed ? s->chunk_place + packed : NULL,
-        .n_runs = s->n_runs,
-        .run_layout = s->run_layout,
-        .run_items = s->run_items,
-        .run_first = s->run_first,
-        .run_policy = s->run_policy,
-        .n_items = s->n_items,
-        .item_key = s->key,
-        .item_chunk = s->item_chunk,
-        .item_priority = s->priority,
-        .item_offset = s->offset,
-        .item_length = s->length,
-        .item_group = s->grouped ? s->group : NULL,
-    };
+    s->out.session = self->session;
+    s->out.epoch = self->epoch;
+    s->out.number = self->last_number + 1;
+    s->out.oldest_chunk = self->announced;
+    s->out.layouts = s->layouts.data;
+    s->out.layouts_size = s->layouts.size;
+    s->out.n_columns = self->n_columns;
+    s->out.packed = packed;
+    s->out.place = placed ? s->chunk_place + packed : NULL;
     struct text out = {0};
-    wire_write_ingest(&out, &in);
+    wire_write_ingest(&out, &s->out);
     if (!out.failed && zmq_msg_init_data(frame, out.data, out.size, free_header, NULL) == 0)
         return true;
     text_fini(&out);
@@ -543,7 +514,7 @@ static bool make_frames(struct outbox *self, zmq_msg_t *frames, uint32_t packed,
 {
     struct outbox_scratch *s = self->scratch;
     zmq_msg_t *own = frames + 1 + (packed > 0);
-    uint32_t n = 0, n_own = s->n_chunks - packed;
+    uint32_t n = 0, n_own = s->out.n_chunks - packed;
     if (!header_frame(self, &frames[0], packed, placed))
         return false;
     while (n < n_own && own_frame(&own[n], s->chunks[packed + n]))
@@ -567,7 +538,7 @@ static bool make_frames(struct outbox *self, zmq_msg_t *frames, uint32_t packed,
 static struct message *message_new(struct outbox *self, uint32_t packed, size_t packed_bytes)
 {
     struct outbox_scratch *s = self->scratch;
-    uint32_t n_frames = 1 + (packed > 0) + s->n_chunks - packed;
+    uint32_t n_frames = 1 + (packed > 0) + s->out.n_chunks - packed;
     struct message *message = calloc(1, sizeof *message + n_frames * sizeof(zmq_msg_t));
     if (!message)
         return NULL;
@@ -604,7 +575,7 @@ static void fill(struct outbox *self, struct message *message, uint32_t packed)
         move_chunk(self, chunk, message, 0, at);
         at += chunk->size;
     }
-    for (uint32_t i = packed; i < s->n_chunks; i++) {
+    for (uint32_t i = packed; i < s->out.n_chunks; i++) {
         struct step_chunk *chunk = s->chunks[i];
         zmq_msg_t *frame = &message->frames[message->n_frames];
         if (gives_block(chunk))
@@ -631,9 +602,9 @@ static uint64_t oldest_chunk(const struct outbox *self, const struct outbox_tabl
 static bool in_range(struct outbox *self, struct outbox_table *table)
 {
     const struct outbox_scratch *s = self->scratch;
-    if (s->n_chunks == 0)
+    if (s->out.n_chunks == 0)
         return true;
-    uint64_t newest = s->chunks[s->n_chunks - 1]->number;
+    uint64_t newest = s->chunks[s->out.n_chunks - 1]->number;
     if (newest - self->announced < CHUNK_JUMP)
         return true;
     uint64_t before = self->announced;
@@ -655,21 +626,22 @@ static void unpick(struct outbox *self)
 static uint32_t outbox_build(struct outbox *self, struct outbox_table *table)
 {
     struct outbox_scratch *s = self->scratch;
-    s->n_items = s->n_runs = s->n_chunks = s->n_new_layouts = 0;
+    s->out.n_items = s->out.n_runs = s->out.n_chunks = s->n_new_layouts = 0;
     s->lowest = UINT64_MAX;
     self->builds++;
     pick(self, table);
-    if (s->n_items == 0)
+    if (s->out.n_items == 0)
         return 0;
     size_t packed_bytes = 0;
     uint32_t packed = 0; /* chunks in one frame; large ones have a frame each */
-    while (packed < s->n_chunks && (is_packed(self, s->chunks[packed]) || s->n_chunks - packed > OUTBOX_MAX_FRAMES))
+    while (packed < s->out.n_chunks &&
+           (is_packed(self, s->chunks[packed]) || s->out.n_chunks - packed > OUTBOX_MAX_FRAMES))
         packed_bytes += s->chunks[packed++]->size;
     if (!in_range(self, table)) {
         unpick(self);
         return 0;
     }
-    self->announced = oldest_chunk(self, table, s->n_items);
+    self->announced = oldest_chunk(self, table, s->out.n_items);
     struct message *message = message_new(self, packed, packed_bytes);
     if (!message) {
         unpick(self);
@@ -677,22 +649,22 @@ static uint32_t outbox_build(struct outbox *self, struct outbox_table *table)
         return 0;
     }
     fill(self, message, packed);
-    message->items = s->n_items;
-    message->live += s->n_items;
+    message->items = s->out.n_items;
+    message->live += s->out.n_items;
     message->lowest = s->lowest;
-    for (uint32_t i = 0; i < s->n_items; i++)
+    for (uint32_t i = 0; i < s->out.n_items; i++)
         outbox_item(table, table->sent + i)->message = message;
-    table->sent += s->n_items;
+    table->sent += s->out.n_items;
     self->sent_bytes += message_bytes(message);
     self->counts.bytes += message_bytes(message);
     self->counts.messages++;
-    self->counts.sent += s->n_items;
+    self->counts.sent += s->out.n_items;
     self->last_number++;
     list_add(&self->kept, message);
     self->cursor = self->cursor ? self->cursor : message;
     outbox_unlive(self, message);
     step_chunk_chain_put(&self->done);
-    return s->n_items;
+    return s->out.n_items;
 }
 
 /* ---- life */
@@ -802,9 +774,9 @@ void outbox_fini(struct outbox *self)
     step_chunk_chain_put(&self->done);
     free(self->tables);
     if (self->scratch) {
-        free(self->scratch->key);
+        free(self->scratch->out.item_key);
         free(self->scratch->chunks);
-        free(self->scratch->block_size);
+        free(self->scratch->out.block_size);
         text_fini(&self->scratch->layouts);
         free(self->scratch);
     }

@@ -1,5 +1,6 @@
 #include "agent/client/writer/structured.h"
 
+#include <float.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -8,29 +9,17 @@
 #include "proto/base/dtype.h"
 #include "proto/base/error.h"
 
-#define TWO_63 9223372036854775808.0
-
 /* ---- comparing */
 
-/* Returns -1, 0 or 1: how a whole number with its sign apart stands to a number, without rounding either. */
-static int order_whole(bool negative, uint64_t size, double number)
-{
-    if ((number < 0) != negative)
-        return negative ? -1 : 1;
-    double other = negative ? -number : number; /* both have this sign: compare the sizes */
-    int order = -1;
-    if (other < 2 * TWO_63) {
-        uint64_t whole = (uint64_t)other;
-        order = size < whole ? -1 : size > whole;
-        if (order == 0 && other > (double)whole)
-            order = -1;
-    }
-    return negative ? -order : order;
-}
+/* A long double holds every double and every whole number of 64 bits, so nothing is rounded. */
+_Static_assert(LDBL_MANT_DIG >= 64, "a long double holds 64 bits");
 
-static bool order_is(int order, uint64_t compare)
+static bool compare_holds(long double value, const rp_condition *condition)
 {
-    switch (compare) {
+    int order = (value > condition->number) - (value < condition->number);
+    if (isnan(value))
+        return condition->a == RP_COMPARE_NE;
+    switch (condition->a) {
     case RP_COMPARE_EQ:
         return order == 0;
     case RP_COMPARE_NE:
@@ -46,35 +35,25 @@ static bool order_is(int order, uint64_t compare)
     }
 }
 
-static bool float_holds(double value, const rp_condition *condition)
-{
-    if (isnan(value))
-        return condition->a == RP_COMPARE_NE;
-    return order_is((value > condition->number) - (value < condition->number), condition->a);
-}
-
 static bool condition_value_holds(const rp_condition *condition, const struct step_stream *stream)
 {
     const struct step_column *column = &stream->columns[condition->column];
     const void *data = step_stream_current(stream, condition->column);
+    union {
+        uint64_t whole; /* little-endian */
+        float single;
+        double real;
+    } value = {0};
     if (!data)
         return false;
-    if (column->dtype == RP_DTYPE_FLOAT32) {
-        float value;
-        memcpy(&value, data, sizeof value);
-        return float_holds((double)value, condition);
-    }
-    if (column->dtype == RP_DTYPE_FLOAT64) {
-        double value;
-        memcpy(&value, data, sizeof value);
-        return float_holds(value, condition);
-    }
-    uint64_t whole = 0;
-    memcpy(&whole, data, column->elem_bytes); /* little-endian */
+    memcpy(&value, data, column->elem_bytes);
     uint32_t unused = 64 - 8 * column->elem_bytes;
     bool is_signed = column->dtype >= RP_DTYPE_INT8 && column->dtype <= RP_DTYPE_INT64;
-    int64_t value = is_signed ? (int64_t)(whole << unused) >> unused : 0;
-    return order_is(order_whole(value < 0, value < 0 ? 0 - (uint64_t)value : whole, condition->number), condition->a);
+    return compare_holds(column->dtype == RP_DTYPE_FLOAT32   ? (long double)value.single
+                         : column->dtype == RP_DTYPE_FLOAT64 ? (long double)value.real
+                         : is_signed                         ? (long double)((int64_t)(value.whole << unused) >> unused)
+                                                             : (long double)value.whole,
+                         condition);
 }
 
 /* ---- checking */
@@ -153,7 +132,7 @@ static bool holds(const struct pattern *pattern, const rp_condition *condition, 
     case RP_WHEN_EVERY:
         return !pattern->made || steps - pattern->last_step >= condition->a;
     case RP_WHEN_STEPS:
-        return order_is(order_whole(false, steps, condition->number), condition->a);
+        return compare_holds(steps, condition);
     default:
         return true; /* the caller has checked at_end and values_hold */
     }

@@ -85,13 +85,6 @@ static rp_status open_variables(struct player *self, rp_error *err)
     return variables_load(&self->variables, weights, err);
 }
 
-/* Steps of a claim: at least one for each environment. */
-static uint64_t claim_part(const struct player *self)
-{
-    uint64_t part = (uint64_t)self->options.config.actors.pull_every;
-    return part > self->options.n ? part : self->options.n;
-}
-
 static rp_status open_all(struct player *self, rp_error *err)
 {
     struct player_options *options = &self->options;
@@ -106,13 +99,7 @@ static rp_status open_all(struct player *self, rp_error *err)
     RP_TRY(open_variables(self, err));
     for (uint32_t i = 0; i < options->n; i++)
         RP_TRY(open_subenv(self, i, err));
-    claim_init(&self->claim, &(struct claim_options){.client = self->client,
-                                                     .counter = COUNTER_STEPS,
-                                                     .taken = COUNTER_TAKEN,
-                                                     .clock = clock_system(),
-                                                     .limit = options->config.stop.steps,
-                                                     .least = claim_part(self),
-                                                     .sharers = run_config_actors(&options->config)});
+    claim_init_actor(&self->claim, self->client, &options->config, options->n, NULL);
     return RP_OK;
 }
 
@@ -188,7 +175,7 @@ rp_status player_prepare(struct player *self, int64_t timeout_ms, rp_error *err)
         return RP_OK;
     while (self->owed < self->options.n && !self->finished) {
         struct claim_steps steps;
-        RP_TRY(claim_try(&self->claim, claim_part(self), timeout_ms, &steps, err));
+        RP_TRY(claim_try(&self->claim, self->claim.options.least, timeout_ms, &steps, err));
         if (steps.n > 0)
             self->total = steps.total - self->owed;
         self->owed += steps.n;

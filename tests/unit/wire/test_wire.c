@@ -113,20 +113,20 @@ static void write_ingest_one(struct text *w)
                              .n_chunks = 1,
                              .n_columns = 2,
                              .packed = 1,
-                             .chunk_number = (const uint64_t[]){42},
-                             .chunk_step = (const uint64_t[]){1000},
-                             .chunk_length = (const uint32_t[]){4},
-                             .block_size = (const uint32_t[]){16, 27},
-                             .block_codec = (const uint8_t[]){0, 4},
+                             .chunk_number = (uint64_t[]){42},
+                             .chunk_step = (uint64_t[]){1000},
+                             .chunk_length = (uint32_t[]){4},
+                             .block_size = (uint32_t[]){16, 27},
+                             .block_codec = (uint8_t[]){0, 4},
                              .n_runs = 1,
-                             .run_layout = (const uint32_t[]){0},
-                             .run_items = (const uint32_t[]){1},
-                             .run_first = (const uint64_t[]){7},
+                             .run_layout = (uint32_t[]){0},
+                             .run_items = (uint32_t[]){1},
+                             .run_first = (uint64_t[]){7},
                              .n_items = 1,
-                             .item_key = (const uint64_t[]){UINT64_C(0x0102030405060708)},
-                             .item_chunk = (const uint64_t[]){42},
-                             .item_priority = (const double[]){1.5},
-                             .item_length = (const uint32_t[]){4},
+                             .item_key = (uint64_t[]){UINT64_C(0x0102030405060708)},
+                             .item_chunk = (uint64_t[]){42},
+                             .item_priority = (double[]){1.5},
+                             .item_length = (uint32_t[]){4},
                          });
 }
 
@@ -145,23 +145,23 @@ static void write_ingest_many(struct text *w)
                              .n_chunks = 2,
                              .n_columns = 2,
                              .packed = 1,
-                             .chunk_number = (const uint64_t[]){1, 2},
-                             .chunk_step = (const uint64_t[]){0, 8},
-                             .chunk_length = (const uint32_t[]){8, 8},
-                             .chunk_episode = (const uint32_t[]){5, 6},
-                             .block_size = (const uint32_t[]){64, 64, 64, 64},
-                             .block_codec = (const uint8_t[]){0, 0, 0, 0},
+                             .chunk_number = (uint64_t[]){1, 2},
+                             .chunk_step = (uint64_t[]){0, 8},
+                             .chunk_length = (uint32_t[]){8, 8},
+                             .chunk_episode = (uint32_t[]){5, 6},
+                             .block_size = (uint32_t[]){64, 64, 64, 64},
+                             .block_codec = (uint8_t[]){0, 0, 0, 0},
                              .n_runs = 2,
-                             .run_layout = (const uint32_t[]){0, 1},
-                             .run_items = (const uint32_t[]){2, 1},
-                             .run_first = (const uint64_t[]){1, 1},
-                             .run_policy = (const uint64_t[]){12, 12},
+                             .run_layout = (uint32_t[]){0, 1},
+                             .run_items = (uint32_t[]){2, 1},
+                             .run_first = (uint64_t[]){1, 1},
+                             .run_policy = (uint64_t[]){12, 12},
                              .n_items = 3,
-                             .item_key = (const uint64_t[]){100, 101, 102},
-                             .item_chunk = (const uint64_t[]){1, 1, 2},
-                             .item_priority = (const double[]){1.0, 1.0, 1.0},
-                             .item_offset = (const uint32_t[]){0, 4, 0},
-                             .item_length = (const uint32_t[]){4, 4, 4},
+                             .item_key = (uint64_t[]){100, 101, 102},
+                             .item_chunk = (uint64_t[]){1, 1, 2},
+                             .item_priority = (double[]){1.0, 1.0, 1.0},
+                             .item_offset = (uint32_t[]){0, 4, 0},
+                             .item_length = (uint32_t[]){4, 4, 4},
                          });
     text_fini(&layouts);
 }
@@ -197,19 +197,19 @@ TEST(optional_zeros_are_left_out)
     struct wire_ingest in;
     struct wire_ingest_out out = {.session = session,
                                   .n_runs = 1,
-                                  .run_layout = (const uint32_t[]){0},
-                                  .run_items = (const uint32_t[]){2},
-                                  .run_first = (const uint64_t[]){1},
+                                  .run_layout = (uint32_t[]){0},
+                                  .run_items = (uint32_t[]){2},
+                                  .run_first = (uint64_t[]){1},
                                   .n_items = 2,
-                                  .item_key = (const uint64_t[]){1, 2},
-                                  .item_chunk = (const uint64_t[]){1, 2},
-                                  .item_priority = (const double[]){0, 0},
-                                  .item_length = (const uint32_t[]){1, 1}};
+                                  .item_key = (uint64_t[]){1, 2},
+                                  .item_chunk = (uint64_t[]){1, 2},
+                                  .item_priority = (double[]){0, 0},
+                                  .item_length = (uint32_t[]){1, 1}};
     wire_write_ingest(&w, &out);
     size_t without = w.size;
     w.size = 0;
-    out.item_offset = (const uint32_t[]){0, 0};
-    out.run_policy = (const uint64_t[]){0};
+    out.item_offset = (uint32_t[]){0, 0};
+    out.run_policy = (uint64_t[]){0};
     wire_write_ingest(&w, &out);
     assert_int_equal(w.size, without);
     assert_int_equal(wire_read_ingest(w.data, w.size, &in, NULL), RP_OK);
@@ -217,7 +217,7 @@ TEST(optional_zeros_are_left_out)
     assert_int_equal(pb_u64(&in.run_policy, 0), 0);
     assert_int_equal(in.item_priority.n, 1);
     w.size = 0;
-    out.item_offset = (const uint32_t[]){0, 3};
+    out.item_offset = (uint32_t[]){0, 3};
     wire_write_ingest(&w, &out);
     assert_int_equal(wire_read_ingest(w.data, w.size, &in, NULL), RP_OK);
     assert_int_equal(pb_u32(&in.item_offset, 0), 0);
