@@ -1,8 +1,5 @@
 /* replay-ctl as people run it: output, JSON and exit codes against a real broker. */
-#include <poll.h>
-#include <pty.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 
 #include <json-c/json.h>
 
@@ -411,55 +408,4 @@ FIXTURE_TEST(struct fixture, top_plain, setup, served_teardown)
     struct json_object *root = parse(second + 1);
     assert_int_equal(json_object_array_length(get(get(root, "info"), "tables")), 2);
     json_object_put(root);
-}
-
-/* In a terminal of 80x24: the alternate screen, no line too long, q quits. */
-FIXTURE_TEST(struct fixture, top_terminal, setup, served_teardown)
-{
-    struct winsize size = {.ws_col = 80, .ws_row = 24};
-    int master, status = 0;
-    pid_t pid = forkpty(&master, NULL, NULL, &size);
-    assert_true(pid >= 0);
-    if (pid == 0) {
-        setenv("TERM", "xterm", 1);
-        setenv("NO_COLOR", "1", 1);
-        setenv("LC_ALL", "C", 1);
-        execl(getenv("RP_CTL"), "replay-ctl", "-e", f->broker.service, "--timeout", "60s", "top", "--interval", "50ms",
-              (char *)NULL);
-        _exit(127);
-    }
-    size_t used = 0;
-    bool pressed = false;
-    for (;;) {
-        struct pollfd fd = {.fd = master, .events = POLLIN};
-        if (poll(&fd, 1, WAIT) <= 0)
-            break;
-        ssize_t n = read(master, f->out + used, sizeof f->out - 1 - used);
-        if (n <= 0)
-            break;
-        used += (size_t)n;
-        f->out[used] = '\0';
-        if (!pressed && strstr(f->out, "q quits")) {
-            pressed = true;
-            assert_int_equal(write(master, "q", 1), 1);
-        }
-    }
-    close(master);
-    waitpid(pid, &status, 0);
-    assert_true(WIFEXITED(status));
-    assert_int_equal(WEXITSTATUS(status), 0);
-    assert_has(f->out, "\x1b[?1049h");
-    assert_has(f->out, "\x1b[?1049l");
-    assert_has(f->out, "30 of 100 items");
-    uint32_t lines = 0;
-    char *frame = strstr(f->out, "\x1b[H");
-    char *end = strstr(frame, "\x1b[J");
-    assert_non_null(end);
-    for (char *at = frame + 3; at < end; lines++) {
-        char *stop = strstr(at, "\x1b[K");
-        assert_non_null(stop);
-        assert_true(stop - at <= 80);
-        at = strchr(stop, '\n') + 1;
-    }
-    assert_true(lines > 5 && lines < 24);
 }

@@ -1,14 +1,10 @@
 /* The profile with real processes: rates of an environment whose speed is known, the cache, a user who has had enough,
- * a child that fails; and that nothing is left running. With a file's name (and overrides) it profiles that instead and
- * prints what it finds. */
+ * a child that fails; and that nothing is left running. */
 #include "agent/launch/plan/profile.h"
 
-#include <libgen.h>
-#include <time.h>
-
 #include "agent/launch/prepare.h"
-#include "proto/base/clock.h"
 #include "tests/support/process.h"
+#include "tests/support/runtext.h"
 #include "tests/support/tempdir.h"
 
 /* One step takes 20 ms, whoever else is at work. */
@@ -47,31 +43,15 @@ static bool on_progress(void *context, const char *line, double share)
     return ++f->calls != f->stop_at;
 }
 
-static void read_config(struct fixture *f, const char *path, const char *const *overrides)
-{
-    struct schema_report *report = schema_report_new();
-    if (!run_config_read(path, overrides, &f->config, report))
-        fail_msg("%s", schema_report_text(report));
-    schema_report_destroy(&report);
-}
-
 /* As the launcher does it: the children read a file with everything in it. */
-static void write_config(const struct fixture *f)
+static void set_config(struct fixture *f, const char *const *overrides)
 {
+    run_config_free(&f->config);
+    f->config = runtext_read(config_text, overrides);
     FILE *file = fopen(f->path, "w");
     assert_non_null(file);
     schema_print(run_schema(), &f->config, file);
     fclose(file);
-}
-
-static void set_config(struct fixture *f, const char *const *overrides)
-{
-    const char *from = tempdir_at("from.yaml");
-    file_put(from, config_text);
-    run_config_free(&f->config);
-    memset(&f->config, 0, sizeof f->config);
-    read_config(f, from, overrides);
-    write_config(f);
 }
 
 static int set_up(void **state)
@@ -229,52 +209,11 @@ FIXTURE_TEST(struct fixture, tells_who_failed, set_up, tear_down)
     check_nothing_runs();
 }
 
-static bool print_progress(void *context, const char *line, double share)
+int main(void)
 {
-    (void)context;
-    fprintf(stderr, "%3.0f%% %s\n", 100.0 * share, line);
-    return true;
-}
-
-static int profile_file(const char *path, const char *const *overrides)
-{
-    struct fixture *f;
-    struct plan_input input;
-    struct plan plan;
-    bool from_cache;
-    set_up((void **)&f);
-    run_config_free(&f->config);
-    memset(&f->config, 0, sizeof f->config);
-    read_config(f, path, overrides);
-    write_config(f);
-    f->options.progress = print_progress;
-    char here[512];
-    snprintf(here, sizeof here, "%s", path);
-    f->options.here = dirname(here);
-    struct clock clock = clock_system();
-    int64_t start = clock_now(&clock);
-    rp_status status = profile_measure(&f->options, &input, &from_cache, &err);
-    if (status == RP_OK) {
-        profile_print(&input, stdout);
-        printf("%.1f s\n", 1e-9 * (double)(clock_now(&clock) - start));
-        status = plan_solve(&input, &plan, &err);
-    }
-    if (status == RP_OK)
-        plan_print(&plan, &input, stdout);
-    else
-        fprintf(stderr, "%s\n", err.text);
-    plan_input_free(&input);
-    tear_down((void **)&f);
-    return status != RP_OK;
-}
-
-int main(int argc, char **argv)
-{
-    if (guard_start(&guard, &err) != RP_OK) {
-        fprintf(stderr, "%s\n", err.text);
+    if (guard_start(&guard, &err) != RP_OK)
         return 1;
-    }
-    int status = argc > 1 ? profile_file(argv[1], (const char *const *)argv + 2) : test_run(NULL, NULL);
+    int status = test_run(NULL, NULL);
     guard_stop(&guard);
     return status;
 }

@@ -1,8 +1,10 @@
 """A broker for the whole run, and a fresh client for each test. Temporary files of tests and of what they start go with the run."""
+import multiprocessing
 import os
 import shutil
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -42,12 +44,43 @@ def client(server):
         yield client
 
 
+def until(condition, seconds=60):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
 def await_shards(client, n):
     """Waits until no shard is late: writers and samplers would do without it."""
-    end = time.monotonic() + 60
-    while not client.state()["shards"] == client.state()["connected_shards"] == n:
-        assert time.monotonic() < end, client.state()
-        time.sleep(0.01)
+    until(lambda: client.state()["shards"] == client.state()["connected_shards"] == n)
+
+
+def run_threads(n, work):
+    """Runs work(i) in n threads. Returns what it raised."""
+    with ThreadPoolExecutor(n) as pool:
+        calls = [pool.submit(work, i) for i in range(n)]
+        return [call.exception() for call in calls if call.exception()]
+
+
+def in_child(function):
+    """Runs the function in a forked child and returns what it sent, or fails if the child hangs."""
+    context = multiprocessing.get_context("fork")
+    receive, send = context.Pipe(False)
+
+    def work():
+        try:
+            send.send(function())
+        except BaseException as error:
+            send.send(error)
+
+    child = context.Process(target=work)
+    child.start()
+    assert receive.poll(60), "the child hangs"
+    out = receive.recv()
+    child.join(60)
+    assert child.exitcode == 0
+    return out
 
 
 def rss_bytes() -> int:

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import replaybus
-from conftest import rss_bytes
+from conftest import in_child, rss_bytes, run_threads
 from replaybus import spaces, weights
 
 envs = pytest.importorskip("replaybus.envs", reason="the extension _agent is not built here")
@@ -34,6 +34,11 @@ def run_config(environment="CartPole-v1", algorithm="dqn", table=ONCE, **more):
     for key, value in more.items():
         config[key] = {**config.get(key, {}), **value} if isinstance(value, dict) else value
     return config
+
+
+def own_config(**more):
+    """A run whose environment only the program knows."""
+    return {key: value for key, value in run_config(**more).items() if key != "environment"}
 
 
 def policy(config, seed=0, scale=1.0):
@@ -273,10 +278,9 @@ def test_observations_of_other_types_are_converted(broker):
 
 
 def test_spaces_of_a_program(broker):
-    """A run whose environment only the program knows."""
     observation_space = spaces.Box(-1, 1, (2, 3), np.float64)
     action_space = types.SimpleNamespace(shape=(2,), low=np.array([0.0, -5.0]), high=np.array([1.0, 5.0]), dtype=np.float32)
-    config = {key: value for key, value in run_config(algorithm="td3", actors={"epsilon": 0.0}).items() if key != "environment"}
+    config = own_config(algorithm="td3", actors={"epsilon": 0.0})
     with replaybus.Actor(broker.endpoint, config, observation_space=observation_space, action_space=action_space, wait=False) as actor:
         actor.observe_first(np.zeros((2, 3)))
         actions = np.array([actor.act(np.zeros((2, 3))) for _ in range(30)])
@@ -291,11 +295,6 @@ class Dict:
 
     def __init__(self, **parts):
         self.spaces = parts
-
-
-def own_config(**more):
-    """A run whose environment only the program knows."""
-    return {key: value for key, value in run_config(**more).items() if key != "environment"}
 
 
 def test_dicts_and_several_discrete_actions(broker):
@@ -350,29 +349,19 @@ def test_a_vector_environment_says_how_it_resets():
 def test_finished(broker):
     with envs.make("CartPole-v1") as env:
         with replaybus.Actor(broker.endpoint, run_config(stop={"steps": 100}), env=env, wait=False) as actor:
-            observation, _ = env.reset(seed=1)
-            actor.observe_first(observation)
-            while not actor.finished:
-                observation, reward, terminated, truncated, _ = env.step(actor.act(observation))
-                actor.observe(reward, terminated, truncated, observation)
-                if terminated or truncated:
-                    observation, _ = env.reset()
-                    actor.observe_first(observation)
-            assert actor.steps == 100
+            assert not actor.finished
+            play(actor, env, 100)
+            assert actor.finished and actor.steps == 100
             with pytest.raises(replaybus.EndOfStream, match="100 environment steps"):
-                actor.act(observation)
+                actor.act(np.zeros(4))
     assert broker.client.counter("environment_steps").value == 100
 
 
 def test_finished_in_whole_rounds(broker):
     with envs.make_vec("CartPole-v1", 8) as env:
         with replaybus.Actor(broker.endpoint, run_config(stop={"steps": 100}), env=env, wait=False) as actor:
-            observations, _ = env.reset(seed=1)
-            actor.observe_first(observations)
             with pytest.raises(replaybus.EndOfStream):
-                while True:
-                    observations, *rest, info = env.step(actor.act(observations))
-                    actor.observe(*rest, observations, info)
+                play_many(actor, env, 13)
             assert actor.finished and actor.steps == 96
 
 
@@ -569,20 +558,17 @@ def test_fork(broker):
     with replaybus.Actor(broker.endpoint, run_config(), wait=False) as actor:
         actor.observe_first(np.zeros(4))
         fill(actor, 3)
-        child = os.fork()
-        if child == 0:
-            code = 1
-            try:
+
+        def use():
+            with pytest.raises(replaybus.FailedPrecondition):
                 actor.act(np.zeros(4))
-            except replaybus.FailedPrecondition:
-                actor.close()
-                with replaybus.Actor(broker.endpoint, run_config(), wait=False, index=1) as own:
-                    own.observe_first(np.zeros(4))
-                    fill(own, 4)
-                code = 0
-            finally:
-                os._exit(code)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+            actor.close()
+            with replaybus.Actor(broker.endpoint, run_config(), wait=False, index=1) as own:
+                own.observe_first(np.zeros(4))
+                fill(own, 4)
+                return own.steps
+
+        assert in_child(use) == 4
         fill(actor, 3)
     assert len(take_all(broker.client)["reward"]) == 5 + 3
 
@@ -594,19 +580,11 @@ def test_threads(broker):
             play(actor, env, 500)
 
     config = run_config(adder={"n_step": 1})
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    assert not run_threads(4, work)
     assert broker.client.counter("environment_steps").value == 2000
     with replaybus.Actor(broker.endpoint, config, wait=False, insert=False) as shared:
         shared.observe_first(np.zeros(4))
-        threads = [threading.Thread(target=lambda: [shared.act(np.zeros(4)) for _ in range(500)]) for _ in range(2)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        assert not run_threads(2, lambda i: [shared.act(np.zeros(4)) for _ in range(500)])
 
 
 def test_no_leak(broker):
@@ -630,6 +608,3 @@ def test_no_leak(broker):
             work(10_000)
             gc.collect()
             assert rss_bytes() - before < 10 << 20
-
-
-# ---- learning

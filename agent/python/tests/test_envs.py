@@ -4,12 +4,12 @@ import pathlib
 import subprocess
 import sys
 import types
-import threading
 
 import numpy as np
 import pytest
 
 import replaybus
+from conftest import in_child, run_threads
 
 envs = pytest.importorskip("replaybus.envs", reason="the extension _agent is not built here")
 
@@ -329,10 +329,7 @@ def test_works_in_a_forked_child():
     expected = envs.make("CartPole-v1")
     expected.reset(seed=1)
     want = expected.step(1)[0]
-    child = os.fork()
-    if child == 0:
-        os._exit(0 if np.array_equal(env.step(1)[0], want) else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert np.array_equal(in_child(lambda: env.step(1)[0]), want)
     assert np.array_equal(env.step(1)[0], want)
 
 
@@ -341,15 +338,11 @@ def test_threads_take_turns():
     env.reset(seed=1)
     actions, seen = np.zeros((8, 6), np.float32), []
 
-    def work():
+    def work(i):
         for _ in range(20):
             seen.append(env.step(actions)[0].tobytes())
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    assert not run_threads(4, work)
     alone = envs.make_vec("Cheetah", 8)
     alone.reset(seed=1)
     assert set(seen) == {alone.step(actions)[0].tobytes() for _ in range(80)} and len(seen) == 80

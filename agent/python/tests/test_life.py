@@ -12,11 +12,13 @@ import textwrap
 import threading
 import time
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
 import replaybus
+from conftest import in_child, run_threads, until
 from replaybus import Last
 
 
@@ -112,23 +114,6 @@ def quick_switches():
     sys.setswitchinterval(before)
 
 
-def run_threads(n, work):
-    """Runs work(i) in n threads. Returns what it raised."""
-    failures = []
-
-    def guarded(i):
-        try:
-            work(i)
-        except BaseException as error:
-            failures.append(error)
-
-    threads = [threading.Thread(target=guarded, args=(i,)) for i in range(n)]
-    [thread.start() for thread in threads]
-    [thread.join(60) for thread in threads]
-    assert not any(thread.is_alive() for thread in threads), "a thread hangs"
-    return failures
-
-
 @pytest.mark.parametrize("close", [False, True])
 def test_many_threads_on_the_same_objects(client, quick_switches, close):
     """Eight threads use one of each. With close, one of them closes everything in the middle: the others get an error, no more."""
@@ -220,21 +205,12 @@ def test_waits_free_the_gil(client, wait):
 
 
 def test_close_ends_a_wait_of_another_thread(client):
-    sampler, caught = client.sampler("needs", 4), []
-
-    def wait():
-        try:
-            next(sampler)
-        except replaybus.Error as error:
-            caught.append(error)
-
-    thread = threading.Thread(target=wait)
-    thread.start()
-    time.sleep(0.2)
-    start = time.monotonic()
-    sampler.close()
-    thread.join(60)
-    assert isinstance(caught[0], replaybus.Cancelled) and time.monotonic() - start < 60
+    sampler = client.sampler("needs", 4)
+    with ThreadPoolExecutor(1) as pool:
+        call = pool.submit(next, sampler)
+        time.sleep(0.2)
+        sampler.close()
+        assert isinstance(call.exception(60), replaybus.Cancelled)
 
 
 # ---- Ctrl-C
@@ -297,14 +273,11 @@ def test_the_first_call_waits_no_longer_than_asked():
             client.info(timeout=timeout)
         assert timeout <= time.monotonic() - start < timeout + 60
     with replaybus.Server([replaybus.Table("late")], port=port):
-        deadline = time.monotonic() + 60
-        while True:
-            try:
-                client.connect(0)
-                break
-            except replaybus.DeadlineExceeded:
-                assert time.monotonic() < deadline
-                time.sleep(0.01)
+        def connected():
+            with contextlib.suppress(replaybus.DeadlineExceeded):
+                return client.connect(0)
+
+        until(connected)
         assert client.tables == ["late"]
         client.close()
 
@@ -329,36 +302,20 @@ def test_log_lines_arrive_during_a_wait(caplog):
         connected.info()
         stop = threading.Timer(0.1, server.stop)
         stop.start()
-        with pytest.raises(replaybus.Cancelled):
-            closing = threading.Thread(target=lambda: (_await(lambda: caplog.records), lost.close()))
-            closing.start()
+        with ThreadPoolExecutor(1) as pool, pytest.raises(replaybus.Cancelled):
+            pool.submit(lambda: (until(lambda: caplog.records), lost.close()))
             lost.info()
         stop.join()
-        closing.join()
     assert "C0101" in caplog.text
 
 
-def _await(condition, seconds=60):
-    end = time.monotonic() + seconds
-    while not condition() and time.monotonic() < end:
-        time.sleep(0.01)
-
-
 def test_close_ends_connecting():
-    client, caught = replaybus.Client("tcp://127.0.0.1:1"), []
-
-    def wait():
-        try:
-            client.info()
-        except replaybus.Error as error:
-            caught.append(error)
-
-    threads = [threading.Thread(target=wait) for _ in range(3)]
-    [thread.start() for thread in threads]
-    time.sleep(0.2)
-    client.close()
-    [thread.join(60) for thread in threads]
-    assert [type(error) for error in caught] == [replaybus.Cancelled] * 3
+    client = replaybus.Client("tcp://127.0.0.1:1")
+    with ThreadPoolExecutor(3) as pool:
+        calls = [pool.submit(client.info) for _ in range(3)]
+        time.sleep(0.2)
+        client.close()
+        assert [type(call.exception(60)) for call in calls] == [replaybus.Cancelled] * 3
 
 
 def test_a_late_flush_says_how_long_and_what_for(client):
@@ -421,22 +378,18 @@ def test_the_streams_of_a_vector_share_a_deadline(client):
 
 
 def test_close_of_any_writer_ends_a_call_of_all(client):
-    vector, caught = client.vector_writer(3, {"x": 0.0}, max_in_flight=5), []
+    vector = client.vector_writer(3, {"x": 0.0}, max_in_flight=5)
 
     def write():
-        try:
-            while True:
-                vector.append({"x": np.zeros(3)}, item=Last(1, "ratio"))
-        except replaybus.Error as error:
-            caught.append(error)
+        while True:
+            vector.append({"x": np.zeros(3)}, item=Last(1, "ratio"))
 
-    thread = threading.Thread(target=write)
-    thread.start()
-    time.sleep(0.5)  # by then it waits for room
-    with pytest.raises(replaybus.DeadlineExceeded):
-        vector._writers[2].close(0)
-    thread.join(60)
-    assert isinstance(caught[0], replaybus.Cancelled)
+    with ThreadPoolExecutor(1) as pool:
+        call = pool.submit(write)
+        time.sleep(0.5)  # by then it waits for room
+        with pytest.raises(replaybus.DeadlineExceeded):
+            vector._writers[2].close(0)
+        assert isinstance(call.exception(60), replaybus.Cancelled)
 
 
 # ---- calls from within a call
@@ -556,26 +509,6 @@ def test_close_in_a_conversion(server, client, rows):
 
 
 # ---- fork
-
-
-def in_child(function):
-    """Runs the function in a forked child and returns what it sent, or fails if the child hangs."""
-    context = multiprocessing.get_context("fork")
-    receive, send = context.Pipe(False)
-
-    def work():
-        try:
-            send.send(function())
-        except BaseException as error:
-            send.send(error)
-
-    child = context.Process(target=work)
-    child.start()
-    assert receive.poll(60), "the child hangs"
-    out = receive.recv()
-    child.join(60)
-    assert child.exitcode == 0
-    return out
 
 
 def test_fork(client):

@@ -14,6 +14,7 @@ import pytest
 
 import replaybus
 import replaybus.reverb as reverb
+from conftest import in_child, until
 
 
 spec = {"x": replaybus.Field("float32", (2,)), "a": reverb.TensorSpec([], np.int64)}
@@ -168,14 +169,7 @@ def test_what_cannot_be_inserted(client):
 
 def test_insert_in_a_forked_child(client):
     client.insert(1.0, {"replay": 1.0})
-    child = os.fork()
-    if child == 0:
-        try:
-            client.insert(2.0, {"replay": 1.0})
-            os._exit(0)
-        finally:
-            os._exit(1)
-    assert os.waitpid(child, 0)[1] == 0 and client.server_info()["replay"].current_size == 2
+    assert in_child(lambda: client.insert(2.0, {"replay": 1.0})) is None and client.server_info()["replay"].current_size == 2
 
 
 def test_selectors(client):
@@ -204,8 +198,7 @@ def test_an_insert_that_waits_stops_no_other_thread(client):
         client.insert(value, {"queue": 1.0})
     waiting = threading.Thread(target=client.insert, args=(4.0, {"queue": 1.0}), daemon=True)
     waiting.start()
-    while client.server_info()["queue"].rate_limiter_info.insert_stats.pending == 0:
-        time.sleep(0.005)
+    until(lambda: client.server_info()["queue"].rate_limiter_info.insert_stats.pending)
     client.insert(5.0, {"replay": 1.0})
     assert waiting.is_alive() and values(client, "queue", 4) == [1, 2, 3, 4]
     waiting.join(60)

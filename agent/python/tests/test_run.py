@@ -13,6 +13,7 @@ import pytest
 
 import replaybus
 import replaybus.run
+from conftest import until
 from replaybus import weights
 
 LAUNCH = pathlib.Path(replaybus._core.__file__).resolve().parents[3] / "replay-launch"
@@ -61,10 +62,7 @@ def lines(path):
 
 
 def await_lines(path, condition):
-    deadline = time.monotonic() + 60
-    while not condition(lines(path)):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    until(lambda: condition(lines(path)))
 
 
 def end(process, number=signal.SIGTERM):
@@ -224,10 +222,7 @@ def test_a_restarted_broker_gets_counts_and_parameters_again(tmp_path, sooner):
             with replaybus.Server(tables, port=port) as again:
                 with again.client() as other:
                     other.counter("environment_steps").add(sooner)
-                    deadline = time.monotonic() + 60
-                    while other.counter("environment_steps").value < sooner + 500:
-                        assert time.monotonic() < deadline
-                        run.report()
+                    until(lambda: run.report() or other.counter("environment_steps").value >= sooner + 500)
                     run.report()
                     assert other.counter("environment_steps").value == sooner + 500
                     assert other.counter("learner_steps").value == 1
@@ -363,10 +358,8 @@ with replaybus.run.Actor() as run, run.client.writer(max_in_flight=1) as writer:
 def test_an_actor_that_waits_stops(program, tmp_path):
     """It waits for parameters that nobody publishes, or within a call, where it cannot look at a flag."""
     with replaybus.Server([replaybus.Table.queue("uniform", 1)]) as server, server.client() as client:
-        process, deadline = start_own(program, client, tmp_path), time.monotonic() + 60
-        while client.counter("environment_steps").value == 0:
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        process = start_own(program, client, tmp_path)
+        until(lambda: client.counter("environment_steps").value)
         begun = time.monotonic()
         end(process)
         assert time.monotonic() - begun < 50

@@ -13,6 +13,7 @@ import time
 import pytest
 
 import replaybus
+from conftest import until
 
 
 def write(client, n):
@@ -82,7 +83,7 @@ def test_log(caplog):
     client = server.client()
     client.info()
     server.stop()
-    await_records(caplog.records)
+    until(lambda: caplog.records)
     assert caplog.records[0].levelno == logging.WARNING and caplog.records[0].getMessage().startswith("C0101 ")
     client.close()
 
@@ -91,12 +92,6 @@ def lose_connection(server, client):
     """Makes a line of the library's log."""
     client.info()
     server.stop()
-
-
-def await_records(records):
-    end = time.monotonic() + 60
-    while not records and time.monotonic() < end:
-        time.sleep(0.02)
 
 
 def test_log_of_raw_bytes(tmp_path, caplog):
@@ -110,7 +105,7 @@ def test_log_of_raw_bytes(tmp_path, caplog):
     client = ctypes.c_void_p(library.rp_client_connect(b"ipc://" + raw + b"/s", None, 10_000, None))
     assert client
     server.stop()
-    await_records(caplog.records)
+    until(lambda: caplog.records)
     library.rp_client_destroy(ctypes.byref(client))
     assert "raw\ufffd/s" in caplog.records[0].getMessage()
 
@@ -128,13 +123,13 @@ def test_ctrl_c_in_a_log_handler(caplog):
             with replaybus.Server([replaybus.Table("t")]) as server, server.client() as client:
                 with pytest.raises(KeyboardInterrupt):
                     lose_connection(server, client)
-                    await_records([])  # the interrupt ends the wait
+                    until(lambda: False)  # the interrupt ends the wait
     finally:
         logging.getLogger("replaybus").removeHandler(handler)
     caplog.clear()
     with replaybus.Server([replaybus.Table("t")]) as server, server.client() as client:
         lose_connection(server, client)
-        await_records(caplog.records)
+        until(lambda: caplog.records)
     assert caplog.records, "the log has ended"
 
 
@@ -157,7 +152,7 @@ def test_log_after_fork(caplog):
     thread.start()
     time.sleep(1)  # holds back the lines
     thread.join(60)
-    await_records(caplog.records)
+    until(lambda: caplog.records)
     client.close()
     assert counts == [0] and caplog.records
 

@@ -1,12 +1,12 @@
 """Writing: every call of a writer, and what it refuses."""
 import collections
-import threading
 import time
 
 import numpy as np
 import pytest
 
 import replaybus
+from conftest import run_threads
 from replaybus import Field, Last
 
 
@@ -75,33 +75,22 @@ def test_threads_with_the_same_writers_in_another_order():
             writer.append({"x": 0.0})
             writer.item("full")
             writer.item("full")
-        end, counts, failures = time.monotonic() + 1, [0, 0, 0], []
+        end, counts = time.monotonic() + 1, [0, 0, 0]
 
-        def append(i, order):
+        def append(i):
             while time.monotonic() < end:
-                some = tuple(writers[j] for j in order)
+                some = tuple(writers[j] for j in ((0, 1, 2), (2, 1, 0), (1, 2, 0))[i])
                 replaybus._core.append_rows(some, False, {"x": np.zeros(3)}, None, 1, 1.0, None, None)
                 counts[i] += 1
 
-        def flush(writer):
+        def flush(i):
             while time.monotonic() < end:
                 try:
-                    writer.flush(timeout=0.005)
+                    writers[i].flush(timeout=0.005)
                 except replaybus.DeadlineExceeded:
                     time.sleep(0.003)
 
-        def work(function, *arguments):
-            try:
-                function(*arguments)
-            except BaseException as error:
-                failures.append(error)
-
-        calls = [(append, i, order) for i, order in enumerate(((0, 1, 2), (2, 1, 0), (1, 2, 0)))]
-        calls += [(flush, writer) for writer in writers]
-        threads = [threading.Thread(target=work, args=call, daemon=True) for call in calls]
-        [thread.start() for thread in threads]
-        [thread.join(60) for thread in threads]
-        assert not failures and not any(thread.is_alive() for thread in threads)
+        assert not run_threads(6, lambda i: (append, flush)[i // 3](i % 3))
         assert [writer.info()["steps"] for writer in writers] == [1 + sum(counts)] * 3 and sum(counts) > 0
         for writer in writers:
             with pytest.raises(replaybus.DeadlineExceeded):

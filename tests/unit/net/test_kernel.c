@@ -86,14 +86,15 @@ TEST(activate)
     for (uint32_t a = 0; a < 3; a++)
         for (uint32_t n = 1; n <= MAX_N; n++) {
             struct values in, y;
-            fill(&in, &rng, 10.0);
+            fill(&in, &rng, n % 3 ? 10.0 : 1e-3);
             guard(&in, n);
             y = in;
             kernel_activate(y.at + 1, n, activations[a]);
             check_guard(&y, n);
             for (size_t i = 0; i < n; i++) {
                 float one = in.at[1 + i];
-                check_close(y.at[1 + i], activation_of((double)one, activations[a]), 4e-7, "activate", n, i);
+                double right = activation_of((double)one, activations[a]);
+                assert_true(fabs((double)y.at[1 + i] - right) <= 4e-7 * fabs(right));
                 kernel_activate(&one, 1, activations[a]);
                 check_same(&one, y.at + 1 + i, 1, "activate", n);
             }

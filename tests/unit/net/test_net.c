@@ -315,51 +315,6 @@ TEST(one_row_is_as_in_a_batch)
     }
 }
 
-/* An output layer over one tanh unit with weight 1 shows the unit itself. */
-TEST(tanh_is_accurate)
-{
-    struct net_spec spec = {.inputs = 1, .n_hidden = 1, .hidden = {1}, .activation = NET_TANH, .outputs = 1};
-    struct net net;
-    struct net_pass pass;
-    struct arena memory = {0};
-    assert_int_equal(net_init(&net, &spec, NULL), RP_OK);
-    assert_int_equal(net_pass_init(&pass, &net, 2, &memory, NULL), RP_OK);
-    float params[] = {1, 0, 1, 0};
-    for (double x = -30; x <= 30; x += 0.001) {
-        float in[2] = {(float)x, (float)(x / 1000)}, tiny[1] = {(float)(x * 1e-9)};
-        const float *y = net_forward(&net, params, &pass, in, 2);
-        for (uint32_t i = 0; i < 2; i++) {
-            double right = tanh((double)in[i]);
-            if (fabs((double)y[i] - right) > 4e-7 * fabs(right))
-                fail_msg("tanh(%.9g) is %.9g and should be %.9g", (double)in[i], (double)y[i], right);
-        }
-        double small = (double)net_forward(&net, params, &pass, tiny, 1)[0];
-        assert_true(fabs(small - (double)tiny[0]) <= 4e-7 * fabs((double)tiny[0]));
-    }
-    float odd[2] = {NAN, INFINITY};
-    const float *y = net_forward(&net, params, &pass, odd, 2);
-    assert_true(isnan(y[0]) && y[1] > 0.999999f);
-    assert_true(isnan(net_forward(&net, params, &pass, odd, 1)[0]));
-    arena_fini(&memory);
-}
-
-/* What is not a number must show in the loss, and not vanish in a relu. */
-TEST(nan_passes_relu)
-{
-    struct net_spec spec = {.inputs = 2, .n_hidden = 1, .hidden = {8}, .activation = NET_RELU, .outputs = 1};
-    struct net net;
-    struct net_pass pass;
-    struct arena memory = {0};
-    struct rng rng = rng_of(1);
-    assert_int_equal(net_init(&net, &spec, NULL), RP_OK);
-    assert_int_equal(net_pass_init(&pass, &net, 2, &memory, NULL), RP_OK);
-    float *params = vector(&rng, net.n_params), in[4] = {1, NAN, 1, NAN};
-    assert_true(isnan(net_forward(&net, params, &pass, in, 1)[0]));
-    assert_true(isnan(net_forward(&net, params, &pass, in, 2)[1]));
-    free(params);
-    arena_fini(&memory);
-}
-
 TEST(fill)
 {
     struct net_spec spec = {.inputs = 10,

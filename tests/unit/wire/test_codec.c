@@ -346,31 +346,6 @@ static void compare_decoders(const struct codec_shape *s, const uint8_t *data, s
     free(by_lz4);
 }
 
-TEST(check_and_decode_agree)
-{
-    uint32_t seen[2] = {0};
-    for (uint32_t round = 0; round < 1500; round++) {
-        struct codec_shape s = random_shape();
-        size_t raw = codec_bound(&s);
-        int bound = LZ4_compressBound((int)raw);
-        uint8_t *rows = random_rows(&s), *block = malloc((size_t)bound);
-        size_t size = (size_t)LZ4_compress_fast((const char *)rows, (char *)block, (int)raw, bound, 1);
-        compare_decoders(&s, block, size, seen);
-        for (uint32_t change = 0; change < 20; change++) {
-            size_t at = rng_below(&rng, size);
-            uint8_t before = block[at];
-            block[at] = rng_below(&rng, 2) ? (uint8_t)rng_next(&rng) : (uint8_t)(before + rng_below(&rng, 3) - 1);
-            compare_decoders(&s, block, size, seen);
-            compare_decoders(&s, block, rng_below(&rng, size + 1), seen);
-            if (rng_below(&rng, 3) > 0)
-                block[at] = before;
-        }
-        free(rows);
-        free(block);
-    }
-    assert_true(seen[0] > 1000 && seen[1] > 1000);
-}
-
 /* Short random sequences over a small alphabet reach the end-of-block rules far more often than mutations do. */
 TEST(check_and_decode_agree_on_random_sequences)
 {
