@@ -532,6 +532,11 @@ static void check_lag(const struct run_config *config, const struct table_config
             "learners.publish_every, each item %lld times): actors and learners would end up waiting for each "
             "other; write batch: %.0f",
             table->limiter.batch, ceil(taken), (long long)table->max_times_sampled, ceil(taken));
+    if (config_shards(&config->broker) > 1 && run_config_learners(config) > 1)
+        schema_problem(
+            report, path,
+            "over shards, a learner could hold items that another one's batch lacks, while both wait for the "
+            "next version: write learners: {count: 1}, or broker: {shards: 1}");
 }
 
 /* Items that are evicted before they were sampled as often as the limiter wants take their part of the samples with

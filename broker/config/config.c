@@ -707,6 +707,9 @@ static void divide_table(struct table_config *table, uint32_t shards, uint32_t s
     limiter->max_diff = bound_of(limiter->max_diff, shards);
     if (limiter->error_buffer >= 0)
         limiter->error_buffer /= shards;
+    double unit = table->group_size > 0 ? (double)table->group_size : 1.0;
+    limiter->whole = limiter->batch;
+    limiter->batch = unit * items_of(floor(limiter->batch / unit), shards, shard);
 }
 
 static void divide(struct broker_config *config, uint32_t shards)
@@ -983,10 +986,18 @@ static void check_limiter_divides(const struct table_config *table, uint32_t sha
     snprintf(at, sizeof at, "%s.limiter", path);
     if (table->limiter.kind == LIMITER_STACK)
         schema_problem(report, at, "a stack over shards has no meaning: nobody knows the newest item of all shards");
-    if (table->limiter.kind == LIMITER_LAG)
+    bool lag = table->limiter.kind == LIMITER_LAG;
+    double parts = table->group_size > 0 ? (double)shards * (double)table->group_size : shards;
+    if (lag && table->limiter.batch < parts) {
+        schema_problem(report, at, "batch %.0f cannot be divided among %u shards: write at least %.0f, or fewer shards",
+                       table->limiter.batch, shards, parts);
+        return;
+    }
+    if (lag && table->max_times_sampled > 0 && table->limiter.min_size > 1)
         schema_problem(report, at,
-                       "lag counts the items of one broker: over shards, writers of one shard could wait for a version "
-                       "while the learner waits for their items. Write shards: 1, or a queue with max_lag");
+                       "items leave when they are sampled, and min_size %.0f is divided among %u shards: each could "
+                       "keep its last items for ever. Write min_size: 1",
+                       table->limiter.min_size, shards);
     if (table->max_size < shards || (table->max_bytes > 0 && table->max_bytes < shards))
         schema_problem(report, path, "%s of %lld cannot be divided among %u shards: write more, or fewer shards",
                        table->max_size < shards ? "max_size" : "max_bytes",
@@ -1002,7 +1013,8 @@ static void check_limiter_divides(const struct table_config *table, uint32_t sha
 
 bool config_sampler_divides(const struct table_config *table, const rp_selector_ops *sampler)
 {
-    return sampler->mass || (sampler == &selector_fifo && table->limiter.kind == LIMITER_QUEUE);
+    bool once = table->limiter.kind == LIMITER_LAG && table->max_times_sampled == 1;
+    return sampler->mass || (sampler == &selector_fifo && (table->limiter.kind == LIMITER_QUEUE || once));
 }
 
 void config_check_shards(const struct broker_config *config, struct schema_report *report)

@@ -147,7 +147,7 @@ bool config_sampler_divides(const struct table_config *table, const rp_selector_
 /* The sentence about a sampler, whose name it takes, that shards cannot use. */
 #define CONFIG_NO_MASS                                                                                                 \
     "the sampler '%s' cannot be used over shards: it has no mass by which a batch could be divided among them. Use "   \
-    "uniform or prioritized, or fifo with the limiter queue"
+    "uniform or prioritized, or fifo with the limiter queue, or with lag and max_times_sampled: 1"
 
 /* Returns the bytes of an item by the table's signature. Each field counts once; "next_x" beside an "x" does not count, since it
  * is the "x" of another item. 0: unknown. */

@@ -708,6 +708,12 @@ void permit_state(const struct table *table, Replay__PermitReply *out)
     out->min_size = table->limiter.kind == LIMITER_NONE ? 0 : (uint64_t)table->limiter.min_size_part;
     out->buffer = limiter_span(&table->limiter);
     out->removes = table->one_by_one;
+    if (table->limiter.kind != LIMITER_LAG)
+        return;
+    out->lag = true;
+    out->version = table->version;
+    out->insert_room = table_spare_room(table);
+    out->insert_need = table_needed_room(table);
 }
 
 /* Charges the limiter, in one record of the journal with the answer. A table without a ratio counts its picks, and not its

@@ -134,6 +134,14 @@ bool limiter_moved(struct limiter *self, uint64_t version)
     return true;
 }
 
+uint64_t limiter_move(struct limiter *self, int64_t n, uint64_t unseen)
+{
+    uint64_t moved = n < 0 ? limiter_insertable(self, 0 - (uint64_t)n)
+                           : to_count(limiter_cursor(self) - (double)unseen, (uint64_t)n);
+    self->offset += n < 0 ? (double)moved : -(double)moved;
+    return moved;
+}
+
 void limiter_reset(struct limiter *self)
 {
     self->inserts = 0;
@@ -241,12 +249,15 @@ void limiter_explain_insert(const struct limiter *self, char *text, size_t size)
         return;
     if (self->kind == LIMITER_LAG) {
         double ahead = limiter_cursor(self), versions = ceil((ahead + 1.0 - self->max_diff) / self->batch);
+        char part[64] = "";
+        if (self->part)
+            snprintf(part, sizeof part, " (this shard's part of %.0f)", self->whole);
         snprintf(text, size,
                  "needs version %" PRIu64
-                 " of the parameters: %.0f item%s, %.3g batches of %.0f, are ahead, and max_lag "
-                 "is %.0f",
-                 self->version + (uint64_t)versions, ahead, plural((uint64_t)ahead), ahead / self->batch, self->batch,
-                 limiter_max_lag(self));
+                 " of the parameters%s: %.0f item%s, %.3g batches of %.0f%s, are ahead, and max_lag is %.0f",
+                 self->version + (uint64_t)versions,
+                 self->part ? ", or a sampler that waits and brings room of another shard" : "", ahead,
+                 plural((uint64_t)ahead), ahead / self->batch, self->batch, part, limiter_max_lag(self));
         return;
     }
     uint64_t missing = smallest(self, 1, may_insert_after_samples);
@@ -422,6 +433,7 @@ rp_status limiter_init(struct limiter *self, const struct limiter_config *config
         RP_TRY(check_count("batch", config->batch, err));
         RP_TRY(set_min_size(&made, config->min_size, err));
         made.batch = config->batch;
+        made.whole = config->whole;
         if (config->max_lag < 0.0)
             return err_set(
                 err, RP_INVALID_ARGUMENT,

@@ -4,8 +4,19 @@
  * With kind lag the cursor counts the items that are ahead of the learner: each insert is one more, and a version of the parameters
  * takes `batch` of them back; samples do not count. It may reach (max_lag + 1) * batch.
  *
- * Deletes change the size, not the cursor, but for items that became too old to be sampled: they owe no samples any more. Limits are inclusive. Embedded in its table, which calls it before and after each
- * operation. */
+ * Kind lag over shards: each shard has its part b of the batch, so the cursors may reach (max_lag + 1) * batch together. But writers do
+ * not spread evenly (an episode stays at one shard, a group at its own), and the learner needs a whole batch before its next version:
+ * a shard that is full would wait for it, and it for that shard's items. So a sampler that waits moves room from a shard that has
+ * some to one whose inserts wait: one cursor goes up, then the other goes down by as much.
+ *   - Never too much: moves keep the sum of the cursors, and a version takes no more than b from each. The sum is never less than
+ *     the items that are ahead of the learner.
+ *   - Never too little: no cursor is above (max_lag + 1) * b, so after each version there is room for a whole batch, and it can move.
+ *   - Room moves between shards of the same version, because a version settles what was moved before it, and only for inserts whose
+ *     items were sampled: the cursor stays at the unsampled items or above (limiter_forgot).
+ *   - Room is lost, until the next version, if the sampler dies between the two halves of a move: a learner that restarts publishes.
+ *
+ * Deletes change the size, not the cursor, but for items that became too old to be sampled: they owe no samples any more. Limits are
+ * inclusive. Embedded in its table, which calls it before and after each operation. */
 #ifndef BROKER_LIMITER_H
 #define BROKER_LIMITER_H
 
@@ -33,7 +44,8 @@ struct limiter_config {
     double min_diff;
     double max_diff;
     double size;    /* queue, stack */
-    double batch;   /* lag: items that the learner takes between two versions */
+    double batch;   /* lag: items that the learner takes between two versions; of a shard, its part of them */
+    double whole;   /* lag, part: items of all shards */
     double max_lag; /* lag: versions that an item may be behind; < 0: not given */
 };
 
@@ -47,6 +59,7 @@ struct limiter {
     double min_diff;
     double max_diff;
     double batch;     /* lag; otherwise 0 */
+    double whole;     /* as configured */
     uint64_t version; /* lag: the newest */
     double offset;    /* keeps the cursor in its place when settings change */
     uint64_t inserts;
@@ -95,6 +108,8 @@ void limiter_deleted(struct limiter *self, uint64_t n);
 void limiter_forgot(struct limiter *self, uint32_t times_sampled, uint64_t unseen);
 /* The parameters have this version now. True: the limiter has changed. */
 bool limiter_moved(struct limiter *self, uint64_t version);
+/* lag: room for n inserts comes from another shard; below 0: goes to one. unseen: items that were never sampled. Returns how many. */
+uint64_t limiter_move(struct limiter *self, int64_t n, uint64_t unseen);
 void limiter_reset(struct limiter *self);
 /* Sets the offset after a change of settings: see limiter_change. from: the same limiter, before the change. */
 void limiter_place(struct limiter *self, const struct limiter *from);

@@ -249,13 +249,29 @@ static rp_status answer_state(struct service *service, struct request *request, 
     return RP_OK;
 }
 
+/* Moves room for inserts between this shard and another: limiter.h. */
+static rp_status move_room(struct service *service, struct request *request, struct table *table, rp_error *err)
+{
+    const Replay__Permit *ask = (const Replay__Permit *)request->body;
+    Replay__PermitReply reply = REPLAY__PERMIT_REPLY__INIT;
+    if (table->limiter.kind != LIMITER_LAG || config_shards(service->config) == 1)
+        return err_set(err, RP_FAILED_PRECONDITION,
+                       "table '%s' has no room to move: its limiter is '%s', and shards of the limiter lag have some",
+                       table->name, limiter_kind_name(table->limiter.kind));
+    if (ask->version == table->version)
+        reply.granted = (uint32_t)table_move_room(table, ask->move);
+    permit_state(table, &reply);
+    request_ok(service->peers, request, REPLAY__REPLY__BODY_PERMIT, &reply.base);
+    return RP_OK;
+}
+
 rp_status req_permit(struct service *service, struct request *request, rp_error *err)
 {
     const Replay__Permit *ask = (const Replay__Permit *)request->body;
     struct table *table;
     RP_TRY(named_table(service, ask->table, &table, err));
     if (ask->count == 0)
-        return answer_state(service, request, table);
+        return ask->move ? move_room(service, request, table, err) : answer_state(service, request, table);
     if (ask->count > PERMIT_MOST)
         return err_set(err, RP_INVALID_ARGUMENT, "a permit is for at most %u samples, not %u", PERMIT_MOST, ask->count);
     RP_TRY(permit_check(table, "permits", err));

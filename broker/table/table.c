@@ -466,6 +466,36 @@ uint64_t table_insertable_group(const struct table *self, uint64_t group)
     return empty || limiter_insertable(&self->limiter, all) == all;
 }
 
+uint64_t table_needed_room(const struct table *self)
+{
+    const struct groups *groups = &self->in.groups;
+    uint64_t want = self->n_waiting_items, unseen = self->in.unseen, most = (uint64_t)self->config->max_size;
+    if (groups->slots)
+        want = want ? groups_missing(groups) + (want + groups->size - 1) / groups->size * groups->size : 0;
+    uint64_t room = limiter_insertable(&self->limiter, want), ahead = (uint64_t)limiter_cursor(&self->limiter);
+    if (self->limiter.paused || room >= want || (room && !groups->slots) || ahead <= unseen || self->in.size >= most)
+        return 0;
+    want = want - room < ahead - unseen ? want - room : ahead - unseen;
+    return want < most - self->in.size ? want : most - self->in.size;
+}
+
+uint64_t table_spare_room(const struct table *self)
+{
+    uint64_t kept = self->in.groups.slots ? groups_missing(&self->in.groups) : 0;
+    uint64_t room = limiter_insertable(&self->limiter, kept + UINT32_MAX);
+    return room > kept && !table_needed_room(self) ? room - kept : 0;
+}
+
+uint64_t table_move_room(struct table *self, int64_t n)
+{
+    int64_t most = (int64_t)(n < 0 ? table_spare_room(self) : UINT32_MAX);
+    uint64_t moved = limiter_move(&self->limiter, n < -most ? -most : n, self->in.unseen);
+    if (moved)
+        EFFECT(self->loop, limiter, self);
+    table_mark(self);
+    return moved;
+}
+
 void table_explain_groups(const struct table *self, char *text, size_t size)
 {
     const struct groups *groups = &self->in.groups;

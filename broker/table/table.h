@@ -198,6 +198,12 @@ static inline uint64_t table_insertable(const struct table *self, uint64_t group
 {
     return self->in.groups.slots ? table_insertable_group(self, group) : limiter_insertable(&self->limiter, most);
 }
+/* Limiter lag over shards: inserts that other shards could let in for this one; and those that wait here, which room of other shards
+ * would let in. At most one of them is above 0. */
+uint64_t table_spare_room(const struct table *self);
+uint64_t table_needed_room(const struct table *self);
+/* Moves room for n inserts here, below 0 away, as far as spare and needed room go. Returns for how many. */
+uint64_t table_move_room(struct table *self, int64_t n);
 /* Write clauses: what open groups wait for ("3 groups wait for members: ..."), and why the next group may not begin. Empty: for
  * nothing. */
 void table_explain_groups(const struct table *self, char *text, size_t size);

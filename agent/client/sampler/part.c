@@ -239,8 +239,8 @@ static bool learn_deal(struct part *self)
 /* Reads a PermitReply and returns the number of permits that it grants, at most `most`. */
 static uint32_t read_permit(struct part *self, const struct conn_reply *reply, uint32_t most)
 {
-    uint64_t values[9];
-    if (!conn_reply_numbers(reply, REPLAY__REPLY__BODY_PERMIT, values, 9)) {
+    uint64_t values[13];
+    if (!conn_reply_numbers(reply, REPLAY__REPLY__BODY_PERMIT, values, 13)) {
         if (reply->status == RP_OK)
             self->retry_ns = conn_now() + RETRY_NS;
         return 0;
@@ -250,6 +250,10 @@ static uint32_t read_permit(struct part *self, const struct conn_reply *reply, u
     self->min_size = at_most(values[6], MOST_COUNT);
     self->buffer = as_double(values[7]) > 0 ? as_double(values[7]) : 0;
     self->removes = values[8] != 0;
+    self->lag = values[9] != 0;
+    self->version = values[10];
+    self->insert_room = at_most(values[11], INT32_MAX);
+    self->insert_need = at_most(values[12], INT32_MAX);
     self->known = learn_deal(self);
     return (uint32_t)at_most(values[1], most);
 }
@@ -324,6 +328,47 @@ bool part_permit(struct part *self, uint32_t count, int64_t timeout_ms, uint32_t
     if (self->permit == permit) /* it may have been answered and freed meanwhile */
         permit->id = id;
     return true;
+}
+
+/* ---- room for inserts ---- */
+
+static void on_move(void *ctx, struct conn_reply *reply)
+{
+    struct part *part = ctx;
+    struct rp_sampler *sampler = part->sampler;
+    struct move *move = &part->group->move;
+    pthread_mutex_lock(&sampler->lock);
+    bool answered = reply->answered && reply->status == RP_OK, back = part == move->from;
+    uint32_t n = read_permit(part, reply, move->n);
+    if (!move->taking)
+        n = answered && !back ? move->n - n : 0; /* what a version has settled meanwhile is nobody's any more */
+    move->to = move->taking ? move->to : move->from;
+    move->n = n;
+    move->held = n > 0;
+    move->busy = false;
+    sampler_wake(sampler);
+    pthread_cond_signal(&sampler->ready);
+    pthread_mutex_unlock(&sampler->lock);
+    conn_reply_destroy(&reply);
+    sampler_unref(sampler);
+}
+
+void part_move(struct part *self, int32_t n)
+{
+    struct rp_sampler *sampler = self->sampler;
+    struct move *move = &self->group->move;
+    Replay__Permit body = REPLAY__PERMIT__INIT;
+    body.table = self->table;
+    body.move = n;
+    body.version = move->version;
+    move->busy = true;
+    move->held = false;
+    move->taking = n < 0;
+    sampler_ref(sampler);
+    pthread_mutex_unlock(&sampler->lock);
+    struct conn_message message = {.field = REPLAY__REQUEST__BODY_PERMIT, .body = &body.base, .timeout_ms = -1};
+    conn_send(self->conn, &message, on_move, self);
+    pthread_mutex_lock(&sampler->lock);
 }
 
 /* ---- picks: asking ---- */

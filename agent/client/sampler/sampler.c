@@ -36,6 +36,8 @@
 #define AWAY_NS (NS_PER_S / 4)
 /* A state that is older is asked for again while batches are waited for. */
 #define OLD_NS (100 * NS_PER_MS)
+/* The same of a table whose limiter is lag: inserts may wait for room of another shard. */
+#define MOVE_NS (5 * NS_PER_MS)
 /* The most permits that a broker grants at once. */
 #define MOST_PERMITS (1u << 24)
 /* How long before the caller's deadline the brokers are asked why there is no sample. */
@@ -178,7 +180,7 @@ static void ask_states(rp_sampler *self, int64_t now_ns)
     for (uint32_t p = 0; p < self->n_parts; p++) {
         struct part *part = &self->parts[p];
         struct group_sum sum;
-        bool old = !part->known || now_ns - part->state_ns > OLD_NS;
+        bool old = !part->known || now_ns - part->state_ns > (part->lag ? MOVE_NS : OLD_NS);
         if (part->group->deal != DEAL_PLAIN && old && !part->permit && now_ns >= part->retry_ns)
             part_permit(part, 0, 0, group_lacks(self, (uint32_t)(part->group - self->groups), &sum), &sum);
     }
@@ -223,6 +225,52 @@ static void get_permits(rp_sampler *self, uint32_t g, int64_t now_ns)
         best->asked_step = self->steps; /* who has said no is not asked again at once */
         if (!part_permit(best, (uint32_t)count, plans_timeout_ms(self, CHOOSE_MS), 0, NULL))
             return;
+    }
+}
+
+/* ---- room for inserts ---- */
+
+/* Moves room for inserts that wait from where there is some, or takes the next step of a move. Released meanwhile. */
+static void move_room(rp_sampler *self, struct group *group)
+{
+    struct move *move = &group->move;
+    struct part *parts = &self->parts[group->first], *from = NULL, *to = NULL;
+    if (move->held)
+        part_move(move->to, (int32_t)move->n);
+    for (struct part *part = parts; part < parts + group->n && !move->busy; part++)
+        if (!part->away && part->connected && part->insert_need && (!to || part->insert_need > to->insert_need))
+            to = part;
+    for (struct part *part = parts; part < parts + group->n && to; part++)
+        if (!part->away && part->connected && part->number == to->number && part->version == to->version &&
+            part->insert_room && (!from || part->insert_room > from->insert_room))
+            from = part;
+    if (!from)
+        return;
+    move->from = from;
+    move->to = to;
+    move->version = to->version;
+    move->n = (uint32_t)(from->insert_room < to->insert_need ? from->insert_room : to->insert_need);
+    to->insert_need = 0; /* until it tells */
+    part_move(from, -(int32_t)move->n);
+}
+
+static bool is_moving(const rp_sampler *self)
+{
+    bool any = false;
+    for (uint32_t g = 0; g < self->n_groups; g++)
+        any = any || self->groups[g].move.busy || self->groups[g].move.held;
+    return any;
+}
+
+/* The sampler ends: what was taken is given first. A part that is away does not hold this up: the next version replaces its room. */
+static void end_moves(rp_sampler *self)
+{
+    int64_t end = conn_now() + SILENT_NS;
+    while (is_moving(self) && conn_now() < end) {
+        for (uint32_t g = 0; g < self->n_groups; g++)
+            if (self->groups[g].move.held)
+                part_move(self->groups[g].move.to, (int32_t)self->groups[g].move.n);
+        conn_cond_wait(&self->ready, &self->lock, end);
     }
 }
 
@@ -401,6 +449,8 @@ static int64_t make_step(rp_sampler *self)
             get_permits(self, g, now);
     if (self->build < self->tail && is_open(self))
         ask_states(self, now);
+    for (uint32_t g = 0; g < self->n_groups; g++)
+        move_room(self, &self->groups[g]);
     plans_pay(self);
     ask_picks(self, now);
     plans_build(self);
@@ -408,6 +458,8 @@ static int64_t make_step(rp_sampler *self)
     if (self->news)
         return now;
     int64_t end = plans_end_ns(self), next = now + CHOOSE_MS * NS_PER_MS;
+    for (uint32_t p = 0; p < self->n_parts; p++)
+        next = self->parts[p].lag ? now + MOVE_NS : next;
     return self->build == self->tail ? INT64_MAX : end > now && end < next ? end : next;
 }
 
@@ -498,6 +550,7 @@ void rp_sampler_destroy(rp_sampler **sampler)
         if (self->parts[p].started)
             pthread_join(self->parts[p].thread, NULL);
     pthread_mutex_lock(&self->lock);
+    end_moves(self);
     for (uint32_t p = 0; p < self->n_parts; p++)
         part_cancel(&self->parts[p]);
     int64_t end = conn_now() + LEAVE_NS;

@@ -17,6 +17,8 @@
  * probability inside its part times the share that was used for the draw: it is exact, however old the masses are.
  *
  * Permits (limiter charges) are got from parts with room, ahead of the plans that need them; picks are then made where the mass is.
+ * With the limiter lag, inserts wait for versions, and writers do not spread evenly: while a batch waits, room for inserts is moved from a
+ * part that has some to one whose inserts wait (broker/select/limiter.h).
  * The items that a part owes and cannot give are drawn again over the other parts. If sampling takes items out of the table, they
  * exist nowhere else: the request to a part that is away stays in flight, and its items come in addition, whenever they come. A plan
  * takes such spare rows before it draws others, and each row needs a permit like any other.
@@ -99,6 +101,16 @@ struct permit {
     int64_t asked_ns;
 };
 
+/* Room for inserts on its way from one part to another. */
+struct move {
+    struct part *from, *to;
+    uint32_t n; /* asked for, or held by nobody else: `to` gets it next, or `from` gets back what `to` did not take */
+    uint64_t version; /* of the parameters: no other version's room */
+    bool held;        /* n is */
+    bool busy;        /* a request is in flight */
+    bool taking;      /* it is the first, to `from` */
+};
+
 /* The parts that together stand for one share of the items. */
 struct group {
     double share;      /* of all items */
@@ -106,6 +118,7 @@ struct group {
     enum deal deal;
     uint64_t stock; /* permits that no plan has used */
     uint64_t out;   /* permits asked for */
+    struct move move;
 };
 
 /* The parts of a group that are there, together. */
@@ -136,7 +149,9 @@ struct part {
     uint64_t size, room, min_size;
     double buffer;
     uint32_t deal;
-    bool removes;     /* a sample may take items out of the table */
+    bool removes; /* a sample may take items out of the table */
+    bool lag;     /* the limiter is, and the next three are of it: PermitReply */
+    uint64_t version, insert_room, insert_need;
     int64_t state_ns; /* when it said so */
     char why[256];    /* what a request waits for */
     /* Its answers. */
@@ -266,6 +281,8 @@ bool part_ask(struct part *self, uint32_t count, int64_t now_ns, int64_t timeout
 /* Asks for permits, or with 0 for the state. lacks: what the group has, if a batch of `wanted` items waits for more: the broker shows
  * that somebody waits. False: no memory. */
 bool part_permit(struct part *self, uint32_t count, int64_t timeout_ms, uint32_t wanted, const struct group_sum *lacks);
+/* Sends the next request of its group's move to the part: takes room (n below 0), or gives it. */
+void part_move(struct part *self, int32_t n);
 /* Asks the broker what its requests wait for. */
 void part_ask_why(struct part *self);
 /* Gives up the picks and permits in flight: what they owe is asked for elsewhere. Picks whose items may exist nowhere else stay. */

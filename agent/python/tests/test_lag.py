@@ -1,4 +1,6 @@
 """Fresh data: items that are too many versions behind are never sampled, and writers wait for the learner's next version."""
+import contextlib
+import threading
 import time
 
 import numpy as np
@@ -211,6 +213,100 @@ def test_shards_give_nothing_that_is_too_old(sampler):
         settled(client, 20_000, 80_000)
 
 
+class Actors:
+    """Threads that write items of the newest version that they know until the end. episode: items, or None for one that never ends."""
+
+    def __init__(self, server, n, episode):
+        self.server, self.episode, self.end = server, episode, threading.Event()
+        self.threads = [threading.Thread(target=self.act, daemon=True) for _ in range(n)]
+
+    def act(self):
+        with self.server.client(timeout=60) as client:
+            writer, written = client.writer(), 0
+            while not self.end.is_set():
+                writer.set_policy(facts(client)["version"])
+                try:
+                    writer.append({"x": np.float32(0)}, timeout=0.1)
+                    writer.item("rollouts", timeout=0.1)
+                except replaybus.DeadlineExceeded:
+                    continue
+                written += 1
+                if self.episode and written % self.episode == 0:
+                    writer.end_episode(wait=False)
+            with contextlib.suppress(replaybus.Error):
+                writer.close(0.1)  # its last items wait for a version
+
+    def __enter__(self):
+        for thread in self.threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.end.set()
+        for thread in self.threads:
+            thread.join(60)
+            assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("shards, max_lag, batch, actors, episode", [(2, 0, 8, 1, None), (3, 2, 8, 1, None), (4, 0, 10, 3, 7), (4, 2, 10, 3, 7)])
+def test_writers_wait_over_shards(shards, max_lag, batch, actors, episode):
+    """Nothing is too old, nobody is too far ahead, and the run goes on, however unevenly the writers spread: alone, one that never ends its
+    episode gets the room of all shards."""
+    table = queue(max_lag, {"kind": "lag", "batch": batch}, max_size=100)
+    with replaybus.Server([table], shards=shards) as server, server.client(timeout=60) as client:
+        await_shards(client, shards)
+        client.params["policy"] = b"w"
+        with Actors(server, actors, episode):
+            for step in range(30):
+                samples = client.sample("rollouts", batch, whole=True)
+                assert len(samples) == batch and samples.policy.min() >= step + 1 - max_lag
+                inserts, stale = facts(client)["total_inserts"], facts(client)["stale"]  # in this order: the second is no older
+                assert inserts - stale <= (step + max_lag + 1) * batch
+                client.params["policy"] = b"w"
+        assert facts(client)["limiter"]["max_diff"] == (max_lag + 1) * batch
+
+
+def test_why_writers_wait_over_shards():
+    with replaybus.Server([queue(1, {"kind": "lag", "batch": 6}, max_size=60)], shards=2) as server, server.client(timeout=60) as client:
+        await_shards(client, 2)
+        client.params["policy"] = b"w"
+        with client.writer() as writer:
+            write(writer, 1, 6)
+            until(lambda: facts(client)["size"] == 6)  # the shard has its part of two batches: three items of each
+            write(writer, 1, 1)
+            with pytest.raises(replaybus.DeadlineExceeded):
+                writer.flush(timeout=0.3)
+            waits = [wait["text"] for wait in client.why()["waits"] if wait["kind"] == "insert"]
+            assert waits and all(part in waits[0] for part in ("version 2", "2 batches of 3", "part of 6", "max_lag is 1"))
+            assert len(client.sample("rollouts", 7, whole=True)) == 7  # whoever waits for more brings room of the other shard
+            for _ in range(5):
+                write(writer, 1, 1)
+                assert len(client.sample("rollouts", 1)) == 1
+            write(writer, 1, 1)
+            with pytest.raises(replaybus.DeadlineExceeded):
+                client.sample("rollouts", 1, timeout=0.5)  # both shards together have no more
+            client.limiter("rollouts", max_lag=2)
+            assert len(client.sample("rollouts", 1)) == 1
+
+
+def test_groups_wait_over_shards():
+    """A group lives at one shard, which may have to hold a whole batch of them."""
+    table = queue(0, {"kind": "lag", "batch": 8}, max_size=80, group={"size": 4, "deadline": "60s", "incomplete": "drop"})
+    with replaybus.Server([table], shards=2) as server, server.client(timeout=60) as client, client.writer() as writer:
+        await_shards(client, 2)
+        for version in range(1, 11):
+            client.params["policy"] = b"w"
+            writer.set_policy(version)
+            for member in range(8):  # both groups have the same key, and so the same shard
+                writer.set_group(17)
+                writer.append({"x": np.float32(member)})
+                writer.item("rollouts")
+                writer.end_episode(wait=False)
+            batch = client.sample("rollouts", 8, whole=True)
+            assert batch.policy.tolist() == [version] * 8
+            assert facts(client)["total_inserts"] == 8 * version
+
+
 def test_another_limiter_starts_with_nothing_ahead(tmp_path):
     """Items that were sampled under another limiter may all be too old: nobody will publish a version because of them."""
     plain = replaybus.Table("rollouts", sampler="fifo", max_lag=5, limiter="min_size")
@@ -237,8 +333,10 @@ def test_another_limiter_starts_with_nothing_ahead(tmp_path):
 def test_what_cannot_work():
     with pytest.raises(replaybus.Error, match="less than batch"):
         replaybus.Server([queue(1, {"kind": "lag", "batch": 9}, max_size=8)])
-    with pytest.raises(replaybus.Error, match="shards"):
-        replaybus.Server([queue(1)], shards=2)
+    for table, shards in ((queue(1), 5), (queue(1, {"kind": "lag", "batch": 4, "min_size": 2}), 2),
+                          (queue(1, group={"size": 2, "deadline": "60s"}), 3)):
+        with pytest.raises(replaybus.Error, match="shards"):
+            replaybus.Server([table], shards=shards)
     with pytest.raises(replaybus.Error, match="max_lag"):
         replaybus.Server([queue(None)])
     with pytest.raises(replaybus.Error, match="batch"):

@@ -76,6 +76,27 @@ TEST(the_parts_of_a_table_add_up)
     assert_true(sizes[0] == 1001 && sizes[1] == 8 && sizes[2] == 9 && bytes == (10 << 20) + 1);
 }
 
+/* Whole groups; the parts add up to the batch. */
+TEST(the_parts_of_a_batch_add_up)
+{
+    static const char *const groups[] = {"", "group: {size: 4, incomplete: drop}, "};
+    static const double parts[2][3] = {{10, 9, 9}, {12, 8, 8}};
+    for (int i = 0; i < 2; i++)
+        for (int shard = 0; shard < 3; shard++) {
+            char yaml[300];
+            snprintf(yaml, sizeof yaml,
+                     "shards: 3\ntables: [{name: a, sampler: fifo, max_times_sampled: 1, max_lag: 0, %slimiter: {kind: "
+                     "lag, batch: 28}}]\n",
+                     groups[i]);
+            load(yaml);
+            config.shard = shard;
+            ok(config_become_shard(&config, &err));
+            const struct table_config *tables = config.tables.data;
+            assert_true(tables[0].limiter.batch == parts[i][shard] && tables[0].limiter.whole == 28);
+            end();
+        }
+}
+
 TEST(a_broker_alone_stays_as_it_is)
 {
     static const char *const alone[] = {"", "shards: 1\n", "shards: [tcp://127.0.0.1:1]\n"};
@@ -192,6 +213,15 @@ TEST(what_shards_cannot_do_is_refused)
         {"shards: 2\ntables: [{name: a, sampler: min_heap}]\n", "tables[0].sampler: "},
         {"shards: 4\ntables: [{name: a, max_size: 3, limiter: {kind: queue}}]\n", "tables[0]: "},
         {"shards: 2\ntables: [{name: a, limiter: {kind: stack}}]\n", "tables[0].limiter: "},
+        {"shards: 2\ntables: [{name: a, sampler: fifo, max_lag: 1, limiter: {kind: lag, batch: 4}}]\n",
+         "tables[0].sampler: "},
+        {"shards: 4\ntables: [{name: a, max_lag: 1, limiter: {kind: lag, batch: 3}}]\n", "tables[0].limiter: "},
+        {"shards: 2\ntables: [{name: a, max_lag: 1, group: {size: 4, incomplete: drop}, limiter: {kind: lag, batch: "
+         "4}}]\n",
+         "tables[0].limiter: "},
+        {"shards: 2\ntables: [{name: a, max_lag: 1, max_times_sampled: 1, limiter: {kind: lag, batch: 4, min_size: "
+         "2}}]\n",
+         "tables[0].limiter: "},
         {"shards: 4\ntables: [{name: a, limiter: {kind: sample_to_insert_ratio, samples_per_insert: 8, min_size: 100, "
          "error_buffer: 31}}]\n",
          "tables[0].limiter: "},

@@ -67,7 +67,10 @@ TEST(shards)
     runtext_expect(SHARDED "        min_diff: 0\n        max_diff: 240\n",
                    "run.yaml:7:7 broker.tables[0].limiter max_diff min_diff 240 32 agent.batch 4 256\n");
     runtext_expect("broker: {shards: 2, tables: [{name: replay, sampler: {kind: max_heap}, limiter: {kind: none}}]}",
-                   "run.yaml:1:45 broker.tables[0].sampler 'max_heap'\n");
+                   "run.yaml:1:45 broker.tables[0].sampler 'max_heap' max_times_sampled 1\n");
+    runtext_expect("broker: {shards: 2, tables: [{name: replay, max_times_sampled: 1, max_lag: 1, sampler: fifo, limiter: "
+                   "{kind: lag, batch: 2560}}]}\nlearners: {count: 2}",
+                   "run.yaml:1:94 broker.tables[0].limiter 1 1\n");
 }
 
 /* What auto may try: as many as leave each shard room for a batch. */

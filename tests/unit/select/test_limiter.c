@@ -228,6 +228,77 @@ TEST(a_version_pays_for_a_batch)
     assert_refused(&config, "can never be reached");
 }
 
+/* Lets a shard insert an item, with room of another one if it has none. */
+static void insert_at(struct limiter *shards, uint32_t n, uint32_t at, const uint64_t *unseen)
+{
+    for (uint32_t i = 0; i < n && !limiter_insertable(&shards[at], 1); i++)
+        if (i != at && limiter_move(&shards[i], -1, unseen[i]))
+            assert_int_equal(limiter_move(&shards[at], 1, unseen[at]), 1);
+    assert_int_equal(limiter_insertable(&shards[at], 1), 1);
+    limiter_inserted(&shards[at], 1);
+}
+
+/* Writers are ahead at random shards. If the learner lacks items, all of them come to one shard. */
+static void check_shards(struct rng *rng, uint32_t n, uint32_t lag, uint32_t batch)
+{
+    struct limiter shards[4];
+    uint64_t inserted = 0, unseen[4] = {0};
+    for (uint32_t i = 0; i < n; i++)
+        shards[i] = make(&(struct limiter_config){
+            .kind = LIMITER_LAG, .part = true, .batch = batch / n + (i < batch % n), .whole = batch, .max_lag = lag});
+    for (uint64_t version = 0; version < 30; version++) {
+        for (uint64_t tries = rng_below(rng, (uint64_t)3 * batch), at; tries > 0; tries--) {
+            at = rng_below(rng, n);
+            if (limiter_insertable(&shards[at], 1)) {
+                limiter_inserted(&shards[at], 1);
+                inserted++;
+                unseen[at]++;
+            }
+        }
+        for (uint32_t taken = 0, i = 0; taken < batch; taken++) {
+            while (i < n && !unseen[i])
+                i++;
+            if (i < n) {
+                unseen[i]--;
+            } else {
+                insert_at(shards, n, (uint32_t)version % n, unseen);
+                inserted++;
+            }
+        }
+        double room = 0, more = 0;
+        for (uint32_t i = 0; i < n; i++) {
+            room += (double)limiter_insertable(&shards[i], 1000);
+            limiter_moved(&shards[i], version + 1);
+            more += (double)limiter_insertable(&shards[i], 1000);
+        }
+        assert_true((double)inserted + room <= (double)((version + lag + 1) * batch));
+        assert_true(more >= batch);
+    }
+}
+
+/* However unevenly writers spread: never more than max_lag + 1 batches ahead, and a whole batch for each version. */
+TEST(room_moves_between_shards)
+{
+    for (uint64_t seed = 1; seed <= 300; seed++) {
+        struct rng rng;
+        rng_seed(&rng, seed);
+        uint32_t n = 2 + (uint32_t)rng_below(&rng, 3);
+        check_shards(&rng, n, (uint32_t)rng_below(&rng, 4), n + (uint32_t)rng_below(&rng, 9));
+    }
+    struct limiter shard = make(&(struct limiter_config){
+        .kind = LIMITER_LAG, .part = true, .batch = 3, .whole = 7, .max_lag = 1, .min_size = 0});
+    char text[256];
+    limiter_inserted(&shard, 4);
+    assert_int_equal(limiter_move(&shard, -5, 4), 2); /* what there is */
+    assert_int_equal(limiter_insertable(&shard, 9), 0);
+    limiter_explain_insert(&shard, text, sizeof text);
+    assert_non_null(strstr(text, "version 1 "));
+    assert_non_null(strstr(text, "2 batches of 3 (this shard's part of 7)"));
+    assert_int_equal(limiter_move(&shard, 5, 4), 2); /* not for items that nobody has sampled */
+    assert_int_equal(limiter_move(&shard, 9, 1), 3);
+    assert_int_equal(limiter_insertable(&shard, 9), 5);
+}
+
 TEST(what_is_forgotten_owes_no_samples)
 {
     struct limiter limiter = make_ratio(4, 1, 8); /* the cursor may move from -4 to 12 */
