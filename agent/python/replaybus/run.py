@@ -39,7 +39,7 @@ import numpy as np
 
 from . import weights
 from .client import Client
-from .errors import DeadlineExceeded, EndOfStream, Error, InvalidArgument, Unavailable
+from .errors import DeadlineExceeded, EndOfStream, Error, FailedPrecondition, InvalidArgument, Unavailable
 from .params import Subscriber
 from .writer import close_all
 
@@ -236,6 +236,10 @@ class _Process:
                 batch = sampler.next(_SLICE_S)
             except EndOfStream:
                 return
+            except FailedPrecondition:
+                if self.stopped:
+                    return  # another rank has stopped a moment earlier
+                raise
             except (DeadlineExceeded, Unavailable):
                 self._add_idle("sample", begun)
                 self._report_when_due()

@@ -3,6 +3,7 @@
 Most tests run a rank on each thread; those with processes also train over torch.distributed.
 """
 import concurrent.futures
+import gc
 import json
 import os
 import socket
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 import replaybus
+import replaybus.run
 from test_packed import check, rows_of
 
 torch = pytest.importorskip("torch", reason="torch is missing: ./dev install gets python3-torch")
@@ -46,7 +48,8 @@ class Arrays:
 
     def __init__(self, batch):
         self.offsets, self.n = batch.offsets.numpy(), len(batch)
-        self.packed, self.data, self.lengths = ({name: value.numpy() for name, value in form.items()} for form in (batch.packed, batch.data, batch.lengths))
+        self.packed, self.data, self.lengths = ({name: value.numpy() for name, value in form.items()}
+                                                for form in (batch.packed, batch.data, batch.lengths))
 
     def __len__(self):
         return self.n
@@ -322,6 +325,43 @@ def test_a_rank_that_has_closed(client):
     together(2, lambda rank: rt.Sampler(client, "queue", 10, rank=rank, world=2).close())  # others can meet there
 
 
+def test_close_ends_a_call_that_waits(client):
+    write(client, "queue", heavy(11, 40))
+    made = together(2, lambda rank: rt.Sampler(client, "queue", 20, rank=rank, world=2))
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        waits = pool.submit(made[0].next)
+        while client.info("queue")["tables"][0]["size"] == 40:
+            pass  # it has not taken its share yet
+        made[0].close()
+        with pytest.raises(replaybus.Cancelled):
+            waits.result(60)
+    made[1].close()
+
+
+def test_a_sampler_that_is_garbage_has_closed(client):
+    write(client, "queue", heavy(12, 40))
+    made = together(2, lambda rank: rt.Sampler(client, "queue", 20, rank=rank, world=2))
+    del made[1]
+    gc.collect()
+    with pytest.raises(replaybus.FailedPrecondition, match="lost rank 1"):
+        made[0].next(60)
+    made[0].close()
+
+
+def test_a_run_that_stops_does_not_miss_a_rank(client):
+    class Gone:
+        def next(self, timeout):
+            run.stopped = stops
+            raise replaybus.FailedPrecondition("rank 1 of 2 has lost rank 0")
+
+    with replaybus.run.Learner(endpoint=client.endpoint, table="queue") as run:
+        stops = False
+        with pytest.raises(replaybus.FailedPrecondition):
+            next(run.batches(Gone()))
+        stops = True
+        assert list(run.batches(Gone())) == []
+
+
 def test_meetings(client, monkeypatch):
     """Ranks that do not fit are refused, strangers do no harm, and nobody waits for ever."""
     for rank, world in ((2, 2), (-1, 2), (0, 0)):
@@ -384,9 +424,12 @@ with replaybus.Client(endpoint) as client, rt.Sampler(client, table, 100, rank=r
 
 
 def processes(client, world, *arguments):
-    return [subprocess.Popen([sys.executable, "-c", RANK, client.endpoint, *map(str, (*arguments[:2], rank, world, *arguments[2:]))], text=True,
-                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
-            for rank in range(world)]
+    def start(rank):
+        words = map(str, (*arguments[:2], rank, world, *arguments[2:]))
+        return subprocess.Popen([sys.executable, "-c", RANK, client.endpoint, *words], text=True, stdout=subprocess.PIPE,
+                                stderr=subprocess.PIPE, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
+
+    return [start(rank) for rank in range(world)]
 
 
 @pytest.mark.skipif(not (torch.distributed.is_available() and torch.distributed.is_gloo_available()), reason="this torch has no gloo")

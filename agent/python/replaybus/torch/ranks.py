@@ -17,12 +17,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import queue
 import secrets
 import socket
 import struct
 import threading
 import time
+import weakref
 import zlib
 from typing import Any, Iterable, Iterator, Optional, Sequence
 
@@ -32,7 +34,7 @@ import torch
 from .. import _core, nest, weights
 from ..client import Client
 from ..closing import Closing
-from ..errors import DeadlineExceeded, EndOfStream, FailedPrecondition, InvalidArgument, Unavailable
+from ..errors import Cancelled, DeadlineExceeded, EndOfStream, Error, FailedPrecondition, InvalidArgument, Unavailable
 from ..sampler import Change, Leased, Sampler
 from .batch import Batch, _restore
 
@@ -224,8 +226,8 @@ class _Meeting:
     def _left(self, waits_for: str) -> float:
         left = self._end - time.monotonic()
         if left <= 0:
-            raise DeadlineExceeded(f"rank {self._rank} of {self._world} has waited {_PATIENCE_S:g} s for {waits_for}{self._why}: each rank makes "
-                                   "a sampler of this table with its rank and the same world")
+            raise DeadlineExceeded(f"rank {self._rank} of {self._world} has waited {_PATIENCE_S:g} s for {waits_for}{self._why}: each rank "
+                                   "makes a sampler of this table with its rank and the same world")
         return left
 
     def _host(self) -> None:
@@ -265,7 +267,8 @@ class _Meeting:
                 undo.pop_all()
                 return answer
         except OSError as error:
-            raise Unavailable(f"rank {self._rank} of {self._world} cannot talk to rank {rank} at {address[0]}:{address[1]}: {error}") from None
+            where = f"{address[0]}:{address[1]}"
+            raise Unavailable(f"rank {self._rank} of {self._world} cannot talk to rank {rank} at {where}: {error}") from None
 
     def _accept(self, ranks: Sequence[int]) -> Iterator[tuple[int, list]]:
         """Yields ranks with their addresses. A rank that comes twice was started anew."""
@@ -279,8 +282,9 @@ class _Meeting:
                 if not secrets.compare_digest(hello["secret"], self._secret):
                     continue
                 if hello["world"] != self._world or hello["rank"] not in ranks:
-                    _send(peer, json.dumps(f"rank {hello['rank']} of {hello['world']}: rank {self._rank} of {self._world} makes a sampler of the "
-                                           "same table; each rank has a number of its own, and the same world").encode())
+                    text = (f"rank {hello['rank']} of {hello['world']}: rank {self._rank} of {self._world} makes a sampler of the same table; "
+                            "each rank has a number of its own, and the same world")
+                    _send(peer, json.dumps(text).encode())
                     continue
                 self.peers[hello["rank"]] = peer
                 undo.pop_all()
@@ -293,19 +297,18 @@ class Ranks(Closing):
     def __init__(self, arrays: Sampler, client: Client, rank: int, world: int, beta: float) -> None:
         self._arrays, self._rank, self._world, self._beta = arrays, rank, world, beta
         self._peers = _Meeting(client, SLOT.format(arrays.table), rank, world).peers
+        self._hang_up = weakref.finalize(self, _hang_up, os.getpid(), self._peers.values())
         self._inbox: dict[int, queue.Queue] = {other: queue.Queue() for other in self._peers}
         for other, peer in self._peers.items():
             threading.Thread(target=_listen, args=(peer, self._inbox[other]), name=f"replay-rank-{other}", daemon=True).start()
         self._ended, self._mine = False, None  # own share of the batch
         self._stage, self._got = 0, {}  # what is done for the next batch, and what this stage has received, by rank
         self._parts: list[dict[int, np.ndarray]] = []  # by rank: its units that go to each rank
-        self._error: Optional[FailedPrecondition] = None  # a rank is gone
+        self._error: Optional[Error] = None  # a rank is gone, or this one has ended
 
     def close(self) -> None:
-        for peer in self._peers.values():
-            with contextlib.suppress(OSError):
-                peer.shutdown(socket.SHUT_RDWR)
-            peer.close()
+        self._error = Cancelled("the sampler was closed")
+        self._hang_up()
 
     def next(self, timeout: Optional[float] = None) -> Batch:
         """This rank's part of the next global batch. A deadline loses nothing: call again."""
@@ -338,7 +341,8 @@ class Ranks(Closing):
         said: dict[str, Any] = {"units": np.zeros(0, np.int64)}
         if self._mine is not None:
             self._begins, said["units"] = _units(self._mine)
-            said.update(form=np.array([zlib.crc32(_form(self._mine))], np.uint32), least=self._mine.probability.numpy().min(initial=np.inf, keepdims=True))
+            said["form"] = np.array([zlib.crc32(_form(self._mine))], np.uint32)
+            said["least"] = self._mine.probability.numpy().min(initial=np.inf, keepdims=True)
         self._said = said
         for other in self._peers:
             self._tell(other, said)
@@ -350,8 +354,9 @@ class Ranks(Closing):
         if not have:
             raise EndOfStream("all ranks have come to the end of their samples")
         sizes = [one["units"] for one in said]
-        # Items whose fields do not fit into one array stay where they are.
-        owners = divide(sizes) if len({int(said[rank]["form"][0]) for rank in have}) == 1 else [np.full(len(n), i) for i, n in enumerate(sizes)]
+        owners = divide(sizes)
+        if len({int(said[rank]["form"][0]) for rank in have}) > 1:  # fields that do not fit into one array stay where they are
+            owners = [np.full(len(own), rank) for rank, own in enumerate(sizes)]
         self._parts = [{int(to): np.flatnonzero(own == to) for to in np.unique(own)} for own in owners]
         for rank in range(self._world):
             if rank not in have and not any(rank in to for to in self._parts):
@@ -403,9 +408,10 @@ class Ranks(Closing):
                 raise self._lost(other, message)
             self._got[other] = weights.decode(message)
 
-    def _lost(self, other: int, why: Any) -> FailedPrecondition:
-        self._error = FailedPrecondition(f"rank {self._rank} of {self._world} has lost rank {other}: {why}. Close the samplers of all ranks, "
-                                         "and make new ones")
+    def _lost(self, other: int, why: Any) -> Error:
+        if self._error is None:
+            self._error = FailedPrecondition(f"rank {self._rank} of {self._world} has lost rank {other}: {why}. Close the samplers of all "
+                                             "ranks, and make new ones")
         return self._error
 
 
@@ -414,6 +420,14 @@ class _Nothing(Leased):
 
     def _lease(self, op: int, seconds: float, timeout: Any) -> Change:
         return Change(0, 0, 0)
+
+
+def _hang_up(pid: int, peers: Iterable[socket.socket]) -> None:
+    if os.getpid() == pid:  # a child has the same connections, and no use of them
+        for peer in peers:
+            with contextlib.suppress(OSError):
+                peer.shutdown(socket.SHUT_RDWR)
+            peer.close()
 
 
 def _listen(peer: socket.socket, inbox: "queue.Queue") -> None:

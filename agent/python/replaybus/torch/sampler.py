@@ -34,8 +34,9 @@ class Sampler(Closing):
     after the step that all have made. The constructor returns when all ranks are there; ranks of one table meet one world at a time.
     """
 
-    def __init__(self, client: Union[Client, Sequence[Source]], table: Optional[str] = None, batch_size: Optional[int] = None, *, device: Optional[Device] = None,
-                 prefetch: int = 2, in_flight: int = 4, beta: float = 0.0, distinct: bool = False, timeout: Optional[float] = None,
+    def __init__(self, client: Union[Client, Sequence[Source]], table: Optional[str] = None, batch_size: Optional[int] = None, *,
+                 device: Optional[Device] = None, prefetch: int = 2, in_flight: int = 4, beta: float = 0.0, distinct: bool = False,
+                 timeout: Optional[float] = None,
                  max_samples: int = 0, flexible: bool = False, whole: bool = False, squeeze: bool = False,
                  tokens_per_batch: Optional[int] = None, ack: bool = False, lease: float = 30.0, rank: int = 0, world: int = 1) -> None:
         if not 0 <= rank < world:
