@@ -232,9 +232,11 @@ void broker_turn(struct broker *self, int wait_ms)
     }
     busy |= take_ingest(self);
     bool idle = false;
+    self->peers.commit.gathers = true;
     busy |= !self->closed && drain(self, receive_request, &idle);
     busy |= timers_run(&loop->timers, loop->now_ns, TIMERS_PER_TURN);
     busy |= !self->closed && pump_run(&self->tables);
+    commit_release(&self->peers);
     busy |= run_checkpoints(self);
     busy |= snapshot_maker_run(&self->snapshots);
     busy |= loop->chores.first && stage(self, "chores", run_chores);

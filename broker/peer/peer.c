@@ -189,7 +189,7 @@ void frames_close(zmq_msg_t *frames, uint32_t n)
 
 struct parked_message {
     struct parked_message *next;
-    uint64_t number; /* of the record that must be durable first */
+    uint64_t number; /* of the record that must be durable first; 0: none */
     int64_t since_ns;
     struct envelope to;
     uint32_t n;
@@ -209,15 +209,17 @@ static void move(zmq_msg_t *to, zmq_msg_t *from)
     zmq_msg_close(from);
 }
 
-/* With the journal on: takes the message if it has to wait. False: it may go now, and nothing was taken. */
+/* Takes the message if it has to wait. False: it may go now, and nothing was taken. */
 static bool commit_hold(struct peers *peers, const struct envelope *to, zmq_msg_t *header, zmq_msg_t *payload,
                         uint32_t n)
 {
     struct commit *self = &peers->commit;
     if (self->ahead)
         return false;
-    uint64_t number = self->needed(self->journal);
-    if (!self->first && number <= *self->durable)
+    uint64_t number = self->needed ? self->needed(self->journal) : 0;
+    if (!self->count && (!self->needed || number <= *self->durable))
+        number = 0;
+    if (!number && !self->gathers)
         return false;
     /* Small beside its payload: a frame of its own has more than 100 KiB. */
     struct parked_message *message = need_resize(NULL, 1, sizeof *message + (n + 1) * sizeof message->frames[0]);
@@ -233,7 +235,7 @@ static bool commit_hold(struct peers *peers, const struct envelope *to, zmq_msg_
         self->oldest_ns = message->since_ns;
     *self->last = message;
     self->last = &message->next;
-    self->count++;
+    self->count += number > 0;
     return true;
 }
 
@@ -241,7 +243,7 @@ static struct parked_message *take(struct commit *self)
 {
     struct parked_message *message = self->first;
     self->first = message->next;
-    self->count--;
+    self->count -= message->number > 0;
     if (self->first)
         self->oldest_ns = self->first->since_ns;
     else
@@ -252,9 +254,11 @@ static struct parked_message *take(struct commit *self)
 void commit_release(struct peers *peers)
 {
     struct commit *self = &peers->commit;
-    while (self->first && self->first->number <= *self->durable) {
+    self->gathers = false;
+    while (self->first && (!self->first->number || self->first->number <= *self->durable)) {
         struct parked_message *message = take(self);
-        histogram_add_ns(&self->waited, peers->loop->now_ns - message->since_ns, 1);
+        if (message->number)
+            histogram_add_ns(&self->waited, peers->loop->now_ns - message->since_ns, 1);
         peer_send_now(peers, &message->to, &message->frames[0], message->frames + 1, message->n);
         free(message);
     }
@@ -278,7 +282,7 @@ void commit_fini(struct commit *self)
 
 bool peer_send(struct peers *peers, const struct envelope *to, zmq_msg_t *header, zmq_msg_t *payload, uint32_t n)
 {
-    if (peers->commit.needed && commit_hold(peers, to, header, payload, n))
+    if ((peers->commit.needed || peers->commit.gathers) && commit_hold(peers, to, header, payload, n))
         return true;
     return peer_send_now(peers, to, header, payload, n);
 }

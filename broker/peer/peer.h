@@ -51,8 +51,8 @@ bool peer_frame_view(struct peer *peer, zmq_msg_t *message, zmq_msg_t *kept, con
  * memory. */
 bool peer_charge(struct peer *peer, zmq_msg_t *message);
 
-/* Sends envelope, header and payload, now or when the journal is durable (see below); takes all messages. False: the peer is
- * gone or full, which is counted. */
+/* Sends envelope, header and payload, now or later (see below); takes all messages. False: the peer is gone or full, which is
+ * counted. */
 bool peer_send(struct peers *peers, const struct envelope *to, zmq_msg_t *header, zmq_msg_t *payload, uint32_t n);
 
 /* The same, ahead of the messages that wait for the journal. */
@@ -64,6 +64,8 @@ bool frames_receive(struct port from, zmq_msg_t *frames, uint32_t most, uint32_t
 void frames_close(zmq_msg_t *frames, uint32_t n);
 
 /* ---- output commit ----
+ *
+ * Messages of one turn leave together, at its end: each that finds the I/O thread asleep wakes it, and the client's threads after it.
  *
  * Output commit: with the journal on, a message to a client waits until everything that happened before it is durable. So
  * whatever a client was told is true after a crash, and there is one rule instead of one per message.
@@ -80,14 +82,15 @@ struct commit {
     const uint64_t *durable; /* number of the last durable record */
     const void *journal;
     struct parked_message *first, **last;
-    uint64_t count;
+    uint64_t count;          /* of those that wait for the journal */
     int64_t oldest_ns;       /* when the first parked message came */
+    bool gathers;            /* messages wait for commit_release in any case */
     bool ahead;              /* messages are sent past the queue: what is told now confirms nothing */
     struct histogram waited; /* nanoseconds that messages were parked */
 };
 
 void commit_init(struct commit *self);
-/* Sends parked messages whose record is durable. */
+/* Sends parked messages whose record is durable, and gathers no more. */
 void commit_release(struct peers *peers);
 /* True if nothing has become durable for so long that clients must hear of it: heartbeats are then answered with words
  * only. */

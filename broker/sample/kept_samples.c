@@ -472,7 +472,7 @@ struct picks *kept_samples_keep(struct waiter *waiter, bool answered)
         }
         client->shared |= waiter->shared;
     }
-    waiter->kept = reads && waiter->reads_packed ? sample : NULL;
+    waiter->kept = reads && waiter->reads >= WIRE_SHARED_PACKED ? sample : NULL;
     if (sample)
         return info.holds ? &sample->picks : &waiter->picks;
     waiter->shared = false;

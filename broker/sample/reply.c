@@ -25,6 +25,8 @@
 #define CUT_BYTES 1024u
 /* Fewer packed bytes travel, though the client reads shared memory: a short frame costs less. */
 #define LEND_LEAST (8u << 10)
+/* Bytes of a header for each item, more or less. */
+#define HEAD_ITEM_BYTES 48u
 /* Pieces of one chunk in a reply, for items that lie apart in it; then the last one grows. */
 #define PIECES_MOST 8u
 
@@ -78,6 +80,7 @@ struct reply_build {
     bool shared;         /* the client reads shared memory */
     size_t small_bytes;  /* of the needed blocks of small chunks */
     uint64_t lent[3];    /* place, stamp and bytes of the small pieces; no bytes: they are in a frame */
+    uint64_t head_at[4]; /* place, stamp, offset and bytes of the header; no bytes: it is in a frame */
     uint32_t mark;       /* marks the layouts that are in the reply */
 };
 
@@ -542,18 +545,26 @@ static bool frame_large(const struct reply_build *self, struct peer *peer, const
     return peer_frame(peer, message, data, piece->bytes);
 }
 
-/* Packs the small pieces where the client reads them. False: there is no room. */
-static bool lend_small(struct reply_build *self, struct samples *samples, struct kept_sample *kept)
+struct lender {
+    struct reply_build *build;
+    struct samples *samples;
+    struct kept_sample *kept;
+};
+
+/* Packs the small pieces where the client reads them. Returns the place for a header behind them. NULL: there is no room. */
+static void *lend(void *ctx, size_t head)
 {
-    void *data = self->small_bytes >= LEND_LEAST ? kept_samples_lend(&samples->kept, kept, self->small_bytes) : NULL;
+    const struct lender *by = ctx;
+    struct reply_build *self = by->build;
+    size_t offset = (self->small_bytes + 7) & ~(size_t)7, bytes = offset + head;
+    uint8_t *data = bytes >= LEND_LEAST ? kept_samples_lend(&by->samples->kept, by->kept, bytes) : NULL;
     if (!data)
-        return false;
-    struct shm_place place = shm_place(samples->store->shm, data);
-    self->lent[0] = place.at;
-    self->lent[1] = place.stamp;
-    self->lent[2] = self->small_bytes;
+        return NULL;
+    struct shm_place place = shm_place(by->samples->store->shm, data);
+    memcpy(self->lent, (uint64_t[]){place.at, place.stamp, self->small_bytes}, sizeof self->lent);
+    memcpy(self->head_at, (uint64_t[]){place.at, place.stamp, offset, head}, sizeof self->head_at);
     copy_small(self, data);
-    return true;
+    return data + offset;
 }
 
 /* Makes the payload frames. *n: frames made, which the caller closes if this fails. False: no memory. */
@@ -616,8 +627,8 @@ static void collect_ages(struct reply_build *self, const struct samples *samples
         table->mean_weight = 1000;
 }
 
-/* Writes the Sampled header. */
-static void write_header(const struct reply_build *self, const struct sample_reply *reply, struct text *header)
+/* Collects what the header says. */
+static struct wire_sampled_out reply_header(const struct reply_build *self, const struct sample_reply *reply)
 {
     const struct picks *picks = reply->picks;
     bool same = reply_build_same_columns(self);
@@ -652,7 +663,6 @@ static void write_header(const struct reply_build *self, const struct sample_rep
         .place = self->place,
         .stamp = self->stamp,
         .n_places = self->n_shared,
-        .packed_at = self->lent[2] ? self->lent : NULL,
         .group = reply->table->in.groups.slots ? picks->group : NULL,
         .packed = self->n_small,
         .layouts = self->layouts.data,
@@ -666,12 +676,28 @@ static void write_header(const struct reply_build *self, const struct sample_rep
         out.mass = table_mass(reply->table);
         out.room = table_sampleable(reply->table, UINT32_MAX);
     }
-    wire_write_sampled(header, &out);
+    return out;
+}
+
+/* Puts header and small pieces, or these alone, where the client reads them, if it reads that and there is room. */
+static void lend_reply(struct reply_build *self, struct samples *samples, const struct sample_reply *reply,
+                       struct wire_sampled_out *out)
+{
+    struct lender by = {self, samples, reply->kept};
+    self->lent[2] = self->head_at[3] = 0;
+    if (!reply->kept || self->small_bytes + (size_t)out->n_items * HEAD_ITEM_BYTES < LEND_LEAST)
+        return;
+    out->packed_at = self->small_bytes ? self->lent : NULL;
+    bool lent = reply->lends_head ? wire_write_sampled_at(out, lend, &by) : lend(&by, 0) != NULL;
+    if (!lent)
+        out->packed_at = NULL;
+    if (self->head_at[3]) /* this is all that travels */
+        *out = (struct wire_sampled_out){.id = out->id, .text = out->text, .head_at = self->head_at};
 }
 
 /* Sends payload and header. False: no memory. */
 static bool send_built(const struct reply_build *self, struct peers *peers, struct peer *peer,
-                       const struct sample_reply *reply, bool *sent)
+                       const struct sample_reply *reply, const struct wire_sampled_out *out, bool *sent)
 {
     uint32_t most = 1 + self->n_chunks - self->n_small - self->n_shared, n = 0;
     zmq_msg_t *payload = malloc(most * sizeof *payload);
@@ -680,7 +706,7 @@ static bool send_built(const struct reply_build *self, struct peers *peers, stru
     zmq_msg_init(&head);
     bool ok = payload && make_payload(self, peer, payload, &n);
     if (ok) {
-        write_header(self, reply, &header);
+        wire_write_sampled(&header, out);
         if (trace_on(&peers->loop->trace))
             request_put_tracing(peers, &header);
         ok = !header.failed;
@@ -689,7 +715,10 @@ static bool send_built(const struct reply_build *self, struct peers *peers, stru
         ok = ok && peer_frame(peer, &head, header.data, header.size);
     }
     if (ok) {
+        bool gathers = peers->commit.gathers;
+        peers->commit.gathers = gathers && reply->named; /* others are counted as lost if they are gone */
         *sent = peer_send(peers, reply->to, &head, payload, n);
+        peers->commit.gathers = gathers;
     } else {
         for (uint32_t i = 0; i < n; i++)
             zmq_msg_close(&payload[i]);
@@ -738,11 +767,11 @@ bool reply_picks(struct samples *samples, const struct sample_reply *reply)
     bool ok = reply_build_collect(build, samples->layouts, reply->picks);
     if (ok) {
         collect_places(build, samples->store);
-        build->lent[2] = 0;
-        bool lent = reply->kept && lend_small(build, samples, reply->kept);
-        samples->shared_samples += build->n_shared || lent ? reply->picks->n : 0;
         collect_ages(build, samples, reply);
-        ok = send_built(build, samples->peers, peer, reply, &sent);
+        struct wire_sampled_out out = reply_header(build, reply);
+        lend_reply(build, samples, reply, &out);
+        samples->shared_samples += build->n_shared || build->lent[2] ? reply->picks->n : 0;
+        ok = send_built(build, samples->peers, peer, reply, &out, &sent);
     }
     if (!ok)
         request_fail(samples->peers, reply->to, reply->id, RP_NO_MEMORY, "the broker has no memory for the reply");

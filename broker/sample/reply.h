@@ -10,6 +10,7 @@ struct reply_build;
 struct sample_reply {
     const struct envelope *to;
     uint64_t id; /* of the request */
+    bool named;  /* its client can ask again */
     struct table *table;
     const struct picks *picks;
     const char *text;
@@ -17,6 +18,7 @@ struct sample_reply {
     bool paid;                /* with the table's mass and room */
     bool shared;              /* the client reads shared memory, and the picks hold their chunks for it */
     struct kept_sample *kept; /* lends shared memory for packed chunks; NULL: they travel */
+    bool lends_head;          /* and for what the reply says about its items */
     int64_t waited_ns;        /* since the request came; negative: the picks do not count in the table's statistics */
 };
 

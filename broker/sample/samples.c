@@ -514,6 +514,7 @@ void sample_answer(struct waiter *waiter, const char *text)
     struct sample_reply reply = {
         .to = &waiter->wait.to,
         .id = waiter->wait.id,
+        .named = waiter->wait.client,
         .table = waiter->table,
         .picks = picks,
         .text = waiter->text ? waiter->text : explain_answer(waiter, picks->n, why, sizeof why),
@@ -521,6 +522,7 @@ void sample_answer(struct waiter *waiter, const char *text)
         .paid = waiter->paid,
         .shared = waiter->shared,
         .kept = waiter->kept,
+        .lends_head = waiter->reads >= WIRE_SHARED_HEAD,
         .waited_ns = counts ? waiter->samples->loop->now_ns - waiter->wait.since_ns : -1,
     };
     bool sent =

@@ -113,7 +113,7 @@ struct waiter {
     uint32_t gone;                /* items of the first answer that are no longer in the table */
     bool fetch;                   /* asked for by key: nothing is counted */
     bool shared;                  /* its client reads shared memory */
-    bool reads_packed;            /* small chunks, too, which are put there for it */
+    uint32_t reads;               /* what it reads there (wire_sample.shared) */
     bool short_of_memory;         /* it could not take what the table had for it */
     struct kept_sample *reserved; /* memory to keep its picks in */
     struct kept_sample *kept;     /* that lends memory for the reply; NULL: none does */

@@ -79,7 +79,7 @@ static rp_status waiter_begin(struct service *service, const struct request *req
     waiter->seed = ask->seed;
     waiter->paid = ask->paid;
     waiter->shared = ask->shared && request->head.client && service->samples->store->shm;
-    waiter->reads_packed = waiter->shared && ask->shared >= WIRE_SHARED_PACKED;
+    waiter->reads = waiter->shared ? ask->shared : 0;
     if (ask->distinct && ++table->stamp == ITEM_HIDDEN)
         table->stamp = 1;
     waiter->stamp = table->stamp;

@@ -310,7 +310,7 @@ static const struct wire_spec sampled_spec = {
      WIRE_ROW(19, F32, packed),       WIRE_ROW(20, SUBS, layouts),     WIRE_ROW(21, F64, table_size),
      WIRE_ROW(22, F64, waited_ns),    WIRE_ROW(23, BOOL, partial),     WIRE_ROW(24, F64, mass),
      WIRE_ROW(25, F64, room),         WIRE_ROW(26, A64, place),        WIRE_ROW(27, A64, stamp),
-     WIRE_ROW(28, A64, packed_at),    WIRE_ROW(29, A64, group)}};
+     WIRE_ROW(28, A64, packed_at),    WIRE_ROW(29, A64, group),        WIRE_ROW(30, A64, head_at)}};
 #undef WIRE_VIEW
 
 /* ---- checks of counts */
@@ -506,6 +506,8 @@ static rp_status wire_check_blocks(struct wire_sampled *out, rp_error *err)
     WIRE_EXACT(spec, 27, out->stamp, out->place.n);
     if (out->group.n)
         WIRE_OR_ONE(spec, 29, out->group, out->n_items);
+    if (out->head_at.n)
+        WIRE_EXACT(spec, 30, out->head_at, out->n_items ? 0u : 4u);
     if (out->packed_at.n)
         WIRE_EXACT(spec, 28, out->packed_at, out->packed ? 3u : 0u);
     if ((uint64_t)out->packed + out->place.n > chunks)
@@ -549,7 +551,7 @@ rp_status wire_read_sampled(const void *body, size_t size, struct wire_sampled *
 /* ---- writing. Writes hot headers. The fields are planned first, so that the exact size is known: one reservation, then one pass that stores
  * tag, length and bytes without checks. Fields are in the order of their numbers, as protobuf writes them. */
 
-#define WIRE_MAX_PARTS 30u
+#define WIRE_MAX_PARTS 31u
 #define WIRE_SAMPLE_BODY 19u
 
 /* The fixed start of an ingest header: tags and values up to oldest_chunk, with zeros written out. */
@@ -739,6 +741,7 @@ static void plan_sampled(struct wire_plan *plan, const struct wire_sampled_out *
     plan_array(plan, 27, in->stamp, in->n_places, 8);
     plan_array(plan, 28, in->packed_at, in->packed_at ? 3 : 0, 8);
     plan_folded(plan, 29, in->group, in->n_items, 8);
+    plan_array(plan, 30, in->head_at, in->head_at ? 4 : 0, 8);
 }
 
 void wire_write_sampled(struct text *out, const struct wire_sampled_out *in)
@@ -758,4 +761,16 @@ void wire_write_sampled(struct text *out, const struct wire_sampled_out *in)
     uint8_t *at = text_reserve(out, (size_t)plan.size);
     if (at != NULL)
         plan_store(&plan, at);
+}
+
+bool wire_write_sampled_at(const struct wire_sampled_out *in, void *(*room)(void *ctx, size_t bytes), void *ctx)
+{
+    struct wire_plan plan;
+    plan.n_parts = 0;
+    plan.size = 0;
+    plan_sampled(&plan, in);
+    void *at = room(ctx, (size_t)plan.size);
+    if (at)
+        plan_store(&plan, at);
+    return at;
 }

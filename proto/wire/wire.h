@@ -59,8 +59,9 @@ struct wire_string {
     uint32_t size;
 };
 
-/* wire_sample.shared: from this on, packed chunks may be in the arena, too. */
+/* wire_sample.shared: from this on, packed chunks may be in the arena, too; and all of the reply but its outer header. */
 #define WIRE_SHARED_PACKED 2u
+#define WIRE_SHARED_HEAD 3u
 
 struct wire_sample {
     struct wire_string table;
@@ -169,6 +170,7 @@ struct wire_sampled {
     struct pb_array place, stamp; /* of the last chunks */
     struct pb_array packed_at;    /* place, stamp and bytes; empty: packed chunks come in a frame */
     struct pb_array group;        /* n is 0: the table has no groups */
+    struct pb_array head_at; /* place, stamp, offset and bytes; not empty: the reply is there, and nothing of it here */
     uint32_t packed;
     const uint8_t *layouts;
     size_t layouts_size;
@@ -208,6 +210,7 @@ struct wire_sampled_out {
     const uint64_t *place, *stamp; /* of the last n_places chunks */
     const uint64_t *packed_at;     /* [3], or NULL */
     const uint64_t *group;         /* or NULL */
+    const uint64_t *head_at;       /* [4], or NULL */
     uint32_t n_places;
     uint32_t packed;
     const void *layouts; /* encoded Layout fields with their tags (number 20) */
@@ -219,5 +222,8 @@ struct wire_sampled_out {
     uint64_t room;
 };
 void wire_write_sampled(struct text *out, const struct wire_sampled_out *in);
+/* Writes only what is inside the outer header, to the memory that `room` gives for its bytes; it may still set values of packed_at.
+ * False: it gave none. */
+bool wire_write_sampled_at(const struct wire_sampled_out *in, void *(*room)(void *ctx, size_t bytes), void *ctx);
 
 #endif

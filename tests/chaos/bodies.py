@@ -12,7 +12,7 @@ def value_of(seed, size):
 
 def _sample(table, count, flags, timeout_ms):
     return pb.Sample(table=table, count=count, timeout_ms=timeout_ms, whole="w" in flags, flexible="f" in flags,
-                     distinct="d" in flags, shared=2 if "s" in flags else 0)
+                     distinct="d" in flags, shared=3 if "s" in flags else 0)
 
 
 BODIES = {

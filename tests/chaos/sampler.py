@@ -104,9 +104,10 @@ class Sampler(Actor):
         if reply.status:
             self.complain("a sample of %s: status %d: %s" % (table, reply.status, reply.text))
             return [reply.status]
-        rows = []
+        rows, sampled = [], reply.sample
         try:
-            for item in learner.decode(reply.sample, frames, raw=True, arena=self.arena):
+            sampled = learner.whole(reply.sample, self.arena)
+            for item in learner.decode(sampled, frames, raw=True, arena=self.arena):
                 uid, step = check_fields(item)
                 rows.append([item.key, uid, step, item.length, item.times_sampled])
         except learner.Overtaken:
@@ -125,7 +126,7 @@ class Sampler(Actor):
         # Asked again when all its items had left the table, a sample is a new one, and counted once more.
         again = self.client.under_way[id][3] - 1 if "w" in flags else 0
         overtaken, self.overtaken = self.overtaken, 0
-        return [0, count if "w" in flags else len(rows), rows, again * count, len(reply.sample.place), overtaken]
+        return [0, count if "w" in flags else len(rows), rows, again * count, len(sampled.place), overtaken]
 
     def on_cancel(self, id, args, reply, frames):
         return [reply.status]

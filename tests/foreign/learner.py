@@ -53,9 +53,9 @@ class Arena:
     def number(self, at):
         return struct.unpack_from("<Q", self.memory, at)[0]
 
-    def read(self, place, stamp, size):
+    def read(self, place, stamp, size, offset=0):
         """A copy of the data of a chunk."""
-        data = self.memory[place:place + size]
+        data = self.memory[place + offset:place + offset + size]
         if self.number(place - 64) != stamp:
             raise Overtaken
         return data
@@ -105,6 +105,16 @@ def take(rows, row, field, length):
     stride = field.stride or 1
     count = field.count or -(-(length - start) // stride)
     return b"".join(rows[(start + i * stride) * row:(start + i * stride + 1) * row] for i in range(count))
+
+
+def whole(sampled, arena):
+    """The SampleReply itself, which may be in shared memory."""
+    if not sampled.head_at:
+        return sampled
+    if arena is None:
+        raise Overtaken
+    place, stamp, offset, size = sampled.head_at
+    return pb.SampleReply.FromString(arena.read(place, stamp, size, offset))
 
 
 def decode(sampled, frames, raw=False, arena=None):

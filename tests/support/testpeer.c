@@ -178,6 +178,7 @@ static void take_reply(struct testpeer *self, zmq_msg_t *frames, uint32_t n)
     answer->delimited = header == 1;
     answer->reply = replay__reply__unpack(NULL, zmq_msg_size(&frames[header]), zmq_msg_data(&frames[header]));
     assert_non_null(answer->reply);
+    testpeer_read_head(answer->reply);
     answer->id = answer->reply->id;
     answer->status = answer->reply->status;
     answer->text = answer->reply->text;

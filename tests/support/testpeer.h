@@ -15,8 +15,8 @@
 #define TESTPEER_COLUMNS 8u
 #define NO_TIMEOUT (-1)
 
-/* PACKED: small chunks, too, are read from shared memory. */
-enum testpeer_flags { DISTINCT = 1, FLEXIBLE = 2, WHOLE = 4, PAID = 8, SHARED = 16, PACKED = 32 };
+/* PACKED: small chunks, too, are read from shared memory; HEAD: and what the reply says about its items. */
+enum testpeer_flags { DISTINCT = 1, FLEXIBLE = 2, WHOLE = 4, PAID = 8, SHARED = 16, PACKED = 32, HEAD = 64 };
 
 struct testpeer_column {
     const char *name, *dtype;
@@ -203,6 +203,8 @@ void testpeer_resend(struct testpeer *self, uint64_t received);
 /* Maps the shared memory of the broker, from which the rows of samples with SHARED are read; of one broker at a time. */
 const uint8_t *testpeer_map(struct testpeer *self);
 void testpeer_unmap(void);
+/* Gives a reply its SampleReply, if that is in the shared memory. */
+void testpeer_read_head(Replay__Reply *reply);
 uint32_t sampled_u32(const uint32_t *values, size_t n, uint32_t i);
 /* Returns the rows of a field of item i, in malloc'ed memory. Raw blocks only. */
 uint8_t *sampled_rows(const struct testpeer_answer *answer, uint32_t item, uint32_t field, uint32_t *rows,

@@ -11,7 +11,7 @@ uint64_t testpeer_sample(struct testpeer *self, const char *table, uint32_t coun
     sample.flexible = (flags & FLEXIBLE) != 0;
     sample.whole = (flags & WHOLE) != 0;
     sample.paid = (flags & PAID) != 0;
-    sample.shared = flags & PACKED ? 2 : (flags & SHARED) != 0;
+    sample.shared = flags & HEAD ? 3 : flags & PACKED ? 2 : (flags & SHARED) != 0;
     sample.lease_ms = self->lease_ms;
     if (timeout_ms >= 0) {
         sample.has_timeout_ms_case = REPLAY__SAMPLE__HAS_TIMEOUT_MS_TIMEOUT_MS;

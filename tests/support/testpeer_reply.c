@@ -42,6 +42,24 @@ void testpeer_unmap(void)
     shared.memory = NULL;
 }
 
+void testpeer_read_head(Replay__Reply *reply)
+{
+    Replay__SampleReply *outer = reply->body_case == REPLAY__REPLY__BODY_SAMPLE ? reply->sample : NULL;
+    if (!outer || !outer->n_head_at)
+        return;
+    const uint64_t *at = outer->head_at; /* place, stamp, offset, bytes */
+    assert_int_equal(outer->n_head_at, 4);
+    assert_true(shared.memory && at[0] >= 64 && at[0] + at[2] + at[3] <= shared.size);
+    assert_memory_equal(shared.memory + at[0] - 64, &at[1], 8);
+    reply->sample = replay__sample_reply__unpack(NULL, at[3], shared.memory + at[0] + at[2]);
+    assert_non_null(reply->sample);
+    reply->sample->head_at = outer->head_at; /* it tells tests where it was */
+    reply->sample->n_head_at = outer->n_head_at;
+    outer->n_head_at = 0;
+    outer->head_at = NULL;
+    replay__sample_reply__free_unpacked(outer, NULL);
+}
+
 /* Finds the data of a chunk that is in shared memory. NULL: it is in a frame. */
 static const uint8_t *find_shared(const Replay__SampleReply *reply, uint32_t chunk, uint32_t n_chunks)
 {

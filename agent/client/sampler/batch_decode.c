@@ -124,6 +124,8 @@ struct batch_decoder {
     const struct wire_sampled *view;
     struct batch_regular regular;
     struct batch_vec blocks, chunks, all_items, layouts;
+    struct batch_vec head;   /* what a reply in the broker's memory says, which cannot change here */
+    bool copied;             /* to `head` */
     struct batch_vec groups; /* [layout] the first layout whose items fit into one batch with its items */
     struct batch_vec maps;   /* [layout * most_fields + f] the field that is field f of the first layout of its group */
     uint32_t most_fields;
@@ -722,6 +724,10 @@ static void regular_copy(const struct wire_sampled *view, struct batch_range ite
 {
     const uint8_t *index = view->chunk.n ? view->chunk.data : NULL;
     out += items.first * out_step;
+    if (!index && step == bytes && out_step == bytes) {
+        memcpy(out, from + items.first * step, (items.end - items.first) * bytes);
+        return;
+    }
     if (bytes <= 8) {
         for (uint32_t i = items.first; i < items.end; i++, out += out_step)
             copy_bytes(out, from + batch_chunk_at(index, i) * step, bytes);
@@ -863,7 +869,8 @@ static rp_status plan_batch(struct batch_decoder *self, struct batch_spec *spec,
                                 .limit = most > self->made_bytes ? most - self->made_bytes : 0,
                                 .packed = self->options.packed,
                                 .groups = self->view->group.n > 0,
-                                .in_reply = self->leave_items && self->regular.on && !is_packed_there(self->view)};
+                                .in_reply = self->leave_items && self->regular.on && !self->copied &&
+                                            !is_packed_there(self->view)};
     for (uint32_t f = 0; f < self->n_fields; f++) {
         struct batch_spec_field *field = &spec->fields[f];
         RP_TRY(plan_field(self, f, field, err));
@@ -1137,25 +1144,56 @@ static rp_status decode_reply(struct batch_decoder *self, const struct batch_rep
     return build(self, reply->text, out, err);
 }
 
-rp_status batch_decode(struct batch_decoder *self, const struct batch_reply *reply, struct rp_batch **out,
-                       rp_error *err)
+static rp_status overtaken(struct batch_decoder *self, struct rp_batch **out, rp_error *err)
+{
+    self->shared.overtaken = true;
+    batch_list_release(out);
+    return err_set(err, RP_DATA_LOSS, "the broker uses the memory of a reply for other data: ask for the items again");
+}
+
+/* Decodes a reply whose header is here. */
+static rp_status decode_here(struct batch_decoder *self, const struct batch_reply *reply, struct rp_batch **out,
+                             rp_error *err)
 {
     bool shared = reply->view->place.n > 0 || is_packed_there(reply->view);
-    *out = NULL;
     self->view = reply->view;
     self->made_bytes = 0;
     for (uint32_t i = 0; i < crew_size(self->crew); i++)
         batch_slabs_reset(&self->workers[i].slabs, BATCH_SLAB_KEEP);
-    self->shared = (struct batch_shared){.overtaken = shared && !reply->arena};
+    if (shared && !reply->arena)
+        return overtaken(self, out, err);
     if (reply->arena)
         RP_TRY(check_places(reply, err));
-    rp_status status = self->shared.overtaken ? RP_OK : decode_reply(self, reply, out, err);
-    self->shared.overtaken = self->shared.overtaken || (shared && !is_unchanged(reply));
+    rp_status status = decode_reply(self, reply, out, err);
     self->shared.bytes = shared ? self->made_bytes : 0;
-    if (!self->shared.overtaken)
-        return status;
-    batch_list_release(out);
-    return err_set(err, RP_DATA_LOSS, "the broker uses the memory of a reply for other data: ask for the items again");
+    return shared && !is_unchanged(reply) ? overtaken(self, out, err) : status;
+}
+
+rp_status batch_decode(struct batch_decoder *self, const struct batch_reply *reply, struct rp_batch **out,
+                       rp_error *err)
+{
+    const struct pb_array *at = &reply->view->head_at;
+    *out = NULL;
+    self->shared = (struct batch_shared){0};
+    self->copied = at->n > 0;
+    if (!self->copied)
+        return decode_here(self, reply, out, err);
+    if (!reply->arena)
+        return overtaken(self, out, err);
+    uint64_t place = pb_u64(at, 0), offset = pb_u64(at, 2), bytes = pb_u64(at, 3), size = reply->arena_size;
+    if (!is_place(reply, place) || offset > size - place || bytes > size - place - offset)
+        return damaged(err, "it names a place outside the broker's memory");
+    if (!vec_reserve(&self->head, bytes, 1))
+        return no_memory(err);
+    memcpy(self->head.data, reply->arena + place + offset, (size_t)bytes);
+    __atomic_thread_fence(__ATOMIC_ACQUIRE);
+    if (!has_stamp(reply, place, pb_u64(at, 1)))
+        return overtaken(self, out, err);
+    struct wire_sampled view;
+    struct batch_reply here = *reply;
+    here.view = &view;
+    RP_TRY(wire_read_sampled(self->head.data, (size_t)bytes, &view, err));
+    return view.head_at.n ? damaged(err, "its header is in two places") : decode_here(self, &here, out, err);
 }
 
 struct batch_shared batch_decoder_shared(const struct batch_decoder *self)
@@ -1189,8 +1227,9 @@ void batch_decoder_destroy(struct batch_decoder **self)
     *self = NULL;
     if (!decoder)
         return;
-    struct batch_vec *vecs[] = {&decoder->blocks, &decoder->chunks, &decoder->all_items, &decoder->layouts,
-                                &decoder->groups, &decoder->maps,   &decoder->part,      &decoder->fields};
+    struct batch_vec *vecs[] = {&decoder->blocks,  &decoder->chunks, &decoder->all_items,
+                                &decoder->layouts, &decoder->groups, &decoder->maps,
+                                &decoder->part,    &decoder->fields, &decoder->head};
     for (size_t i = 0; i < sizeof vecs / sizeof vecs[0]; i++)
         free(vecs[i]->data);
     for (uint32_t i = 0; decoder->workers && decoder->crew && i < crew_size(decoder->crew); i++) {

@@ -422,7 +422,7 @@ static void send_pick(struct pick *pick, uint64_t again)
     body.flexible = self->flexible;
     body.whole = self->whole;
     body.paid = self->paid;
-    body.shared = !again && conn_has_arena(self->conn) ? WIRE_SHARED_PACKED : 0;
+    body.shared = !again && conn_has_arena(self->conn) ? WIRE_SHARED_HEAD : 0;
     body.seed = seed;
     body.lease_ms = sampler->options.lease_ms;
     if (pick->timeout_ms >= 0) {

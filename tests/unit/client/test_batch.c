@@ -45,6 +45,7 @@ struct model {
     uint32_t n_columns, n_layouts, n_chunks, n_items, n_steps;
     bool regular; /* raw blocks, all in one frame, columns told once */
     bool shared;  /* some chunks are in the broker's memory */
+    bool head;    /* and what the reply says about its items */
     bool typed;   /* chunks with odd numbers are for layout 1, where elements of column 0 are twice as large */
     struct column columns[MAX_COLUMNS];
     struct layout_spec layouts[MAX_LAYOUTS];
@@ -64,6 +65,7 @@ struct reply {
     uint64_t place[MAX_CHUNKS], stamp[MAX_CHUNKS];
     uint32_t n_places;
     uint64_t packed_at[3]; /* place, stamp and bytes */
+    uint64_t head_at[4];   /* place, stamp, offset and bytes */
     bool packed_there;
 };
 
@@ -249,6 +251,12 @@ static void shared_model(struct model *m, uint64_t seed)
     m->shared = true;
 }
 
+static void head_model(struct model *m, uint64_t seed)
+{
+    shared_model(m, seed);
+    m->head = true;
+}
+
 static struct column column_of(const struct model *m, uint32_t column, uint32_t layout)
 {
     struct column out = m->columns[column];
@@ -418,6 +426,23 @@ static uint8_t *place_of(struct reply *r, uint32_t k, uint64_t *stamp)
     return (uint8_t *)(uintptr_t)array->data + (k < r->n_places ? (size_t)k * 8 : 0);
 }
 
+/* Makes room for the header behind all else in the broker's memory. */
+static void *add_head(void *ctx, size_t bytes)
+{
+    struct reply *r = ctx;
+    const uint64_t place = r->arena_size + 64, stamp = 77, offset = 40;
+    size_t size = (place + offset + bytes + 63) / 64 * 64;
+    uint8_t *arena = aligned_alloc(64, size);
+    memcpy(arena, r->arena, r->arena_size);
+    memset(arena + r->arena_size, 0, size - r->arena_size);
+    memcpy(arena + place - 64, &stamp, 8);
+    free(r->arena);
+    r->arena = arena;
+    r->arena_size = size;
+    memcpy(r->head_at, (uint64_t[]){place, stamp, offset, bytes}, sizeof r->head_at);
+    return arena + place + offset;
+}
+
 static void encode_reply(struct model *m, struct reply *r)
 {
     memset(r, 0, sizeof *r);
@@ -476,6 +501,10 @@ static void encode_reply(struct model *m, struct reply *r)
                                    .table_size = 12345,
                                    .waited_ns = 99,
                                    .partial = true};
+    if (m->head) {
+        assert_true(wire_write_sampled_at(&out, add_head, r));
+        out = (struct wire_sampled_out){.id = 9, .text = "because", .head_at = r->head_at};
+    }
     wire_write_sampled(&r->header, &out);
     text_fini(&layouts);
     free(a);
@@ -803,6 +832,45 @@ BATCH_TEST(hostile_places)
     }
 }
 
+/* What a reply says about its items is copied before it is read, and then all is as if it had come in a frame. */
+BATCH_TEST(header_in_shared_memory)
+{
+    struct model *m = &f->m;
+    struct reply *r = &f->r;
+    struct rp_batch *batch;
+    assert_int_equal(check_random_replies(f, head_model, 60, false), 0);
+    head_model(m, seed_of_run());
+    encode_reply(m, r);
+    assert_int_equal(reply_read(r, NULL), RP_OK);
+    uint8_t *at = (uint8_t *)(uintptr_t)r->view.head_at.data, *arena = r->arena;
+    const uint64_t end = r->arena_size, *good = r->head_at;
+    const struct {
+        uint32_t k;
+        uint64_t value;
+        bool overtaken;
+    } bad[] = {
+        {0, 0, false},         {0, good[0] + 8, false},       {0, end + 64, false},   {0, UINT64_MAX - 63, false},
+        {1, 78, true},         {2, end - good[0] + 1, false}, {2, UINT64_MAX, false}, {3, end - good[0], false},
+        {3, UINT64_MAX, false}};
+    for (uint32_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        memcpy(at + (size_t)bad[i].k * 8, &bad[i].value, 8);
+        assert_int_equal(decode_reply(f->decoder, r, &batch, NULL), RP_DATA_LOSS);
+        assert_int_equal(batch_decoder_shared(f->decoder).overtaken, bad[i].overtaken);
+        assert_null(batch);
+        memcpy(at, good, sizeof r->head_at);
+    }
+    r->arena = NULL;
+    assert_int_equal(decode_reply(f->decoder, r, &batch, NULL), RP_DATA_LOSS);
+    assert_true(batch_decoder_shared(f->decoder).overtaken);
+    r->arena = arena;
+    memcpy(r->arena + good[0] + good[2], r->outer.data, r->outer.size); /* it says that it is elsewhere, once more */
+    memcpy(at + 24, &(uint64_t){r->outer.size}, 8);
+    assert_int_equal(decode_reply(f->decoder, r, &batch, NULL), RP_DATA_LOSS);
+    reply_fini(r);
+    model_fini(m);
+    assert_int_equal(check_random_replies(f, head_model, 40, true), 0);
+}
+
 BATCH_TEST(items_left_in_the_reply)
 {
     check_random_replies(f, model_init, 40, true);
@@ -816,11 +884,11 @@ BATCH_TEST(damage)
     struct model *m = &f->m;
     struct reply *r = &f->r;
     uint32_t refused = 0;
-    for (uint64_t round = 0; round < 30; round++) {
-        if (round == 15)
+    for (uint64_t round = 0; round < 40; round++) {
+        if (round == 20)
             batch_decoder_leave_items(f->decoder);
-        void (*const models[])(struct model *, uint64_t) = {regular_model, model_init, shared_model};
-        models[round % 3](m, seed + round * 999983);
+        void (*const models[])(struct model *, uint64_t) = {regular_model, model_init, shared_model, head_model};
+        models[round % 4](m, seed + round * 999983);
         encode_reply(m, r);
         for (uint32_t k = 0; k < 50; k++) {
             struct rp_batch *batch = NULL;

@@ -131,6 +131,7 @@ static void sample_random_items(int flags)
         assert_int_equal(answer->status, RP_OK);
         uint32_t shared = (uint32_t)answer->reply->sample->n_place, packed = answer->reply->sample->packed;
         bool lent = answer->reply->sample->n_packed_at > 0;
+        assert_true(!lent || (answer->reply->sample->n_head_at > 0) == ((flags & HEAD) != 0));
         uint64_t steps = check_items(answer, first, length);
         uint64_t sent = rows_sent(answer);
         assert_in_range(sent, shared || lent ? 0 : 1, steps);
@@ -159,6 +160,12 @@ TEST(rows_packed_in_shared_memory, begin, end)
 {
     testpeer_map(peer);
     sample_random_items(PACKED);
+}
+
+TEST(rows_with_their_header_in_shared_memory, begin, end)
+{
+    testpeer_map(peer);
+    sample_random_items(PACKED | HEAD);
 }
 
 /* A large chunk of which little is needed is not sent whole, and items that share rows share them in the reply. */

@@ -40,6 +40,24 @@ TEST(a_timeout_of_0_polls, NULL, end)
     assert_int_equal(testpeer_await(peer, testpeer_sample(peer, "t", 3, 0, 0))->status, RP_OK);
 }
 
+/* What confirms nothing goes ahead of them. */
+TEST(replies_of_a_turn_leave_together_at_its_end, NULL, end)
+{
+    begin("max_size: 100, limiter: {kind: none}");
+    testpeer_insert(peer, "t", 1, 1, 1);
+    embed_settle(&embed);
+    testpeer_forget(peer);
+    Replay__Info info = REPLAY__INFO__INIT;
+    TESTPEER_REQUEST(request, INFO, info, &info);
+    uint64_t first = testpeer_sample(peer, "t", 1, 0, 0), second = testpeer_sample(peer, "t", 1, 0, 0);
+    uint64_t ahead = testpeer_ask(peer, &request);
+    assert_int_equal(testpeer_await(peer, second)->status, RP_OK);
+    const struct testpeer_answer *answer = peer->answers;
+    assert_int_equal(answer->id, ahead);
+    assert_int_equal(answer->next->id, first);
+    assert_int_equal(answer->next->next->id, second);
+}
+
 TEST(no_timeout_waits_as_long_as_it_takes, NULL, end)
 {
     begin("max_size: 100, limiter: {kind: none}");

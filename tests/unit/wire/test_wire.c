@@ -339,6 +339,13 @@ static void write_reply_shared(struct text *w)
     text_fini(&layouts);
 }
 
+static const uint64_t head_at[] = {128, 12, 400, 90};
+
+static void write_reply_head(struct text *w)
+{
+    wire_write_sampled(w, &(struct wire_sampled_out){.id = 80, .head_at = head_at});
+}
+
 static void write_reply_empty(struct text *w)
 {
     wire_write_sampled(w, &(struct wire_sampled_out){.id = 78});
@@ -371,6 +378,7 @@ static const struct {
      &replay__reply__descriptor},
     {"reply_shared", "Reply: two items whose chunks are in the arena, one of them packed", write_reply_shared,
      &replay__reply__descriptor},
+    {"reply_head", "Reply: what it says about its items is in the arena", write_reply_head, &replay__reply__descriptor},
 };
 
 TEST(golden_frames)
@@ -381,6 +389,43 @@ TEST(golden_frames)
         golden[i].write(&w);
         golden_check(golden[i].name, golden[i].comment, &w, golden[i].type, &f);
     }
+}
+
+static void *give_text(void *ctx, size_t bytes)
+{
+    return text_reserve(ctx, bytes);
+}
+
+static void *give_none(void *ctx, size_t bytes)
+{
+    (void)ctx, (void)bytes;
+    return NULL;
+}
+
+/* All but the outer header is elsewhere, and is what comes in a frame otherwise. */
+TEST(reply_head)
+{
+    struct text here = {0}, there = {0};
+    struct frame f;
+    struct wire_reply reply;
+    struct wire_sampled s;
+    const uint64_t numbers[] = {7, 8};
+    const double priority[] = {1, 2};
+    struct wire_sampled_out out = {.id = 80, .n_items = 2, .key = numbers, .priority = priority, .age_ns = numbers};
+    wire_write_sampled(&here, &out);
+    assert_int_equal(wire_read_reply(here.data, here.size, &reply, NULL), RP_OK);
+    assert_false(wire_write_sampled_at(&out, give_none, NULL));
+    assert_true(wire_write_sampled_at(&out, give_text, &there));
+    assert_int_equal(there.size, reply.size);
+    assert_memory_equal(there.data, reply.data, reply.size);
+    text_fini(&here);
+    text_fini(&there);
+    golden_read("reply_head", &f);
+    assert_int_equal(wire_read_reply(f.data, f.size, &reply, NULL), RP_OK);
+    assert_int_equal(wire_read_sampled(reply.data, reply.size, &s, NULL), RP_OK);
+    assert_int_equal(s.n_items, 0);
+    assert_int_equal(s.head_at.n, 4);
+    assert_memory_equal(s.head_at.data, head_at, sizeof head_at);
 }
 
 TEST(absent_is_not_zero_and_a_reader_takes_its_own_fields)
