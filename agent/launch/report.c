@@ -121,7 +121,7 @@ void report_ended(const struct status *last, double value, char *out, size_t siz
     const char *how =
         last->phase < PHASE_DONE ? "ended without a report: its launcher was killed" : phase_name(last->phase);
     bool known = isfinite(value) && last->phase != PHASE_FAILED;
-    snprintf(out, size, "%s%s%s%s%s.", how, known ? ", return " : "", known ? format_value(number, value) : "",
+    snprintf(out, size, "%s%s%s%s%s.", how, known ? ", return " : "", known ? format_measured(number, value) : "",
              last->reason[0] ? ": " : "", last->reason);
 }
 
@@ -257,20 +257,20 @@ static void put_return(struct text *out, const struct report *self)
     const struct status *last = self->last;
     bool final = isfinite(self->final_value);
     if (final)
-        text_add(out, "final return %s (%s, mean of %u episode%s)", format_value(a, self->final_value),
+        text_add(out, "final return %s (%s, mean of %u episode%s)", format_measured(a, self->final_value),
                  self->final_weights ? self->final_weights : "last parameters", self->final_episodes,
                  self->final_episodes == 1 ? "" : "s");
     else if (isfinite(last->value))
-        text_add(out, "last evaluation %s", format_value(a, last->value));
+        text_add(out, "last evaluation %s", format_measured(a, last->value));
     else if (isfinite(last->actor_value))
-        text_add(out, "last return of the actors, who explore: %s", format_value(a, last->actor_value));
+        text_add(out, "last return of the actors, who explore: %s", format_measured(a, last->actor_value));
     else
         return;
     if (self->best && !(final && self->final_value >= self->best->value))
         text_add(out, ", best evaluation %s (" BEST_WEIGHTS_FILE ", learner step %s)",
-                 format_value(a, self->best->value), format_count(b, self->best->learner_steps));
+                 format_measured(a, self->best->value), format_count(b, self->best->learner_steps));
     else if (!self->best && isfinite(last->best))
-        text_add(out, ", best evaluation %s", format_value(a, last->best));
+        text_add(out, ", best evaluation %s", format_measured(a, last->best));
     text_add(out, "\n");
 }
 

@@ -388,7 +388,7 @@ static const char *figure_text(const struct figure *self, const struct run_summa
     case KIND_SECONDS:
         return format_seconds(out, *(const double *)at);
     case KIND_VALUE:
-        return format_value(out, *(const double *)at);
+        return format_measured(out, *(const double *)at);
     case KIND_RATE:
         break;
     }

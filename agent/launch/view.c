@@ -311,9 +311,9 @@ static void add_ratio(struct frame *self)
     struct line *line = canvas_row(&self->canvas, RANK_SPI, "SPI");
     if (!line)
         return;
-    line_put(line, TINT_NONE, "%s", format_value(now, s->spi));
+    line_put(line, TINT_NONE, "%s", format_measured(now, s->spi));
     if (s->spi_target > 0)
-        put_plan(line, "target", format_value(target, s->spi_target), s->phase == PHASE_RUNNING ? s->spi : NAN,
+        put_plan(line, "target", format_measured(target, s->spi_target), s->phase == PHASE_RUNNING ? s->spi : NAN,
                  s->spi_target);
 }
 
@@ -419,7 +419,7 @@ static void describe_end(const struct status *s, char *out, size_t size)
          (double)s->stop_steps},
         {"updates ", format_count(at[1], s->learner_steps), format_count(to[1], s->stop_learner_steps),
          (double)s->learner_steps, (double)s->stop_learner_steps},
-        {"return ", format_value(at[2], s->value), format_value(to[2], s->stop_value), s->value, s->stop_value},
+        {"return ", format_measured(at[2], s->value), format_measured(to[2], s->stop_value), s->value, s->stop_value},
         {"", format_seconds(at[3], s->elapsed_s), format_seconds(to[3], s->stop_time_s), s->elapsed_s, s->stop_time_s},
     };
     double progress = isfinite(s->progress) ? s->progress : 0, nearest = INFINITY;
@@ -444,7 +444,7 @@ static void add_progress(struct frame *self)
     bool reached = s->phase == PHASE_DONE && isfinite(s->stop_value) && s->best >= s->stop_value;
     double progress = reached ? 1 : s->progress;
     if (reached)
-        snprintf(end, sizeof end, "return %s of %s", format_value(at, s->best), format_value(eta, s->stop_value));
+        snprintf(end, sizeof end, "return %s of %s", format_measured(at, s->best), format_measured(eta, s->stop_value));
     else
         describe_end(s, end, sizeof end);
     uint32_t wide = canvas_columns(&self->canvas), bar = wide > 75 ? wide / 2 - 8 : wide / 3;
@@ -473,16 +473,16 @@ static void add_return(struct frame *self)
     if (!line)
         return;
     if (isfinite(s->value)) {
-        line_put(line, TINT_BOLD, "%s", format_value(newest, s->value));
-        line_try(line, TINT_NONE, "   best %s", format_value(best, s->best));
+        line_put(line, TINT_BOLD, "%s", format_measured(newest, s->value));
+        line_try(line, TINT_NONE, "   best %s", format_measured(best, s->best));
     } else {
         line_put(line, TINT_DIM, "none yet");
     }
     if (isfinite(s->stop_value))
         line_try(line, s->value >= s->stop_value ? TINT_GOOD : TINT_DIM, "   target %s",
-                 format_value(target, s->stop_value));
+                 format_measured(target, s->stop_value));
     if (isfinite(s->actor_value))
-        line_try(line, TINT_DIM, "   exploring %s", format_value(actors, s->actor_value));
+        line_try(line, TINT_DIM, "   exploring %s", format_measured(actors, s->actor_value));
     line = s->n_values && s->values ? canvas_row(&self->canvas, RANK_CURVE, "") : NULL;
     if (!line)
         return;

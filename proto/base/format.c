@@ -73,7 +73,7 @@ const char *format_short(char *out, double value)
     return out;
 }
 
-const char *format_value(char *out, double value)
+const char *format_measured(char *out, double value)
 {
     if (!isfinite(value))
         snprintf(out, FORMAT_SIZE, "-");

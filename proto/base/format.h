@@ -25,7 +25,7 @@ const char *format_count(char *out, uint64_t count);
 /* "0", "12", "3.4 k", "5.6 M". */
 const char *format_short(char *out, double value);
 /* "412", "3.142", "1.2 M", "-": a measured value, such as a return. */
-const char *format_value(char *out, double value);
+const char *format_measured(char *out, double value);
 /* "0/s", "3.4 M/s". */
 const char *format_rate(char *out, double per_second);
 /* "850 ns", "3.4 ms", "12 s", "2 min 5 s", "3 h 20 min", "4 d 2 h". */
