@@ -834,7 +834,7 @@ rp_status rp_publisher_put_bf16(rp_publisher *publisher, const void *data, uint6
     while (!block.put && (bytes > PARTS_FROM || bf16_bytes))
         rng_system(&block.put, sizeof block.put);
     pthread_mutex_lock(&publisher->link.lock);
-    status = link_take_error(&publisher->link, "a put of", err);
+    status = link_take_error(&publisher->link, "an earlier put of", err);
     publisher->stats.replaced += publisher->waiting;
     block_move(&publisher->newest, &block);
     publisher->waiting = true;
@@ -875,7 +875,7 @@ rp_status rp_publisher_flush(rp_publisher *publisher, int64_t timeout_ms, uint64
         pthread_mutex_unlock(&publisher->link.lock);
         return conn_stopped(err);
     }
-    rp_status status = link_take_error(&publisher->link, "a put of", err);
+    rp_status status = link_take_error(&publisher->link, "an earlier put of", err);
     char why[300], waits[sizeof publisher->waits];
     memcpy(waits, publisher->waits, sizeof waits);
     if (version)
@@ -939,15 +939,35 @@ rp_status rp_publisher_destroy(rp_publisher **publisher, int64_t timeout_ms, rp_
 rp_status rp_params_put(rp_client *client, const char *name, const void *data, uint64_t bytes, int64_t timeout_ms,
                         uint64_t *version, rp_error *err)
 {
-    rp_error own = {0};
-    err = err ? err : &own;
-    rp_publisher *publisher = rp_publisher_new(client, name, err);
-    if (!publisher)
-        return (rp_status)err->status;
-    rp_status status = rp_publisher_put(publisher, data, bytes, err);
-    if (status == RP_OK)
-        status = rp_publisher_flush(publisher, timeout_ms, version, err);
-    rp_publisher_destroy(&publisher, 0, NULL);
+    RP_TRY(client_check_name("name", name, err));
+    RP_TRY(conn_check_process(client_conn(client), err));
+    if (client_shards(client) > 1 || bytes > PARTS_FROM) { /* as a publisher that has one block */
+        rp_publisher *publisher = rp_publisher_new(client, name, err);
+        if (!publisher)
+            return RP_NO_MEMORY;
+        rp_status status = rp_publisher_put(publisher, data, bytes, err);
+        status = status == RP_OK ? rp_publisher_flush(publisher, timeout_ms, version, err) : status;
+        rp_publisher_destroy(&publisher, 0, NULL);
+        return status;
+    }
+    zmq_msg_t payload;
+    RP_TRY(copy_bytes(&payload, data, bytes, err));
+    Replay__ParamsPut body = REPLAY__PARAMS_PUT__INIT;
+    body.name = (char *)(uintptr_t)name;
+    struct conn_message message = {.field = REPLAY__REQUEST__BODY_PARAMS_PUT,
+                                   .body = &body.base,
+                                   .payload = &payload,
+                                   .n_payload = 1,
+                                   .timeout_ms = timeout_ms};
+    struct conn_reply *reply = NULL;
+    rp_status status = conn_call(client_conn(client), &message, &reply, err);
+    zmq_msg_close(&payload);
+    if (status != RP_OK)
+        return status;
+    uint64_t stored;
+    uint32_t missing;
+    status = read_version(reply, version ? version : &stored, &missing, err);
+    conn_reply_destroy(&reply);
     return status;
 }
 
