@@ -6,12 +6,12 @@
 #include <sys/wait.h>
 
 #include "tests/support/process.h"
+#include "tests/support/tempdir.h"
 #include "tests/support/testpeer.h"
 
 #define TABLE "  - {name: t, max_size: 200000, sampler: {kind: fifo}, limiter: {kind: none}}\n"
 
 static struct broker_process broker;
-static char folder[64];
 static void *context;
 static struct testpeer *peer;
 
@@ -20,7 +20,7 @@ static struct testpeer *peer;
 static uint32_t count_files(const char *prefix, const char *suffix)
 {
     uint32_t n = 0;
-    DIR *dir = opendir(folder);
+    DIR *dir = opendir(tempdir);
     assert_non_null(dir);
     for (struct dirent *entry; (entry = readdir(dir));) {
         size_t size = strlen(entry->d_name), end = strlen(suffix);
@@ -34,7 +34,7 @@ static uint32_t count_files(const char *prefix, const char *suffix)
 static bool has_checkpoint(uint32_t number)
 {
     char path[128];
-    snprintf(path, sizeof path, "%s/checkpoint-%08u.replay", folder, number);
+    snprintf(path, sizeof path, "%s/checkpoint-%08u.replay", tempdir, number);
     return access(path, F_OK) == 0;
 }
 
@@ -59,12 +59,11 @@ static void await_checkpoint(uint32_t number)
 /* `options`: of the section checkpoint. */
 static void start(const char *options, bool journal)
 {
-    char more[400], path[128];
-    snprintf(folder, sizeof folder, "/tmp/replay-checkpoints-XXXXXX");
-    assert_non_null(mkdtemp(folder));
-    snprintf(more, sizeof more, "folder: %s\njournal: %s\ncheckpoint: {%s}\n", folder, journal ? "1s" : "off", options);
-    snprintf(path, sizeof path, "%s/mine.txt", folder);
-    close(open(path, O_CREAT | O_WRONLY, 0600));
+    char more[400];
+    assert_int_equal(tempdir_enter(NULL), 0);
+    snprintf(more, sizeof more, "folder: %s\njournal: %s\ncheckpoint: {%s}\n", tempdir, journal ? "1s" : "off",
+             options);
+    file_put(tempdir_at("mine.txt"), "");
     broker_process_start(&broker, TABLE, more);
     context = zmq_ctx_new();
     peer = testpeer_connect(context, broker.service);
@@ -80,20 +79,11 @@ static void connect_again(void)
 
 static void end(void)
 {
-    char path[400];
     testpeer_close(peer);
     zmq_ctx_term(context);
     broker_process_fini(&broker);
-    snprintf(path, sizeof path, "%s/mine.txt", folder);
-    assert_int_equal(access(path, F_OK), 0);
-    DIR *dir = opendir(folder);
-    assert_non_null(dir);
-    for (struct dirent *entry; (entry = readdir(dir));) {
-        snprintf(path, sizeof path, "%s/%s", folder, entry->d_name);
-        unlink(path);
-    }
-    closedir(dir);
-    rmdir(folder);
+    assert_true(file_exists(tempdir_at("mine.txt")));
+    assert_int_equal(tempdir_leave(NULL), 0);
 }
 
 static void insert(uint64_t first, uint32_t n)
@@ -154,7 +144,7 @@ TEST(a_client_asks)
     assert_int_equal(reply->items, 1000);
     assert_true(reply->written_bytes > 1000 * 100);
     assert_true(reply->took_ns > 0);
-    assert_string_equal(reply->folder, folder);
+    assert_string_equal(reply->folder, tempdir);
     assert_true(has_checkpoint(1));
     insert(1001, 10);
     reply = checkpoint()->reply->checkpoint;
@@ -163,7 +153,7 @@ TEST(a_client_asks)
     assert_true(reply->written_bytes < 10000);
     const Replay__DiskInfo *disk = testpeer_info(peer)->disk;
     assert_non_null(disk);
-    assert_string_equal(disk->folder, folder);
+    assert_string_equal(disk->folder, tempdir);
     assert_false(disk->journal);
     assert_int_equal(disk->checkpoint, 2);
     assert_false(disk->checkpoint_running);
@@ -236,7 +226,7 @@ TEST(a_signal_the_period_and_the_end)
 static void damage(uint32_t number, bool cut)
 {
     char path[128];
-    snprintf(path, sizeof path, "%s/checkpoint-%08u.replay", folder, number);
+    snprintf(path, sizeof path, "%s/checkpoint-%08u.replay", tempdir, number);
     int file = open(path, O_RDWR);
     struct stat about;
     uint8_t byte = 0;

@@ -8,7 +8,6 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
-#include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/wait.h>
@@ -17,6 +16,7 @@
 #include "replay/admin.h"
 #include "replay/replay.h"
 #include "tests/support/process.h"
+#include "tests/support/tempdir.h"
 
 #define KIB UINT64_C(1024)
 #define MIB (1024 * KIB)
@@ -29,29 +29,15 @@
 
 struct scene {
     struct broker_process broker;
-    char disk[64], folder[96];
     atomic_bool stop, failed;
     atomic_ullong rows; /* appended so far */
     char text[600];
 };
 
-static bool mount_disk(struct scene *self)
-{
-    char options[64];
-    snprintf(options, sizeof options, "size=%llu", (unsigned long long)DISK_BYTES);
-    assert_non_null(mkdtemp(strcpy(self->disk, "/tmp/test-bound-XXXXXX")));
-    snprintf(self->folder, sizeof self->folder, "%s/journal", self->disk);
-    if (unshare(CLONE_NEWNS) == 0 && mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0 &&
-        mount("tmpfs", self->disk, "tmpfs", 0, options) == 0)
-        return true;
-    rmdir(self->disk);
-    return false;
-}
-
-static uint64_t folder_bytes(const struct scene *self)
+static uint64_t folder_bytes(void)
 {
     uint64_t sum = 0;
-    DIR *dir = opendir(self->folder);
+    DIR *dir = opendir(tempdir_at("journal"));
     assert_non_null(dir);
     for (struct dirent *entry; (entry = readdir(dir));) {
         struct stat about;
@@ -121,7 +107,7 @@ static uint64_t write_much(struct scene *self, uint64_t bytes, const char *secon
     atomic_store(&self->stop, false);
     assert_int_equal(pthread_create(&thread, NULL, write_rows, self), 0);
     for (bool more = true; more && !atomic_load(&self->failed);) {
-        uint64_t now = folder_bytes(self), rows = atomic_load(&self->rows) - first;
+        uint64_t now = folder_bytes(), rows = atomic_load(&self->rows) - first;
         most = now > most ? now : most;
         more = seconds ? now_s() - start < atof(seconds) : rows * ROW_BYTES < bytes;
         usleep(200);
@@ -160,14 +146,12 @@ static void check_items(struct scene *self, bool newest)
 }
 
 /* Takes all of the disk but so many bytes. */
-static void hog(const struct scene *self, uint64_t left)
+static void hog(uint64_t left)
 {
-    char path[96];
     struct statvfs about;
-    assert_int_equal(statvfs(self->disk, &about), 0);
+    assert_int_equal(statvfs(tempdir, &about), 0);
     uint64_t has = (uint64_t)about.f_bavail * about.f_frsize;
-    snprintf(path, sizeof path, "%s/hog", self->disk);
-    int file = open(path, O_WRONLY | O_CREAT, 0644);
+    int file = open(tempdir_at("hog"), O_WRONLY | O_CREAT, 0644);
     assert_true(file >= 0);
     if (has > left)
         assert_int_equal(posix_fallocate(file, 0, (off_t)(has - left)), 0);
@@ -176,13 +160,14 @@ static void hog(const struct scene *self, uint64_t left)
 
 static bool begin(struct scene *self, const char *remover, const char *keys)
 {
-    if (!mount_disk(self))
-        return false;
     char tables[256], more[256];
+    snprintf(more, sizeof more, "size=%llu", (unsigned long long)DISK_BYTES);
+    if (!tempdir_mount(more))
+        return false;
     snprintf(tables, sizeof tables,
              "  - {name: t, max_size: %u, sampler: {kind: uniform}, remover: {kind: %s}, limiter: {kind: none}}\n",
              ITEMS, remover);
-    snprintf(more, sizeof more, "folder: %s\n%s\n", self->folder, keys);
+    snprintf(more, sizeof more, "folder: %s/journal\n%s\n", tempdir, keys);
     broker_process_start(&self->broker, tables, more);
     return true;
 }
@@ -191,8 +176,6 @@ static void end(struct scene *self)
 {
     assert_int_equal(WEXITSTATUS(broker_process_stop(&self->broker, SIGTERM)), 0);
     broker_process_fini(&self->broker);
-    umount2(self->disk, MNT_DETACH);
-    rmdir(self->disk);
 }
 
 static void stays_below(const char *remover, const char *keys, uint64_t most, bool newest)
@@ -207,38 +190,39 @@ static void stays_below(const char *remover, const char *keys, uint64_t most, bo
     end(&self);
 }
 
-TEST(the_folder_stays_below_its_bound)
+TEST(the_folder_stays_below_its_bound, tempdir_enter, tempdir_leave)
 {
     stays_below("fifo", "journal_max: 1MiB", most_bytes(MIB, 3), true);
 }
 
 /* Something lives in every segment. */
-TEST(so_it_does_if_items_stay_at_random)
+TEST(so_it_does_if_items_stay_at_random, tempdir_enter, tempdir_leave)
 {
     stays_below("uniform", "journal_max: 1MiB\njournal: 0s", most_bytes(MIB, 3), false);
 }
 
 /* journal_max is many times the disk. */
-TEST(a_small_disk_has_a_short_journal)
+TEST(a_small_disk_has_a_short_journal, tempdir_enter, tempdir_leave)
 {
     stays_below("uniform", "", DISK_BYTES, false);
 }
 
 static int has_shrunk(void *ctx)
 {
-    return folder_bytes(ctx) < 3 * MIB / 2; /* what lives, and a segment that the checkpoint names */
+    (void)ctx;
+    return folder_bytes() < 3 * MIB / 2; /* what lives, and a segment that the checkpoint names */
 }
 
 /* The disk is nearly full, of a journal of dead data and of what others have put there. */
-TEST(a_start_on_a_full_disk_makes_room_first)
+TEST(a_start_on_a_full_disk_makes_room_first, tempdir_enter, tempdir_leave)
 {
     struct scene self = {0};
     if (!begin(&self, "fifo", "journal: never"))
         skip();
-    while (folder_bytes(&self) < 2 * MIB)
+    while (folder_bytes() < 2 * MIB)
         write_much(&self, 64 * KIB, NULL);
     broker_process_stop(&self.broker, SIGKILL);
-    hog(&self, 600 * KIB);
+    hog(600 * KIB);
     broker_process_again(&self.broker, NULL);
     assert_true(process_await(has_shrunk, &self));
     check_items(&self, true);

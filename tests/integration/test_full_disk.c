@@ -12,6 +12,7 @@
 #include "replay/replay.h"
 #include "tests/support/asked.h"
 #include "tests/support/process.h"
+#include "tests/support/tempdir.h"
 
 #define TABLES                                                                                                         \
     "  - {name: log, max_size: 100000, sampler: {kind: fifo}, remover: {kind: fifo}, max_times_sampled: 1,\n"          \
@@ -21,21 +22,10 @@
 
 struct scene {
     struct broker_process broker;
-    char disk[64];
     rp_client *client;
     atomic_bool done;
     char text[600];
 };
-
-static bool mount_disk(struct scene *self, const char *options)
-{
-    assert_non_null(mkdtemp(strcpy(self->disk, "/tmp/test-full-XXXXXX")));
-    if (unshare(CLONE_NEWNS) == 0 && mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0 &&
-        mount("tmpfs", self->disk, "tmpfs", 0, options) == 0)
-        return true;
-    rmdir(self->disk);
-    return false;
-}
 
 static rp_client *connect_to(const struct scene *self, rp_error *error)
 {
@@ -103,20 +93,16 @@ static void end(struct scene *self)
 {
     assert_int_equal(WEXITSTATUS(broker_process_stop(&self->broker, SIGTERM)), 0);
     broker_process_fini(&self->broker);
-    umount2(self->disk, MNT_DETACH);
-    rmdir(self->disk);
     free(self);
 }
 
 static void full_disk(const char *sync, bool kills)
 {
-    struct scene *self = calloc(1, sizeof *self);
-    if (!mount_disk(self, "size=2m")) {
-        free(self);
+    if (!tempdir_mount("size=2m"))
         skip();
-    }
+    struct scene *self = calloc(1, sizeof *self);
     char more[256];
-    snprintf(more, sizeof more, "session: {expiry: 3s}\nfolder: %s/journal\njournal: %s\n", self->disk, sync);
+    snprintf(more, sizeof more, "session: {expiry: 3s}\nfolder: %s/journal\njournal: %s\n", tempdir, sync);
     broker_process_start(&self->broker, TABLES, more);
     pthread_t thread;
     assert_int_equal(pthread_create(&thread, NULL, write_steps, self), 0);
@@ -135,7 +121,7 @@ static void full_disk(const char *sync, bool kills)
     assert_non_null(self->client);
     assert_true(is_stuck(self));
     assert_false(atomic_load(&self->done));
-    assert_int_equal(mount("tmpfs", self->disk, "tmpfs", MS_REMOUNT, "size=64m"), 0);
+    assert_int_equal(mount("tmpfs", tempdir, "tmpfs", MS_REMOUNT, "size=64m"), 0);
     assert_true(process_await(is_done, self));
     pthread_join(thread, NULL);
     if (self->text[0])
@@ -147,29 +133,26 @@ static void full_disk(const char *sync, bool kills)
     end(self);
 }
 
-TEST(writers_wait_for_a_full_disk)
+TEST(writers_wait_for_a_full_disk, tempdir_enter, tempdir_leave)
 {
     full_disk("1s", false);
 }
 
-TEST(a_kill_on_a_full_disk_loses_nothing)
+TEST(a_kill_on_a_full_disk_loses_nothing, tempdir_enter, tempdir_leave)
 {
     full_disk("0s", true);
 }
 
 /* Nothing at all can be written, and nobody will free space while the broker is told to end. */
-TEST(the_end_does_not_wait_for_a_full_disk)
+TEST(the_end_does_not_wait_for_a_full_disk, tempdir_enter, tempdir_leave)
 {
-    struct scene *self = calloc(1, sizeof *self);
-    if (!mount_disk(self, "size=2m")) {
-        free(self);
+    if (!tempdir_mount("size=2m"))
         skip();
-    }
-    char more[256], hog[96];
-    snprintf(more, sizeof more, "session: {expiry: 3s}\nfolder: %s/journal\n", self->disk);
+    struct scene *self = calloc(1, sizeof *self);
+    char more[256];
+    snprintf(more, sizeof more, "session: {expiry: 3s}\nfolder: %s/journal\n", tempdir);
     broker_process_start(&self->broker, TABLES, more);
-    snprintf(hog, sizeof hog, "%s/hog", self->disk);
-    int file = open(hog, O_WRONLY | O_CREAT, 0644);
+    int file = open(tempdir_at("hog"), O_WRONLY | O_CREAT, 0644);
     static const char block[4096];
     while (write(file, block, sizeof block) > 0) {
     }
@@ -184,7 +167,7 @@ TEST(the_end_does_not_wait_for_a_full_disk)
     assert_int_equal(WEXITSTATUS(broker_process_stop(&self->broker, SIGTERM)), 0);
     clock_gettime(CLOCK_MONOTONIC, &to);
     assert_in_range(to.tv_sec - from.tv_sec, 0, 60); /* it tries for a second, twice */
-    assert_int_equal(mount("tmpfs", self->disk, "tmpfs", MS_REMOUNT, "size=64m"), 0);
+    assert_int_equal(mount("tmpfs", tempdir, "tmpfs", MS_REMOUNT, "size=64m"), 0);
     broker_process_again(&self->broker, NULL);
     assert_true(process_await(is_done, self));
     pthread_join(thread, NULL);

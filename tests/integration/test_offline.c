@@ -1,13 +1,12 @@
 /* Offline learning: an expert's episodes go through a real broker into a checkpoint, and learners without actors imitate
  * them; in one process, as processes, and under the launcher. */
-#include <ftw.h>
 #include <stdarg.h>
-#include <sys/stat.h>
 
 #include "agent/env/env.h"
 #include "agent/learn/adder.h"
 #include "replay/client.h"
 #include "tests/support/process.h"
+#include "tests/support/tempdir.h"
 
 #define EPISODES 20
 #define GOOD 450.0
@@ -15,20 +14,12 @@
 static const char tables[] =
     "  - {name: expert, max_size: 100000, sampler: {kind: uniform}, limiter: {kind: min_size}}\n";
 
-static char base[64], expert[96], configs[512];
+static char expert[96], configs[512];
 static bool slow; /* a sanitizer makes everything ten times as slow: fewer steps, which are enough, too */
 
 static double steps(void)
 {
     return slow ? 1000 : 3000;
-}
-
-static int remove_one(const char *path, const struct stat *status, int kind, struct FTW *at)
-{
-    (void)status;
-    (void)kind;
-    (void)at;
-    return remove(path);
 }
 
 /* ---- an expert ---- */
@@ -83,12 +74,10 @@ static void record(const char *service)
 
 static int setup(void **state)
 {
-    (void)state;
     struct broker_process broker = {0};
     char more[160];
-    snprintf(base, sizeof base, "/tmp/replay-offline-XXXXXX");
-    assert_non_null(mkdtemp(base));
-    snprintf(expert, sizeof expert, "%s/expert", base);
+    assert_int_equal(tempdir_enter(state), 0);
+    snprintf(expert, sizeof expert, "%s/expert", tempdir);
     snprintf(configs, sizeof configs, "%s/configs", process_env("RP_SOURCE_DIR"));
     slow = getenv("RP_SANITIZE") && getenv("RP_SANITIZE")[0];
     snprintf(more, sizeof more, "folder: %s\njournal: off\n", expert);
@@ -97,12 +86,6 @@ static int setup(void **state)
     assert_int_equal(broker_process_stop(&broker, SIGTERM), 0);
     broker_process_fini(&broker);
     return 0;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    return nftw(base, remove_one, 16, FTW_DEPTH | FTW_PHYS);
 }
 
 /* ---- programs ---- */
@@ -220,12 +203,12 @@ TEST(a_learner_alone)
     word(&words, "--endpoint");
     word(&words, broker.service);
     word(&words, "--folder");
-    wordf(&words, "%s/alone", base);
+    wordf(&words, "%s/alone", tempdir);
     run(&words, 0, out, sizeof out, NULL, 0);
 
     begin(&words, "RP_ACTOR", "offline-bc.yaml");
     word(&words, "--weights");
-    wordf(&words, "%s/alone/learner.weights", base);
+    wordf(&words, "%s/alone/learner.weights", tempdir);
     run(&words, 0, out, sizeof out, NULL, 0);
     assert_true(number_after(out, "mean return of 20 episodes: ") >= GOOD);
 
@@ -256,7 +239,7 @@ TEST(too_little_was_loaded)
     set(&words, "launch.failures", "1");
     word(&words, "--quiet");
     word(&words, "--folder");
-    wordf(&words, "%s/little", base);
+    wordf(&words, "%s/little", tempdir);
     run(&words, 1, out, sizeof out, problems, sizeof problems);
     assert_non_null(strstr(problems, little));
 }
@@ -271,11 +254,11 @@ static void launch_record(const char *folder, const char *steps, const char *say
     set(&words, "agent", "{algorithm: bc, hidden: [64, 64], activation: tanh}");
     set(&words, "stop.steps", steps);
     word(&words, "--set");
-    wordf(&words, "actors.weights=%s/first/learner.weights", base);
+    wordf(&words, "actors.weights=%s/first/learner.weights", tempdir);
     word(&words, "--set");
-    wordf(&words, "broker.folder=%s/second-expert", base);
+    wordf(&words, "broker.folder=%s/second-expert", tempdir);
     word(&words, "--folder");
-    wordf(&words, "%s/%s", base, folder);
+    wordf(&words, "%s/%s", tempdir, folder);
     run(&words, 0, out, sizeof out, NULL, 0);
     if (!strstr(out, says))
         fail_msg("no '%s' in:\n%s", says, out);
@@ -288,7 +271,7 @@ TEST(launched)
     struct words words;
     begin(&words, "RP_LAUNCH", "offline-bc.yaml");
     word(&words, "--folder");
-    wordf(&words, "%s/first", base);
+    wordf(&words, "%s/first", tempdir);
     run(&words, 0, out, sizeof out, NULL, 0);
     assert_non_null(strstr(out, "000 learner steps were made"));
     launch_record("recorded", "10000", "10000 environment steps were taken");
@@ -300,7 +283,7 @@ TEST(launched)
     word(&words, "-c");
     wordf(&words, "%s/offline-bc.yaml", configs);
     word(&words, "--set");
-    wordf(&words, "broker.folder=%s/second-expert", base);
+    wordf(&words, "broker.folder=%s/second-expert", tempdir);
     word(&words, "--set");
     wordf(&words, "stop.learner_steps=%g", steps());
     set(&words, "broker.tables[0].limiter.min_size", "10900");
@@ -312,5 +295,5 @@ TEST(launched)
 
 int main(void)
 {
-    return test_run(setup, teardown);
+    return test_run(setup, tempdir_leave);
 }

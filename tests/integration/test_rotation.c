@@ -17,7 +17,7 @@
 
 struct scene {
     struct broker_process broker;
-    char folder[64], keys[96], disk[96], writer_key[96], sampler_key[96];
+    char keys[96], disk[96], writer_key[96], sampler_key[96];
     atomic_bool stop, ended; /* the writer is to end; it has ended */
     atomic_ullong written, sampled, wrong;
     char text[512]; /* first problem of a thread */
@@ -62,12 +62,10 @@ static void scene_start(struct scene *self)
 {
     char more[512];
     *self = (struct scene){0};
-    snprintf(self->folder, sizeof self->folder, "/tmp/replay-rotate-XXXXXX");
-    assert_non_null(mkdtemp(self->folder));
-    snprintf(self->keys, sizeof self->keys, "%s/keys", self->folder);
-    snprintf(self->disk, sizeof self->disk, "%s/disk", self->folder);
-    snprintf(self->writer_key, sizeof self->writer_key, "%s/writer.key", self->folder);
-    snprintf(self->sampler_key, sizeof self->sampler_key, "%s/sampler.key", self->folder);
+    snprintf(self->keys, sizeof self->keys, "%s/keys", tempdir);
+    snprintf(self->disk, sizeof self->disk, "%s/disk", tempdir);
+    snprintf(self->writer_key, sizeof self->writer_key, "%s/writer.key", tempdir);
+    snprintf(self->sampler_key, sizeof self->sampler_key, "%s/sampler.key", tempdir);
     new_key(self, self->writer_key, "actor");
     new_key(self, self->sampler_key, "learner");
     snprintf(more, sizeof more,
@@ -186,7 +184,7 @@ static void check_client(const struct scene *self, const char *key_file, bool co
     rp_client_destroy(&client);
 }
 
-TEST(rotation_under_load)
+TEST(rotation_under_load, tempdir_enter, tempdir_leave)
 {
     struct scene scene;
     pthread_t writer, sampler;
@@ -218,7 +216,4 @@ TEST(rotation_under_load)
     assert_int_equal(scene.wrong, 0);
     assert_int_equal(scene.sampled, scene.written);
     broker_process_fini(&scene.broker);
-    char command[96];
-    snprintf(command, sizeof command, "rm -rf %s", scene.folder);
-    assert_int_equal(system(command), 0);
 }

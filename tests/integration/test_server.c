@@ -12,6 +12,7 @@
 #include "replay/replay.h"
 #include "replay/server.h"
 #include "tests/support/asked.h"
+#include "tests/support/tempdir.h"
 
 static rp_server *start(const char *yaml)
 {
@@ -246,14 +247,13 @@ static void await_open_threads(uint32_t want)
 }
 
 /* With a journal there are czmq actors, which would catch signals if they were let. */
-TEST(signals_stay)
+TEST(signals_stay, tempdir_enter, tempdir_leave)
 {
-    char folder[] = "/tmp/rp_server_XXXXXX", yaml[512];
-    assert_non_null(mkdtemp(folder));
+    char yaml[512];
     snprintf(yaml, sizeof yaml,
              "service: tcp://127.0.0.1:0\ningest: tcp://127.0.0.1:0\nevents: tcp://127.0.0.1:0\n"
              "folder: %s\ntables: [{name: replay, max_size: 1000}]\n",
-             folder);
+             tempdir);
     struct sigaction before[N_SIGNALS], after;
     for (uint32_t i = 0; i < N_SIGNALS; i++)
         sigaction(signals[i], NULL, &before[i]);
@@ -273,9 +273,6 @@ TEST(signals_stay)
     assert_int_equal(table_size(client), 20);
     rp_client_destroy(&client);
     rp_server_stop(&server);
-    char command[128];
-    snprintf(command, sizeof command, "rm -r %s", folder);
-    assert_int_equal(system(command), 0);
 }
 
 struct sampling {
@@ -422,12 +419,10 @@ TEST(few_descriptors)
 static void serve_without_descriptors(int unused)
 {
     (void)unused;
-    char yaml[600], folder[] = "/tmp/replay-test-XXXXXX", line[64];
-    if (!mkdtemp(folder))
-        _exit(2);
+    char yaml[600];
     snprintf(yaml, sizeof yaml,
              "service: ipc://%s/s\ningest: ipc://%s/i\nevents: ipc://%s/e\ntables:\n  - {name: replay, max_size: 9}\n",
-             folder, folder, folder);
+             tempdir, tempdir, tempdir);
     rp_server *server = rp_server_start(yaml, NULL, &err);
     struct rlimit limit;
     int taken[4096], n = 0, last = dup(STDERR_FILENO);
@@ -439,7 +434,7 @@ static void serve_without_descriptors(int unused)
     while (n < 4096 && (taken[n] = dup(STDERR_FILENO)) >= 0)
         n++;
     struct sockaddr_un address = {.sun_family = AF_UNIX};
-    snprintf(address.sun_path, sizeof address.sun_path, "%s/s", folder);
+    snprintf(address.sun_path, sizeof address.sun_path, "%s/s", tempdir);
     char end;
     if (connect(peer, (struct sockaddr *)&address, sizeof address) != 0 || read(peer, &end, 1) != 0)
         _exit(4); /* the broker closes the connection */
@@ -450,12 +445,9 @@ static void serve_without_descriptors(int unused)
         _exit(5);
     rp_client_destroy(&client);
     rp_server_stop(&server);
-    snprintf(line, sizeof line, "rm -rf %s", folder);
-    if (system(line) != 0)
-        _exit(6);
 }
 
-TEST(connection_without_descriptors)
+TEST(connection_without_descriptors, tempdir_enter, tempdir_leave)
 {
     assert_int_equal(run_apart(serve_without_descriptors, 0), 0);
 }

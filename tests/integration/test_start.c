@@ -209,15 +209,14 @@ static void write_limited(const char *path, int files)
 }
 
 /* With as few descriptors as it starts with, and with a disk, which takes most. */
-TEST(more_connections_than_descriptors)
+TEST(more_connections_than_descriptors, tempdir_enter, tempdir_leave)
 {
-    char said[1024] = "", more[300], folder[] = "/tmp/replay-test-XXXXXX", limited[64], line[64], program[512];
-    assert_non_null(mkdtemp(folder));
+    char said[1024] = "", more[300], limited[96], program[512];
     run_limited("", 24, said, sizeof said);
-    snprintf(limited, sizeof limited, "%s/limited", folder);
+    snprintf(limited, sizeof limited, "%s/limited", tempdir);
     write_limited(limited, needed(said) + 6); /* those that a program has open when it begins */
     snprintf(program, sizeof program, "%s", process_env("RP_BROKER"));
-    snprintf(more, sizeof more, "folder: %s/data\nstorage: {memory: 32MiB}\ncheckpoint: {every: 1s}", folder);
+    snprintf(more, sizeof more, "folder: %s/data\nstorage: {memory: 32MiB}\ncheckpoint: {every: 1s}", tempdir);
     struct broker_process broker;
     setenv("RP_BROKER", limited, 1);
     broker_process_start(&broker, tables, more);
@@ -234,8 +233,6 @@ TEST(more_connections_than_descriptors)
     assert_int_equal(process_run(checkpoint, NULL, 0, NULL, 0), 0);
     assert_int_equal(broker_process_stop(&broker, SIGTERM), 0);
     broker_process_fini(&broker);
-    snprintf(line, sizeof line, "rm -r %s", folder);
-    assert_int_equal(system(line), 0);
 }
 
 /* ---- signals ---- */

@@ -2,6 +2,8 @@
 #include "tests/support/test.h"
 
 #include <fcntl.h>
+#include <sched.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 
 #define VALID 8u /* texts at a time */
@@ -15,10 +17,17 @@ int tempdir_enter(void **state)
     return mkdtemp(tempdir) ? 0 : -1;
 }
 
+bool tempdir_mount(const char *options)
+{
+    return unshare(CLONE_NEWNS) == 0 && mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0 &&
+           mount("tmpfs", tempdir, "tmpfs", 0, options) == 0;
+}
+
 int tempdir_leave(void **state)
 {
     (void)state;
     char command[192];
+    umount2(tempdir, MNT_DETACH);
     snprintf(command, sizeof command, "chmod -R u+w '%s' && rm -rf '%s'", tempdir, tempdir);
     return system(command);
 }

@@ -12,6 +12,8 @@ extern char tempdir[64];
 
 /* Makes the folder. */
 int tempdir_enter(void **state);
+/* Mounts a file system of its own there, which this thread sees and those that it starts. false: this machine does not let it. */
+bool tempdir_mount(const char *options);
 /* Removes the folder and everything in it. */
 int tempdir_leave(void **state);
 /* A path in the folder. */

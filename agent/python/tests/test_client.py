@@ -177,7 +177,7 @@ def test_self_test():
     assert replaybus.__version__ in out.stdout and "self-test" in out.stdout
 
 
-def test_mistakes_have_sentences(server, client):
+def test_mistakes_have_sentences(server):
     with pytest.raises(TypeError, match=r"Server\(\[Table"):
         replaybus.Server(replaybus.Table("t"))
     with pytest.raises(TypeError, match="a server cannot be pickled"):
@@ -187,9 +187,6 @@ def test_mistakes_have_sentences(server, client):
             replaybus.Client(endpoint)
     with pytest.raises(TypeError, match="7600"):
         replaybus.Client(7600)
-    assert "never put" not in client.params
-    client.params["put"] = b"1"
-    assert "put" in client.params
 
 
 def test_repr_names_what_it_is(server, client):
@@ -295,7 +292,6 @@ def test_async(client):
 def test_how_things_look(client, server):
     client.insert({"a<b": np.zeros(3)}, {"uniform": 1.0})
     batch = client.sample("uniform", 2)
-    assert repr(batch) == "<replaybus.Batch: 2 items, a<b float64 (2, 3)>"
     assert "<td>a&lt;b</td><td>float64</td><td>(2, 3)</td>" in batch._repr_html_()
     for text in (client._repr_html_(), server._repr_html_()):
         assert text.startswith("<table><tr><th>tcp://") and "<td>uniform</td><td>1 of 200000</td>" in text

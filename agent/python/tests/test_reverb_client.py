@@ -27,16 +27,15 @@ def table(name="replay", sampler=None, **more):
 
 
 @pytest.fixture(scope="module")
-def reverb_server(tmp_path_factory):
-    folder = str(tmp_path_factory.mktemp("checkpoints"))
+def reverb_server():
     tables = [table(), table("fifo", reverb.selectors.Fifo()), table("lifo", reverb.selectors.Lifo()),
               table("min", reverb.selectors.MinHeap()), table("max", reverb.selectors.MaxHeap()),
               table("prioritized", reverb.selectors.Prioritized(1.0)), reverb.Table.queue("queue", 3),
               reverb.Table.stack("stack", 3), table("signed", signature=spec),
               table("texts", signature={"s": reverb.TensorSpec((), "S")}),
               table("twice", reverb.selectors.Fifo(), max_times_sampled=2)]
-    with reverb.Server(tables, checkpointer=reverb.checkpointers.DefaultCheckpointer(folder)) as server:
-        server.tables, server.folder = {each.name: each for each in tables}, folder
+    with reverb.Server(tables) as server:
+        server.tables = {each.name: each for each in tables}
         yield server
 
 
@@ -183,26 +182,13 @@ def test_selectors(client):
 def test_queue_and_stack(client):
     for value in (1.0, 2.0, 3.0):
         client.insert(value, {"queue": 1.0, "stack": 1.0})
-    blocked = threading.Thread(target=client.insert, args=(4.0, {"queue": 1.0}), daemon=True)
-    blocked.start()
-    time.sleep(0.1)
-    assert blocked.is_alive()
-    other = reverb.Client(client.server_address)
-    assert values(other, "queue", 4) == [1, 2, 3, 4] and values(other, "stack", 3) == [3, 2, 1]
-    blocked.join(60)
-    assert not blocked.is_alive() and client.server_info()["queue"].current_size == 0
-
-
-def test_an_insert_that_waits_stops_no_other_thread(client):
-    for value in (1.0, 2.0, 3.0):
-        client.insert(value, {"queue": 1.0})
     waiting = threading.Thread(target=client.insert, args=(4.0, {"queue": 1.0}), daemon=True)
     waiting.start()
     until(lambda: client.server_info()["queue"].rate_limiter_info.insert_stats.pending)
-    client.insert(5.0, {"replay": 1.0})
-    assert waiting.is_alive() and values(client, "queue", 4) == [1, 2, 3, 4]
+    client.insert(5.0, {"replay": 1.0})  # which does not wait for the other thread
+    assert waiting.is_alive() and values(client, "queue", 4) == [1, 2, 3, 4] and values(client, "stack", 3) == [3, 2, 1]
     waiting.join(60)
-    assert not waiting.is_alive()
+    assert not waiting.is_alive() and client.server_info()["queue"].current_size == 0
 
 
 def test_max_times_sampled(client):
@@ -261,11 +247,6 @@ def test_infos(client, reverb_server):
     assert copy.name == "other" and copy.info.max_size == 7 and copy.info.current_size == 0
 
 
-def test_checkpoint(client, reverb_server):
-    client.insert(7.0, {"replay": 1.0})
-    assert client.checkpoint() == reverb_server.folder and os.listdir(reverb_server.folder)
-
-
 @pytest.mark.parametrize("mode", ["thread", "process"])
 def test_a_folder_of_its_own(mode):
     """It stays if somebody has asked for a checkpoint, and so knows it."""
@@ -299,7 +280,7 @@ def test_restart_from_checkpoint(tmp_path):
             client = server.localhost_client()
             if first:
                 client.insert(7.0, {"replay": 3.0})
-                client.checkpoint()
+                assert client.checkpoint() == folder
             sample, = client.sample("replay")
             assert (float(sample[0].data[0]), sample[0].info.priority) == (7, 3)
 

@@ -238,9 +238,12 @@ TEST(round_trip)
     assert_false(reader.bad);
 }
 
-/* The known answer of crc32c for "123456789". */
+/* Known answers of crc32c. */
 TEST(crc)
 {
+    static const uint8_t zeros[32];
+    assert_int_equal(crc32c(0, zeros, sizeof zeros), 0x8A9136AA);
+    assert_int_equal(crc32c(0, "", 0), 0);
     assert_int_equal(crc32c(0, "123456789", 9), 0xE3069283);
     assert_int_equal(crc32c(crc32c(0, "1234", 4), "56789", 5), 0xE3069283);
 }

@@ -1,11 +1,9 @@
 /* The disk writer: order, what is durable when, and disks that cannot be written. */
 
 #include <czmq.h>
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
-#include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -13,7 +11,7 @@
 #include "broker/journal/disk_writer.h"
 #include "proto/base/clock.h"
 #include "proto/base/log.h"
-#include "tests/support/test.h"
+#include "tests/support/tempdir.h"
 
 /* In front of the library's: slow or failing if need be, how many there were, and how large the file was that was synced
  * last. */
@@ -46,7 +44,6 @@ int fsync(int descriptor)
 }
 
 struct desk {
-    char path[64];
     struct folder folder;
     struct disk_pool pool;
     struct disk_writer *disk_writer;
@@ -56,27 +53,15 @@ struct desk {
     uint64_t known; /* failures that checkpoints know of */
 };
 
-static void desk_open(struct desk *self, const char *path, enum fsync_mode mode)
+/* again: in the folder that is there. */
+static void desk_open(struct desk *self, bool again, enum fsync_mode mode)
 {
     *self = (struct desk){.offset = FILE_HEAD_BYTES};
-    if (path)
-        snprintf(self->path, sizeof self->path, "%s", path);
-    else
-        assert_non_null(mkdtemp(strcpy(self->path, "/tmp/test-disk-writer-XXXXXX")));
-    ok(folder_open(&self->folder, self->path, true, &err));
+    assert_int_equal(again ? 0 : tempdir_enter(NULL), 0);
+    ok(folder_open(&self->folder, tempdir, true, &err));
     disk_pool_init(&self->pool);
     self->disk_writer = disk_writer_new(&self->folder, &self->pool, mode, 20 * NS_PER_MS, &err);
     assert_non_null(self->disk_writer);
-}
-
-static void remove_folder(const char *path)
-{
-    DIR *dir = opendir(path);
-    for (struct dirent *entry; dir && (entry = readdir(dir));)
-        if (entry->d_name[0] != '.' || strlen(entry->d_name) > 2)
-            unlinkat(dirfd(dir), entry->d_name, 0);
-    closedir(dir);
-    rmdir(path);
 }
 
 static void desk_close(struct desk *self)
@@ -84,7 +69,7 @@ static void desk_close(struct desk *self)
     disk_writer_destroy(&self->disk_writer, 2000);
     disk_pool_fini(&self->pool);
     folder_close(&self->folder);
-    remove_folder(self->path);
+    assert_int_equal(tempdir_leave(NULL), 0);
 }
 
 /* A record with one entry that is `fill` all over. Gives its number. */
@@ -198,7 +183,7 @@ TEST(records_are_written_in_order)
 {
     for (int mode = FSYNC_NEVER; mode <= FSYNC_ALWAYS; mode++) {
         struct desk desk;
-        desk_open(&desk, NULL, (enum fsync_mode)mode);
+        desk_open(&desk, false, (enum fsync_mode)mode);
         for (uint32_t i = 0; i < 100; i++)
             desk_record(&desk, 1, 100 + i * 37, (uint8_t)i);
         desk_record(&desk, 1, 3 * RECORD_BYTES, 100);
@@ -221,7 +206,7 @@ TEST(records_are_written_in_order)
 TEST(the_end_waits_for_what_was_given)
 {
     struct desk desk;
-    desk_open(&desk, NULL, FSYNC_ALWAYS);
+    desk_open(&desk, false, FSYNC_ALWAYS);
     for (uint32_t i = 0; i < 200; i++)
         desk_record(&desk, 1, 20000, (uint8_t)i);
     disk_writer_destroy(&desk.disk_writer, 5000);
@@ -233,7 +218,7 @@ TEST(the_end_waits_for_what_was_given)
 TEST(a_tail_is_copied_in)
 {
     struct desk desk;
-    desk_open(&desk, NULL, FSYNC_INTERVAL);
+    desk_open(&desk, false, FSYNC_INTERVAL);
     struct disk_job *job = calloc(1, sizeof *job);
     size_t head = sizeof(struct record_head) + sizeof(struct entry_head), bytes = 100003;
     *job = (struct disk_job){.what = DISK_JOB_RECORD,
@@ -263,7 +248,7 @@ TEST(a_checkpoint_gets_its_name_at_the_end)
 {
     for (int mode = FSYNC_NEVER; mode <= FSYNC_ALWAYS; mode++) {
         struct desk desk;
-        desk_open(&desk, NULL, (enum fsync_mode)mode);
+        desk_open(&desk, false, (enum fsync_mode)mode);
         desk_record(&desk, 1, 1000, 0);
         desk.offset = FILE_HEAD_BYTES;
         desk_record(&desk, 2, 1000, 0);
@@ -298,7 +283,7 @@ TEST(a_checkpoint_gets_its_name_at_the_end)
 TEST(a_checkpoint_does_not_hide_what_is_not_synced)
 {
     struct desk desk;
-    desk_open(&desk, NULL, FSYNC_ALWAYS);
+    desk_open(&desk, false, FSYNC_ALWAYS);
     sync_takes_us = 30000;
     desk_write(&desk, DISK_CHECKPOINT, 1, FILE_HEAD_BYTES, 1000, 1);
     desk_record(&desk, 1, 1000, 0); /* while this is synced the others come, and make one batch */
@@ -312,47 +297,32 @@ TEST(a_checkpoint_does_not_hide_what_is_not_synced)
     desk_close(&desk);
 }
 
-/* A file system of a few MiB, seen by this thread and those that it starts. */
-struct small_disk {
-    char path[64];
-    int ballast;
-};
-
-static bool small_disk_mount(struct small_disk *self)
+static void fill(int *ballast, size_t leave)
 {
-    assert_non_null(mkdtemp(strcpy(self->path, "/tmp/test-disk-writer-XXXXXX")));
-    if (unshare(CLONE_NEWNS) == 0 && mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0 &&
-        mount("tmpfs", self->path, "tmpfs", 0, "size=4m") == 0)
-        return true;
-    rmdir(self->path);
-    return false;
-}
-
-static void fill(struct small_disk *self, size_t leave)
-{
-    char path[96];
-    snprintf(path, sizeof path, "%s/ballast", self->path);
-    self->ballast = open(path, O_CREAT | O_RDWR | O_CLOEXEC, 0600);
+    *ballast = open(tempdir_at("ballast"), O_CREAT | O_RDWR | O_CLOEXEC, 0600);
     static char block[4096];
     memset(block, 1, sizeof block);
-    while (write(self->ballast, block, sizeof block) == (ssize_t)sizeof block) {
+    while (write(*ballast, block, sizeof block) == (ssize_t)sizeof block) {
     }
     struct stat stat;
-    assert_int_equal(fstat(self->ballast, &stat), 0);
+    assert_int_equal(fstat(*ballast, &stat), 0);
     assert_true((size_t)stat.st_size > leave);
-    assert_int_equal(ftruncate(self->ballast, (off_t)(stat.st_size - (off_t)leave)), 0);
+    assert_int_equal(ftruncate(*ballast, (off_t)(stat.st_size - (off_t)leave)), 0);
 }
 
 static void full_disk_of_mode(enum fsync_mode mode)
 {
-    struct small_disk disk = {0};
+    int ballast;
     struct desk desk;
-    if (!small_disk_mount(&disk))
+    assert_int_equal(tempdir_enter(NULL), 0);
+    if (!tempdir_mount("size=4m")) {
+        assert_int_equal(tempdir_leave(NULL), 0);
         skip();
-    desk_open(&desk, disk.path, mode);
+    }
+    desk_open(&desk, true, mode);
     desk_record(&desk, 1, 1000, 0);
     assert_true(desk_await(&desk, is_durable, 1, 60000));
-    fill(&disk, 100 << 10);
+    fill(&ballast, 100 << 10);
     /* fits in part: cut back to the last whole record */
     uint64_t last = desk_record(&desk, 1, 300 << 10, 1);
     assert_true(desk_await(&desk, in_trouble, 1, 60000));
@@ -364,12 +334,12 @@ static void full_disk_of_mode(enum fsync_mode mode)
     /* a removal further back makes room, and a checkpoint is given up at once */
     desk_write(&desk, DISK_CHECKPOINT, 1, FILE_HEAD_BYTES, 900 << 10, 1);
     desk_job(&desk, DISK_JOB_FINISH, DISK_CHECKPOINT, 1);
-    assert_int_equal(ftruncate(disk.ballast, 1 << 20), 0);
+    assert_int_equal(ftruncate(ballast, 1 << 20), 0);
     assert_true(desk_await(&desk, is_durable, last, 60000));
     assert_true(desk_await(&desk, in_trouble, 0, 60000));
     assert_int_equal(check_segment(&desk, 1, 0), 3);
     assert_true(desk_await(&desk, has_finished, 1, 60000));
-    fill(&disk, 200 << 10);
+    fill(&ballast, 200 << 10);
     desk_write(&desk, DISK_CHECKPOINT, 2, FILE_HEAD_BYTES, 900 << 10, 1);
     desk_job(&desk, DISK_JOB_FINISH, DISK_CHECKPOINT, 2);
     assert_true(desk_await(&desk, has_abandoned, 2, 60000));
@@ -380,7 +350,7 @@ static void full_disk_of_mode(enum fsync_mode mode)
     assert_true(desk_await(&desk, is_durable, last, 60000));
     assert_true(desk_await(&desk, has_abandoned, 3, 60000));
     /* what is removed further back makes room for what comes before it */
-    fill(&disk, 10 << 10);
+    fill(&ballast, 10 << 10);
     last = desk_record(&desk, 1, 600 << 10, 4);
     assert_true(desk_await(&desk, in_trouble, 1, 60000));
     desk_job(&desk, DISK_JOB_REMOVE, DISK_CHECKPOINT, 1);
@@ -392,9 +362,8 @@ static void full_disk_of_mode(enum fsync_mode mode)
     disk_pool_fini(&desk.pool);
     assert_int_equal(check_segment(&desk, 1, 0), 5);
     folder_close(&desk.folder);
-    close(disk.ballast);
-    umount2(disk.path, MNT_DETACH);
-    rmdir(disk.path);
+    close(ballast);
+    assert_int_equal(tempdir_leave(NULL), 0);
 }
 
 TEST(a_full_disk_is_waited_for)
@@ -414,7 +383,7 @@ TEST(a_file_that_may_not_grow_is_cut_back)
     struct rlimit before, limit;
     signal(SIGXFSZ, SIG_IGN);
     assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
-    desk_open(&desk, NULL, FSYNC_NEVER);
+    desk_open(&desk, false, FSYNC_NEVER);
     desk_record(&desk, 1, 10000, 0);
     assert_true(desk_await(&desk, is_durable, 1, 60000));
     limit = (struct rlimit){30000, before.rlim_max};
@@ -441,7 +410,7 @@ static bool has_bad(const struct desk *self, uint64_t segment)
 static void after_a_failed_sync_with(enum fsync_mode mode)
 {
     struct desk desk;
-    desk_open(&desk, NULL, mode);
+    desk_open(&desk, false, mode);
     uint64_t first = desk_record(&desk, 1, 1000, 0);
     assert_true(desk_await(&desk, is_durable, first, 60000));
     sync_error = EIO;
@@ -484,7 +453,7 @@ TEST(after_a_failed_sync_a_checkpoint_alone_helps)
 TEST(a_name_that_cannot_be_synced_is_waited_for)
 {
     struct desk desk;
-    desk_open(&desk, NULL, FSYNC_ALWAYS);
+    desk_open(&desk, false, FSYNC_ALWAYS);
     name_error = EIO;
     uint64_t last = desk_record(&desk, 1, 1000, 0);
     assert_true(desk_await(&desk, in_trouble, 1, 60000));
@@ -502,12 +471,12 @@ TEST(a_name_that_cannot_be_synced_is_waited_for)
 TEST(what_a_process_before_has_left_is_synced_first)
 {
     struct desk desk, next;
-    desk_open(&desk, NULL, FSYNC_NEVER);
+    desk_open(&desk, false, FSYNC_NEVER);
     desk_record(&desk, 1, 1000, 0);
     disk_writer_destroy(&desk.disk_writer, 5000);
     disk_pool_fini(&desk.pool);
     folder_close(&desk.folder);
-    desk_open(&next, desk.path, FSYNC_ALWAYS);
+    desk_open(&next, true, FSYNC_ALWAYS);
     name_error = EIO; /* the next segment cannot even be begun */
     syncs = 0;
     uint64_t last = desk_record(&next, 2, 1000, 1);

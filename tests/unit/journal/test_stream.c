@@ -1,7 +1,6 @@
 /* The stream: what is appended is read back from the segments, chunks lie where they say, and live bytes add up. */
 
 #include <czmq.h>
-#include <dirent.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -14,10 +13,10 @@
 #include "proto/base/crc32c.h"
 #include "proto/base/log.h"
 #include "tests/support/naive.h"
+#include "tests/support/tempdir.h"
 
 /* The rooms that a stream uses, all of them empty. */
 struct desk {
-    char path[64];
     struct broker_config config;
     struct clock_manual manual;
     struct loop loop;
@@ -31,14 +30,9 @@ struct desk {
 /* again: in the folder that it had before. */
 static void desk_open(struct desk *self, bool again, bool journal)
 {
-    char path[sizeof self->path] = "/tmp/test-stream-XXXXXX";
-    if (again)
-        memcpy(path, self->path, sizeof path);
-    else
-        assert_non_null(mkdtemp(path));
+    assert_int_equal(again ? 0 : tempdir_enter(NULL), 0);
     *self = (struct desk){0};
-    memcpy(self->path, path, sizeof path);
-    self->config.folder = self->path;
+    self->config.folder = tempdir;
     self->config.journal_ns = journal ? JOURNAL_NEVER : JOURNAL_OFF;
     self->config.checkpoint_keep = 1;
     self->config.memory_limit = 1 << 30;
@@ -80,14 +74,7 @@ static void desk_close(struct desk *self, bool remove)
     stream_close(&self->stream, 2000);
     self->store.freed = NULL;
     store_fini(&self->store);
-    DIR *dir = remove ? opendir(self->path) : NULL;
-    for (struct dirent *entry; dir && (entry = readdir(dir));)
-        if (entry->d_name[0] != '.')
-            unlinkat(dirfd(dir), entry->d_name, 0);
-    if (dir)
-        closedir(dir);
-    if (remove)
-        rmdir(self->path);
+    assert_int_equal(remove ? tempdir_leave(NULL) : 0, 0);
 }
 
 static uint8_t *read_segment(struct desk *self, uint64_t number, size_t *bytes)
@@ -316,7 +303,7 @@ TEST(chunks_lie_where_they_say)
         assert_int_equal(live(&desk), 0);
         struct stat stat;
         char path[128];
-        snprintf(path, sizeof path, "%s/segment-%08llu.replay", desk.path, (unsigned long long)first);
+        snprintf(path, sizeof path, "%s/segment-%08llu.replay", tempdir, (unsigned long long)first);
         desk_close(&desk, false);
         assert_int_not_equal(lstat(path, &stat), 0);
         desk_open(&desk, true, journal);

@@ -2,19 +2,18 @@
  * a limit on the size of files. */
 
 #include <czmq.h>
-#include <dirent.h>
 #include <signal.h>
 #include <sys/resource.h>
 
 #include "broker/broker.h"
 #include "broker/journal/stream.h"
 #include "tests/support/embed.h"
+#include "tests/support/tempdir.h"
 #include "tests/support/testpeer.h"
 
 #define TABLE "  - {name: replay, max_size: 100, limiter: {kind: min_size, min_size: 1}}\n"
 
 struct room {
-    char path[64];
     struct embed embed;
     struct rlimit before;
 };
@@ -24,8 +23,8 @@ static void room_open(struct room *self, bool journal)
     char more[256];
     signal(SIGXFSZ, SIG_IGN);
     assert_int_equal(getrlimit(RLIMIT_FSIZE, &self->before), 0);
-    assert_non_null(mkdtemp(strcpy(self->path, "/tmp/test-commit-XXXXXX")));
-    snprintf(more, sizeof more, "folder: %s\njournal: %s\n", self->path, journal ? "1s" : "off");
+    assert_int_equal(tempdir_enter(NULL), 0);
+    snprintf(more, sizeof more, "folder: %s\njournal: %s\n", tempdir, journal ? "1s" : "off");
     embed_start(&self->embed, TABLE, more);
     self->embed.lossy = true; /* a broker that cannot write does not read */
 }
@@ -33,12 +32,7 @@ static void room_open(struct room *self, bool journal)
 static void room_close(struct room *self)
 {
     embed_stop(&self->embed);
-    DIR *dir = opendir(self->path);
-    for (struct dirent *entry; dir && (entry = readdir(dir));)
-        if (entry->d_name[0] != '.')
-            unlinkat(dirfd(dir), entry->d_name, 0);
-    closedir(dir);
-    rmdir(self->path);
+    assert_int_equal(tempdir_leave(NULL), 0);
 }
 
 /* From now on no file grows. */
