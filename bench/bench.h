@@ -48,12 +48,15 @@ struct options {
     const char *table_extra;
     const char *service; /* endpoint of the broker; NULL: any */
     const char *limiter; /* of the table; NULL: min_size 1 */
+    const char *sampler; /* of the table; NULL: prioritized */
 };
 
 /* The commands. Each prints its figures; false: an error was printed. */
 typedef bool bench_command(struct options *options);
 bench_command command_all, command_one; /* compare.c: all rows; options.work, against libzmq or another table */
-bench_command command_checkpoint, command_shards, command_params, command_agent, command_tree;
+bench_command command_checkpoint, command_shards, command_params, command_lag, command_agent, command_tree;
+/* The rows of command_lag that the options want, which are in command_all, too. Sets *any if there are some. */
+bool lag_rows(const struct options *options, bool *any);
 
 /* ---- what processes report, in shared memory: each writes its own tally ---- */
 

@@ -186,6 +186,7 @@ bool command_all(struct options *options)
             any = true;
             ok = compare_row(options, &rows[i]);
         }
+    ok = ok && lag_rows(options, &any);
     if (!any)
         fprintf(stderr, "replay-bench: no row is named like '%s'\n", options->only);
     return ok && any;

@@ -87,7 +87,7 @@ static const struct cli_option rows[] = {
     {"clients", 0, "N", "connections (default 1)", 1, WHOLE(clients, 1, 4000)},
     {"processes", 0, "N", "that they are spread over (default: up to 4)", 1, WHOLE(processes, 1, 32)},
     {"io-threads", 0, "N", "of the broker and of the raw server (default 1)", 1, WHOLE(io_threads, 1, 16)},
-    {"shards", 0, "N", "brokers that are one (default 4)", WHO_SHARDS, WHOLE(shards, 2, 32)},
+    {"shards", 0, "N", "brokers that are one (default 4; lag: one)", WHO_SHARDS, WHOLE(shards, 2, 32)},
     {"only", 0, "TEXT", "rows whose name contains TEXT", WHO_SHARDS | WHO_ALL, CLI_TEXT, AT(only)},
     {"strict", 0, NULL, "the exit status is 3 if a goal is missed", WHO_ALL, CLI_SWITCH, AT(strict)},
     {"rate", 0, "N", "items/s that writers offer (default: as many as they can)", 1, REAL(rate, 1, 1e9)},
@@ -154,6 +154,13 @@ static const struct command commands[] = {
      "are "
      "--json,\n"
      "--repeat, --seconds, --items (parts of 512 KiB), --transport, --io-threads and --quick.\n"},
+    {"lag", command_lag, 0, WHO_RUN | WHO_SHARDS, "library",
+     "groups and leases against a plain queue; samples from 1M items whose window of versions moves every 10 ms",
+     "Items of 1 kB in groups of 8, or under lease, through libreplay. The options that count are --json, --only, "
+     "--repeat,\n"
+     "--seconds, --items (of the window), --batch, --shards (groups, with as many writers and samplers), --transport, "
+     "--io-threads\n"
+     "and --quick.\n"},
     {"agent", command_agent, 0, WHO_RUN, "library",
      "steps/s of an actor on CartPole-v1, and a DQN learner's step against bare CBLAS",
      "The actor alone, with its network, and with the adder that writes into a broker. The options that count are\n"

@@ -122,6 +122,7 @@ void curve_fini(void)
     if (keys.folder[0])
         files_remove(keys.folder);
     curve_use(NULL, NULL);
+    unsetenv(KEY_FILE_VARIABLE);
     key_wipe(&keys.broker);
     key_wipe(&keys.client);
     keys.folder[0] = '\0';
@@ -230,11 +231,12 @@ static bool write_config(const struct options *options, uint64_t items, const ch
             "tables:\n"
             "  - name: replay\n"
             "    max_size: %llu\n"
-            "    sampler: {kind: prioritized, exponent: 0.6}\n"
+            "    sampler: {%s}\n"
             "    remover: {kind: fifo}\n"
             "    limiter: {%s}\n",
             options->io_threads, (unsigned long long)4096 + ((unsigned long long)items * (options->size + 256) >> 19),
-            (unsigned long long)items, options->limiter ? options->limiter : "kind: min_size, min_size: 1");
+            (unsigned long long)items, options->sampler ? options->sampler : "kind: prioritized, exponent: 0.6",
+            options->limiter ? options->limiter : "kind: min_size, min_size: 1");
     fprintf(file, "%s%s", options->table_extra ? options->table_extra : "", options->extra ? options->extra : "");
     return fclose(file) == 0;
 }

@@ -218,6 +218,8 @@ static bool same_limiter(const Replay__LimiterInfo *a, const Replay__LimiterInfo
     if (!a || !b)
         return true;
     double slack = fabs(a->samples_per_insert) * 1.001;
+    if (a->batch > 0 && b->batch > 0) /* lag: parts of the batch differ, and the bounds with them */
+        return round(a->max_diff / a->batch) == round(b->max_diff / b->batch);
     return a->samples_per_insert == b->samples_per_insert && fabs(a->min_size - b->min_size) <= 1 &&
            fabs(a->min_diff - b->min_diff) <= slack && fabs(a->max_diff - b->max_diff) <= slack;
 }

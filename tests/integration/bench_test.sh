@@ -23,9 +23,9 @@ with open(path) as file:
 assert found["command"] == name, found["command"]
 assert found["quick"] is True and found["repeats"] >= 1
 assert found["rows"], "no rows"
-if name in ("all", "mixed", "agent", "checkpoint", "params", "shards", "tree"):
+if name in ("all", "mixed", "agent", "checkpoint", "params", "shards", "tree", "lag"):
     ratios = [row for row in found["rows"] if "ratio" in row]
-    assert len(ratios) == {"all": 27, "mixed": 3, "agent": 4, "checkpoint": 3, "params": 1, "shards": 1, "tree": 0}[name], "a ratio is missing"
+    assert len(ratios) == {"all": 30, "mixed": 3, "agent": 4, "checkpoint": 3, "params": 1, "shards": 1, "tree": 0, "lag": 3}[name], "a ratio is missing"
     assert found["missed"] == sum(row.get("met") is False for row in found["rows"])
     assert all(row["value"] >= 0 for row in found["rows"] if "value" in row)
 else:
@@ -54,6 +54,7 @@ check agent agent
 check tree tree
 check checkpoint checkpoint
 check params params
+check lag lag
 if [ -z "${RP_SANITIZE:-}" ]; then # the rest takes too long with instrumentation, and shows nothing new
     check all all
     check insert insert --per-message 1 --client library

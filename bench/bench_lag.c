@@ -1,0 +1,289 @@
+/* Data that must not be old: groups and leases against a plain queue, and samples from a table whose window of versions moves. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "bench/bench.h"
+#include "replay/replay.h"
+
+#define ITEM_BYTES 1000u
+#define GROUP_ITEMS 8u
+#define QUEUE_ITEMS 100000u
+#define LEASE_MS 60000u
+#define WORKERS 4u /* that take leases: each waits for its acknowledgement before it goes on */
+#define GOAL_GROUPS 0.5
+#define GOAL_LEASES 0.9
+#define WINDOW_BYTES 100u /* of an item */
+#define WINDOW_ITEMS 1000000u
+#define WINDOW_VERSIONS 1000u
+#define WINDOW_US 10000
+#define WINDOW_BATCH 64u
+#define GOAL_WINDOW_MS 5.0
+#define MOST_LATENCIES 1000000u
+
+/* What the processes of a row do beyond plain queues. */
+struct lag_load {
+    struct load load;
+    bool groups, on_demand, leases;
+    struct tally *mover; /* value[0]: the window moves */
+};
+
+static rp_client *lag_connect(struct load *self)
+{
+    rp_error err;
+    rp_client *client = rp_client_connect(self->service, NULL, 30000, &err);
+    if (!client)
+        load_fail(self, "%s", err.text);
+    return client;
+}
+
+static rp_writer *lag_writer(struct load *self, rp_client *client, uint32_t bytes)
+{
+    rp_error err;
+    rp_column column = {"x", RP_DTYPE_UINT8, RP_CODEC_RAW, 1, {bytes}};
+    rp_writer *writer = rp_writer_new(client, &column, 1, NULL, 30000, &err);
+    if (!writer)
+        load_fail(self, "%s", err.text);
+    return writer;
+}
+
+static void lag_write(struct load *self, rp_writer *writer, uint32_t n)
+{
+    rp_error err;
+    const void *row = self->store.data;
+    for (uint32_t i = 0; i < n; i++)
+        if (rp_writer_append(writer, &row, -1, &err) != RP_OK ||
+            rp_writer_item_last(writer, LOAD_TABLE, 1, 1, -1, NULL, &err) != RP_OK)
+            load_fail(self, "%s", err.text);
+}
+
+/* Writes episodes of eight items, each a group if the table has groups, without end. */
+static void lag_write_job(void *ctx)
+{
+    struct lag_load *self = ctx;
+    struct load *load = &self->load;
+    rp_error err;
+    rp_writer *writer = lag_writer(load, lag_connect(load), ITEM_BYTES);
+    for (uint64_t group = (uint64_t)getpid() << 32;; group++) {
+        rp_writer_set_group(writer, self->groups ? group : 0);
+        lag_write(load, writer, GROUP_ITEMS);
+        if (rp_writer_end_episode(writer, RP_END_GO, -1, &err) != RP_OK)
+            load_fail(load, "%s", err.text);
+        tally_add(load->tally, GROUP_ITEMS);
+        tally_set_state(load->tally, TALLY_READY);
+    }
+}
+
+static rp_sampler *lag_sampler(struct lag_load *self, rp_client *client, uint32_t batch)
+{
+    rp_error err;
+    rp_sampler_options options = {.struct_size = sizeof options, .batch_size = batch};
+    options.on_demand = self->on_demand;
+    options.lease_ms = self->leases ? LEASE_MS : 0;
+    rp_sampler *sampler = rp_sampler_new(client, LOAD_TABLE, &options, &err);
+    if (!sampler)
+        load_fail(&self->load, "%s", err.text);
+    return sampler;
+}
+
+/* Takes batches, and acknowledges them if they are under lease. */
+static void lag_sample_job(void *ctx)
+{
+    struct lag_load *self = ctx;
+    struct load *load = &self->load;
+    rp_error err;
+    rp_client *client = lag_connect(load);
+    rp_sampler *sampler = lag_sampler(self, client, load->options->batch);
+    for (rp_batch *batch;; rp_batch_release(&batch)) {
+        rp_batch_arrays arrays = {.struct_size = sizeof arrays};
+        if (rp_sampler_next(sampler, &batch, -1, &err) != RP_OK)
+            load_fail(load, "%s", err.text);
+        rp_batch_get_arrays(batch, &arrays);
+        if (self->leases &&
+            rp_items_lease(client, LOAD_TABLE, RP_LEASE_ACK, arrays.key, arrays.n, 0, -1, NULL, &err) != RP_OK)
+            load_fail(load, "%s", err.text);
+        tally_add(load->tally, arrays.n);
+        tally_set_state(load->tally, TALLY_READY);
+    }
+}
+
+/* Starts a queue, its writers and its samplers. */
+static bool lag_start(const struct options *options, const struct lag_load *like, struct party *out)
+{
+    bool ok = run_broker_filled(options, QUEUE_ITEMS, 0, out);
+    for (uint32_t i = 0; i < 2 * options->processes && ok; i++) {
+        struct member *member = &out->members[out->n_members++];
+        struct lag_load load = *like;
+        bool writes = i < options->processes;
+        *member = (struct member){.tally = children_tally(), .groups = writes ? GROUP_WRITE : GROUP_ASK};
+        load.load = (struct load){.tally = member->tally, .options = options, .service = out->service};
+        load.load.store.data = run_store(options, &load.load.store.size);
+        member->pid = load.load.store.data ? child_start(writes ? lag_write_job : lag_sample_job, &load) : -1;
+        ok = member->pid > 0;
+    }
+    for (uint32_t i = 0; i < out->n_members && ok; i++)
+        ok = children_await(out->members[i].tally, TALLY_READY, 60);
+    return ok;
+}
+
+/* Measures a queue with groups or leases in turn with a plain one. */
+static bool lag_compare(const struct options *given, const char *name, const struct lag_load *as, double goal)
+{
+    static struct party ours, plain;
+    static struct figures figures[2];
+    struct options options = *given;
+    char shards[32];
+    options.size = ITEM_BYTES;
+    options.sampler = "kind: fifo";
+    options.limiter = "kind: queue";
+    options.processes = as->leases ? WORKERS : given->shards ? given->shards : 1;
+    options.clients = options.processes;
+    options.items = QUEUE_ITEMS;
+    options_settle(&options);
+    snprintf(shards, sizeof shards, "shards: %u\n", given->shards);
+    options.extra = given->shards ? shards : NULL;
+    struct options other = options;
+    options.table_extra = as->groups
+                              ? "    max_times_sampled: 1\n    group: {size: 8, deadline: 600s, incomplete: drop}\n"
+                              : "    max_times_sampled: 1\n";
+    other.table_extra = "    max_times_sampled: 1\n";
+    bool ok =
+        lag_start(&options, as, &ours) && lag_start(&other, &(struct lag_load){.on_demand = as->on_demand}, &plain);
+    const struct phase phases[2] = {{&ours, GROUP_WRITE | GROUP_ASK, false}, {&plain, GROUP_WRITE | GROUP_ASK, false}};
+    struct row row = {.what = name, .other = "plain queue", .goal = goal, .memory_per_item = NAN};
+    ok = ok && run_phases(&options, phases, 2, figures);
+    if (ok)
+        report_figures(&options, row, &figures[0], &figures[1], true);
+    if (ok && as->groups)
+        report_value(given, "  groups/s", spread_of(figures[0].rate[1], figures[0].n).median / GROUP_ITEMS, 0,
+                     "groups/s");
+    run_end(&ours);
+    run_end(&plain);
+    return ok;
+}
+
+/* ---- the window ---- */
+
+static void lag_publish(struct load *self, rp_client *client, uint64_t *version)
+{
+    rp_error err;
+    if (rp_params_put(client, "policy", version, sizeof *version, 30000, version, &err) != RP_OK)
+        load_fail(self, "%s", err.text);
+}
+
+/* Fills the table with items of as many versions as it may have. Then it publishes a version every 10 ms, whose items replace those that
+ * have become too old, while it is told to. */
+static void lag_move_job(void *ctx)
+{
+    struct load *self = &((struct lag_load *)ctx)->load;
+    rp_error err;
+    rp_client *client = lag_connect(self);
+    rp_writer *writer = lag_writer(self, client, WINDOW_BYTES);
+    uint32_t each = (uint32_t)(self->options->items / WINDOW_VERSIONS);
+    for (uint64_t version = 0, filled = 0;; filled++) {
+        if (filled == WINDOW_VERSIONS) {
+            if (rp_writer_flush(writer, 0, 60000, &err) != RP_OK)
+                load_fail(self, "%s", err.text);
+            tally_set_state(self->tally, TALLY_READY);
+        }
+        while (filled >= WINDOW_VERSIONS && !*(volatile uint64_t *)&self->tally->value[0])
+            usleep(WINDOW_US);
+        double start = children_now();
+        lag_publish(self, client, &version);
+        rp_writer_set_policy(writer, version);
+        lag_write(self, writer, each);
+        double left = WINDOW_US - (children_now() - start) * 1e6;
+        if (filled >= WINDOW_VERSIONS && left > 0)
+            usleep((useconds_t)left);
+        tally_add(self->tally, filled >= WINDOW_VERSIONS);
+    }
+}
+
+static int by_size(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Times samples while the window moves (value[0], ns of the 99th percentile) and, in turn, while it does not (value[1]). */
+static void lag_latency_job(void *ctx)
+{
+    struct lag_load *self = ctx;
+    struct load *load = &self->load;
+    double p99[2][MOST_REPEATS], *taken = malloc(MOST_LATENCIES * sizeof *taken);
+    rp_sampler *sampler = lag_sampler(self, lag_connect(load), WINDOW_BATCH);
+    rp_error err;
+    for (uint32_t i = 0; taken && i < 2 * load->options->repeats; i++) {
+        uint32_t n = 0;
+        *(volatile uint64_t *)&self->mover->value[0] = i % 2 == 0;
+        for (double end = children_now() + load->options->seconds, start; n < MOST_LATENCIES && children_now() < end;) {
+            rp_batch *batch;
+            start = children_now();
+            if (rp_sampler_next(sampler, &batch, 30000, &err) != RP_OK)
+                load_fail(load, "%s", err.text);
+            taken[n++] = children_now() - start;
+            rp_batch_release(&batch);
+        }
+        qsort(taken, n, sizeof *taken, by_size);
+        p99[i % 2][i / 2] = taken[(uint64_t)n * 99 / 100];
+    }
+    for (uint32_t i = 0; i < 2; i++)
+        load->tally->value[i] = (uint64_t)(spread_of(p99[i], load->options->repeats).median * 1e9);
+    tally_set_state(load->tally, TALLY_DONE);
+}
+
+static bool lag_window(const struct options *given, const char *name)
+{
+    static struct party party;
+    struct options options = *given;
+    char window[64];
+    options.size = WINDOW_BYTES;
+    options.items = given->items ? given->items : WINDOW_ITEMS;
+    options.sampler = "kind: uniform";
+    snprintf(window, sizeof window, "    max_lag: %u\n", WINDOW_VERSIONS - 1);
+    options.table_extra = window;
+    options_settle(&options);
+    bool ok = run_broker_filled(&options, options.items + options.items / 8, 0, &party);
+    struct lag_load mover = {.load = {.tally = children_tally(), .options = &options, .service = party.service}};
+    mover.load.store.data = run_store(&options, &mover.load.store.size);
+    ok = ok && mover.load.store.data;
+    struct lag_load sampler = {.load = mover.load, .on_demand = true, .mover = mover.load.tally};
+    sampler.load.tally = children_tally();
+    pid_t moving = ok ? child_start(lag_move_job, &mover) : -1;
+    ok = moving > 0 && children_await(mover.load.tally, TALLY_READY, 300);
+    pid_t timing = ok ? child_start(lag_latency_job, &sampler) : -1;
+    ok = timing > 0 && children_await(sampler.load.tally, TALLY_DONE, 60 + 4 * options.seconds * options.repeats);
+    child_end(moving);
+    run_end(&party);
+    if (!ok)
+        return false;
+    const uint64_t *ns = sampler.load.tally->value;
+    report_cost(given, name, (double)ns[0] * 1e-6, GOAL_WINDOW_MS, "ms");
+    report_value(given, "  the same while it stands still", (double)ns[1] * 1e-6, 0, "ms");
+    report_value(given, "  moving / still", (double)ns[0] / (double)ns[1], 0, "ratio");
+    report_value(given, "  versions that came meanwhile", (double)atomic_load(&mover.load.tally->items), 0, "versions");
+    return true;
+}
+
+/* ---- commands ---- */
+
+bool lag_rows(const struct options *options, bool *any)
+{
+    static const char groups[] = "groups of 8 x 1 kB", leases[] = "queue with leases, 1 kB",
+                      window[] = "p99 of a sample, window moves at 100/s";
+    const bool want[] = {options_want(options, groups), options_want(options, leases), options_want(options, window)};
+    *any = *any || want[0] || want[1] || want[2];
+    setenv("REPLAY_SHM", "0", 1);
+    bool ok = !want[0] || lag_compare(options, groups, &(struct lag_load){.groups = true}, GOAL_GROUPS);
+    ok = ok &&
+         (!want[1] || lag_compare(options, leases, &(struct lag_load){.on_demand = true, .leases = true}, GOAL_LEASES));
+    return ok && (!want[2] || lag_window(options, window));
+}
+
+bool command_lag(struct options *options)
+{
+    bool any = false;
+    return lag_rows(options, &any);
+}
