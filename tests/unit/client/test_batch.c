@@ -839,7 +839,7 @@ BATCH_TEST(header_in_shared_memory)
     struct reply *r = &f->r;
     struct rp_batch *batch;
     assert_int_equal(check_random_replies(f, head_model, 60, false), 0);
-    head_model(m, seed_of_run());
+    head_model(m, naive_seed(__func__));
     encode_reply(m, r);
     assert_int_equal(reply_read(r, NULL), RP_OK);
     uint8_t *at = (uint8_t *)(uintptr_t)r->view.head_at.data, *arena = r->arena;
