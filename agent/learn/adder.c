@@ -51,14 +51,12 @@ struct op {
     uint64_t count;       /* OP_ZERO */
     uint64_t first, last; /* OP_ITEM: its first row; transitions: the row of the next observation */
     uint64_t result;      /* OP_ITEM, transitions: the row of reward and discount */
-    uint64_t policy;      /* OP_ITEM */
     double priority;      /* OP_ITEM */
 };
 
 /* What later items need of an earlier row. */
 struct trace {
     float reward, q;
-    uint64_t policy;
 };
 
 struct adder_kind_ops {
@@ -124,6 +122,7 @@ static rp_status adder_complete(struct adder *self, const struct adder_row *row,
 {
     const void *values[ADDER_MAX_COLUMNS] = {NULL,           row->action,     &row->reward,
                                              &row->discount, &row->step_type, &row->log_prob};
+    rp_writer_set_policy(self->writer, self->policy);
     return rp_writer_append(self->writer, values, -1, err);
 }
 
@@ -186,7 +185,6 @@ static void transition_push_item(struct adder *self, const struct window *window
     op->first = window->first;
     op->last = window->last;
     op->result = window->result;
-    op->policy = trace->policy;
     op->priority = priority > ADDER_MIN_PRIORITY ? priority : ADDER_MIN_PRIORITY;
 }
 
@@ -200,7 +198,7 @@ static rp_status transition_step(struct adder *self, const struct adder_step *in
         self, &(struct adder_row){.action = in->action, .reward = (float)sum, .discount = (float)discount}, err));
     if (t > 0)
         transition_push_item(self, &(struct window){first, t, t, sum, discount, (double)in->value});
-    *adder_trace(self, t) = (struct trace){.reward = in->reward, .q = in->q, .policy = self->policy};
+    *adder_trace(self, t) = (struct trace){.reward = in->reward, .q = in->q};
     return RP_OK;
 }
 
@@ -256,7 +254,6 @@ static void sequence_push_item(struct adder *self, uint64_t first)
 {
     struct op *op = adder_push(self, OP_ITEM);
     op->first = first;
-    op->policy = adder_trace(self, first)->policy;
     op->priority = ADDER_PRIORITY;
 }
 
@@ -270,7 +267,6 @@ static rp_status sequence_row(struct adder *self, const struct adder_step *in, r
 
 static rp_status sequence_step(struct adder *self, const struct adder_step *in, rp_error *err)
 {
-    adder_trace(self, self->rows)->policy = self->policy;
     RP_TRY(sequence_row(self, in, err));
     if (sequence_missing(&self->sequence, self->rows + 1) == 0)
         sequence_push_item(self, self->rows + 1 - (uint64_t)self->sequence.length);
@@ -297,7 +293,6 @@ static void sequence_push_rest(struct adder *self, uint64_t lack)
 static void sequence_end(struct adder *self, const struct adder_step *in)
 {
     (void)in;
-    adder_trace(self, self->rows)->policy = self->policy;
     adder_push(self, OP_ROW)->step_type = STEP_LAST;
     self->rows++;
     uint64_t lack = sequence_missing(&self->sequence, self->rows);
@@ -352,8 +347,6 @@ static rp_status episode_step(struct adder *self, const struct adder_step *in, r
 {
     if (self->length >= (uint64_t)self->config.max_length)
         return episode_refuse(self, err);
-    if (self->length == 0)
-        self->trace[0].policy = self->policy;
     return sequence_row(self, in, err);
 }
 
@@ -398,7 +391,6 @@ static rp_status zero_rows(struct adder *self, uint64_t n, rp_error *err)
 static rp_status make_item(struct adder *self, const struct op *op, int64_t timeout_ms, rp_error *err)
 {
     self->ops->aim(self, op);
-    rp_writer_set_policy(self->writer, op->policy);
     RP_TRY(rp_writer_item(self->writer, self->config.table, op->priority, self->slices, self->n_slices, timeout_ms,
                           NULL, err));
     self->stats.items++;

@@ -250,7 +250,7 @@ static rp_status answer_state(struct service *service, struct request *request, 
 }
 
 /* Moves room for inserts between this shard and another: limiter.h. */
-static rp_status move_room(struct service *service, struct request *request, struct table *table, rp_error *err)
+static rp_status permit_move(struct service *service, struct request *request, struct table *table, rp_error *err)
 {
     const Replay__Permit *ask = (const Replay__Permit *)request->body;
     Replay__PermitReply reply = REPLAY__PERMIT_REPLY__INIT;
@@ -271,7 +271,7 @@ rp_status req_permit(struct service *service, struct request *request, rp_error 
     struct table *table;
     RP_TRY(named_table(service, ask->table, &table, err));
     if (ask->count == 0)
-        return ask->move ? move_room(service, request, table, err) : answer_state(service, request, table);
+        return ask->move ? permit_move(service, request, table, err) : answer_state(service, request, table);
     if (ask->count > PERMIT_MOST)
         return err_set(err, RP_INVALID_ARGUMENT, "a permit is for at most %u samples, not %u", PERMIT_MOST, ask->count);
     RP_TRY(permit_check(table, "permits", err));

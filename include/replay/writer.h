@@ -96,7 +96,8 @@ RP_API rp_status rp_writer_check_item(rp_writer *writer, const char *table, cons
 /* Creates an item of the last `steps` steps of all columns. */
 RP_API rp_status rp_writer_item_last(rp_writer *writer, const char *table, double priority, uint32_t steps,
                                      int64_t timeout_ms, uint64_t *key, rp_error *err);
-/* Sets the version of the parameters that choose the actions from now on: items carry it to the learner (rp_batch_arrays.policy). */
+/* Sets the version of the parameters that choose the actions from now on: items carry the oldest of their
+ * steps to the learner (rp_batch_arrays.policy). */
 RP_API void rp_writer_set_policy(rp_writer *writer, uint64_t version);
 
 /* Sets the group of the items from now on, for tables that have groups (group.size): items with the same key, of any writers, are sampled

@@ -37,6 +37,13 @@
 #define TURN_MS 50
 #define MESSAGE_SLACK 4096u
 
+/* Steps from `step` of the stream on were made with this version of the parameters. */
+struct step_version {
+    uint64_t step, version;
+};
+/* Changes of the version that are known of the steps that items may refer to. If there are more, the oldest ones are taken together. */
+#define STEP_VERSIONS 64u
+
 /* A stream of steps and items to one shard. */
 struct shard {
     struct handoff handoff; /* first: aligned to a cache line */
@@ -54,9 +61,10 @@ struct shard {
     uint64_t key_base, key_count, keys_used; /* of the current session */
     uint64_t handed_bytes, seen_done_bytes;  /* of chunks that items need */
     uint64_t max_items, max_bytes, max_message_bytes;
-    uint64_t window;   /* of max_items, what the other shards leave: shard_set_window */
-    rp_writer *writer; /* that has this shard and others */
-    uint64_t policy;
+    uint64_t window;     /* of max_items, what the other shards leave: shard_set_window */
+    rp_writer *writer;   /* that has this shard and others */
+    uint32_t n_versions; /* 0: version 0 alone */
+    struct step_version versions[STEP_VERSIONS];
     bool grouped;                 /* some table has groups */
     uint64_t handed_group;        /* of the item that was handed over last */
     struct waiting_item *waiting; /* items that wait until waiting_chunk is complete */
@@ -523,6 +531,37 @@ static __attribute__((noinline)) rp_status check_group(const struct shard *self,
                    group, home, conn_shard(self->conn));
 }
 
+static void set_version(struct shard *self, uint64_t version)
+{
+    struct step_version *list = self->versions;
+    uint64_t step = self->stream.steps, reach = step_stream_reach(&self->stream);
+    uint32_t n = self->n_versions;
+    if (n == 0)
+        list[n++] = (struct step_version){0, 0};
+    while (n > 1 && (list[1].step <= reach || n == STEP_VERSIONS)) {
+        if (list[1].step > reach && list[0].version < list[1].version)
+            list[1].version = list[0].version;
+        memmove(list, list + 1, --n * sizeof *list);
+    }
+    n -= list[n - 1].step == step; /* no step was made with that one */
+    list[n] = (struct step_version){step, version};
+    self->n_versions = n + 1;
+}
+
+/* Returns the oldest version that made a step of an item: it says how old the item is. */
+static uint64_t oldest_version(const struct shard *self, const struct item_steps *span)
+{
+    uint64_t end = span->first + span->length, oldest = self->n_versions ? UINT64_MAX : 0;
+    for (uint32_t i = self->n_versions; i-- > 0;) {
+        const struct step_version *from = &self->versions[i];
+        if (from->step < end && from->version < oldest)
+            oldest = from->version;
+        if (from->step <= span->first)
+            break;
+    }
+    return oldest;
+}
+
 /* Makes an item of this layout that covers these steps. */
 static rp_status make_item(struct shard *self, struct item_layout *layout, const struct item_steps *span,
                            double priority, uint64_t *key, rp_error *err)
@@ -531,7 +570,7 @@ static rp_status make_item(struct shard *self, struct item_layout *layout, const
     struct queued_item item = {.chunk = chunk,
                                .layout = layout,
                                .priority = priority,
-                               .policy = self->policy,
+                               .policy = oldest_version(self, span),
                                .mark = self->stream.oldest,
                                .offset = (uint32_t)(span->first - chunk->step),
                                .length = span->length};
@@ -626,7 +665,7 @@ rp_status rp_writer_item_last(rp_writer *writer, const char *table, double prior
 void rp_writer_set_policy(rp_writer *writer, uint64_t version)
 {
     for (uint32_t i = 0; i < writer->n; i++)
-        writer->shards[i]->policy = version;
+        set_version(writer->shards[i], version);
 }
 
 void rp_writer_set_group(rp_writer *writer, uint64_t group)

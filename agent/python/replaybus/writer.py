@@ -215,7 +215,7 @@ class Writer(_core.Writer, Flushing):
                 super().set_group(self._group)
 
     def set_policy(self, version: int) -> None:
-        """Sets the version of the parameters that make the items from now on: ``batch.policy`` of the learner."""
+        """Sets the version of the parameters that make the steps from now on. ``batch.policy`` is the oldest of an item's steps."""
         if self.is_open:
             super().set_policy(version)
         self._policy = version

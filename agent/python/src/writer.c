@@ -663,7 +663,7 @@ static PyMethodDef methods[] = {
      "close($self, timeout=None)\n--\n\nWaits until all items are confirmed, then closes the stream."},
     {"info", writer_info, METH_NOARGS, "info($self)\n--\n\nCounts of steps and items, as a dict."},
     {"set_policy", writer_set_policy, METH_O,
-     "set_policy($self, version, /)\n--\n\nSets the version of the parameters that make the items from now on."},
+     "set_policy($self, version, /)\n--\n\nSets the version of the parameters that make the steps from now on."},
     {"set_group", writer_set_group, METH_O,
      "set_group($self, group, /)\n--\n\nSets the group of the items from now on; 0: none."},
     {"_row", writer_row, METH_O,

@@ -72,6 +72,44 @@ def test_what_is_too_old_is_never_sampled(sampler):
         assert facts(client)["max_lag"] == 0
 
 
+@pytest.mark.parametrize("chunk_length", [1, 4, 12])
+def test_an_item_is_as_old_as_its_oldest_step(chunk_length):
+    """The version of each step is a column like any other."""
+    table = replaybus.Table("rollouts", sampler="fifo", max_times_sampled=1, max_lag=2, limiter="min_size")
+    with replaybus.Server([table]) as server, server.client(timeout=60) as client, client.writer(keep_alive=12, chunk_length=chunk_length) as writer:
+        for _ in range(4):
+            client.params["policy"] = b"w"
+
+        def steps(version, n):
+            writer.set_policy(version)
+            for _ in range(n):
+                writer.append({"x": np.float32(0), "policy": np.int64(version)})
+
+        steps(2, 3)
+        steps(3, 2)
+        steps(4, 2)
+        for length in (7, 4, 2):
+            writer.item("rollouts", slices=length)
+        writer.set_policy(9)  # no step was made with it yet
+        writer.item("rollouts", slices=2)
+        writer.end_episode()
+        lengths, got = [7, 4, 2, 2], []
+        for length in lengths:
+            batch = client.sample("rollouts", 1)
+            got.append(int(batch.policy[0]))
+            assert batch.data["policy"][0].tolist() == [2, 2, 2, 3, 3, 4, 4][-length:] and batch.policy[0] == batch.data["policy"].min()
+        assert got == [2, 3, 4, 4]
+        for version in range(10, 60):  # more changes than are kept: those that are taken together count as the oldest of them
+            steps(version, 1)
+        for _ in range(59 - 4):
+            client.params["policy"] = b"w"
+        for length in (12, 2, 1):
+            writer.item("rollouts", slices=length)
+        writer.flush()
+        settled(client, 2, 1)  # the long one has become too old with its first step
+        assert client.sample("rollouts", 2).policy.tolist() == [58, 59]
+
+
 def test_writers_wait_for_the_next_version():
     with replaybus.Server([queue(1)]) as server, server.client(timeout=60) as client, client.writer() as writer:
         client.params["policy"] = b"w"
