@@ -21,14 +21,103 @@ struct show {
     const char *name;
     uint64_t episodes, shown; /* in all; that have ended */
     const atomic_bool *stop;
-    bool over; /* nothing more is drawn */
+    bool drawn, over; /* in a terminal; nothing more is shown */
     struct tui tui;
     struct tui_keys keys;
     struct env_picture picture;
     int64_t due_ns, drawn_ns; /* when the present step is over; of the last frame */
 };
 
-#define MOST_ACTIONS 4u /* numbers of an action that are shown */
+/* ---- as text: a line for each step, with images below their line ---- */
+
+/* Limits: numbers of a vector that fit on a line; images that fit on a screen. */
+#define MOST_NUMBERS 12u
+#define MOST_SIDE 120u
+#define MOST_ACTIONS 4u
+
+static double number_at(const rp_env_spec *spec, const void *observation, uint32_t i)
+{
+    return spec->observation_dtype == RP_DTYPE_UINT8 ? (double)((const uint8_t *)observation)[i]
+                                                     : (double)((const float *)observation)[i];
+}
+
+static bool is_image(const rp_env_spec *spec)
+{
+    return spec->observation_rank >= 2 && spec->observation_shape[0] <= MOST_SIDE &&
+           spec->observation_shape[1] <= MOST_SIDE;
+}
+
+/* A cell shows the number of the last plane that is set there; a plane of grey values is shown as a ramp. */
+static char cell_of(const rp_env_spec *spec, const void *observation, uint32_t cell)
+{
+    static const char ramp[] = " .:-=+*#%@", names[] = "123456789abcdefghijklmnopqrstuvwxyz";
+    uint32_t planes = spec->observation_rank > 2 ? spec->observation_shape[2] : 1;
+    double most = spec->observation_dtype == RP_DTYPE_UINT8 ? 255.0 : 1.0;
+    if (planes == 1) {
+        double value = number_at(spec, observation, cell);
+        double share = value <= 1.0 && value >= 0.0 ? value : value / most; /* planes of bits are 0 and 1 */
+        int level = (int)(share * 9.0 + 0.5);
+        return ramp[level < 0 ? 0 : level > 9 ? 9 : level];
+    }
+    for (uint32_t p = planes; p-- > 0;)
+        if (number_at(spec, observation, cell * planes + p) != 0.0)
+            return p < sizeof names - 1 ? names[p] : '*';
+    return '.';
+}
+
+static void show_image(const rp_env_spec *spec, const void *observation, FILE *out)
+{
+    uint32_t height = spec->observation_shape[0], width = spec->observation_shape[1];
+    for (uint32_t y = 0; y < height; y++) {
+        fputs("      |", out);
+        for (uint32_t x = 0; x < width; x++)
+            fputc(cell_of(spec, observation, y * width + x), out);
+        fputs("|\n", out);
+    }
+}
+
+static void show_vector(const rp_env_spec *spec, const void *observation, FILE *out)
+{
+    size_t n = env_observation_count(spec), shown = n < MOST_NUMBERS ? n : MOST_NUMBERS;
+    for (uint32_t i = 0; i < shown; i++)
+        fprintf(out, " %9.4g", number_at(spec, observation, i));
+    fprintf(out, "%s\n", n > shown ? " ..." : "");
+}
+
+static void show_head(const rp_env_spec *spec, FILE *out)
+{
+    fprintf(out, "%6s %10s %10s %10s  %-*s %s\n", "step", "reward", "return", "value",
+            spec->n_actions ? 6 : 11 * (int)(spec->action_size < MOST_ACTIONS ? spec->action_size : MOST_ACTIONS),
+            "action", is_image(spec) ? "" : "observation");
+}
+
+static void text_step(const rp_env_spec *spec, const struct environment_loop *loop, double reward, FILE *out)
+{
+    const struct agent_choice *choice = &loop->actor.choice;
+    const struct episode *episode = &loop->episode;
+    if (episode->steps == 1)
+        show_head(spec, out);
+    fprintf(out, "%6llu %10.4g %10.4g %10.4g ", (unsigned long long)episode->steps, reward, episode->value,
+            (double)choice->value);
+    if (spec->n_actions)
+        fprintf(out, " %-6d", choice->discrete);
+    for (uint32_t i = 0; i < spec->action_size && i < MOST_ACTIONS; i++) /* canonical: the bounds are -1 and 1 */
+        fprintf(out, " %10.4f", (double)choice->continuous[i]);
+    /* The action was chosen for the older of the two observations. */
+    if (is_image(spec)) {
+        fputc('\n', out);
+        show_image(spec, loop->next, out);
+    } else {
+        show_vector(spec, loop->next, out);
+    }
+}
+
+static void show_end(const struct episode *episode, FILE *out)
+{
+    fprintf(out, "%s after %llu steps with a return of %.6g\n\n",
+            episode->truncated ? "cut off by the time limit" : "ended", (unsigned long long)episode->steps,
+            episode->value);
+}
 
 /* ---- in a terminal: two pixels in each character, an upper half block ---- */
 
@@ -96,7 +185,7 @@ static void draw(struct show *self, const struct environment_loop *loop, double 
 /* Gives the terminal back. */
 static void end_drawing(struct show *self)
 {
-    if (!self->over) {
+    if (self->drawn && !self->over) {
         fputs("\x1b[0m\x1b[?25h\x1b[?1049l", stdout);
         fflush(stdout);
         tui_keys_close(&self->keys);
@@ -120,10 +209,8 @@ static void wait_for_step(struct show *self)
         self->due_ns = clock_ns();
 }
 
-void show_step(struct show *self, const struct environment_loop *loop, double reward, bool ended)
+static void draw_step(struct show *self, const struct environment_loop *loop, double reward, bool ended)
 {
-    if (self->over)
-        return;
     int64_t now = clock_ns();
     if (ended || now - self->drawn_ns >= LEAST_FRAME_NS) {
         draw(self, loop, reward);
@@ -133,7 +220,6 @@ void show_step(struct show *self, const struct environment_loop *loop, double re
         self->due_ns > now - NS_PER_S ? self->due_ns : now; /* an environment that is slow is not caught up with */
     self->due_ns = from + (ended ? LAST_FRAME_NS : (int64_t)(self->picture.step_s * 1e9));
     wait_for_step(self);
-    self->shown += ended;
 }
 
 /* ---- life ---- */
@@ -144,9 +230,9 @@ struct show *show_new(const char *name, uint64_t episodes, const atomic_bool *st
     const char *why = !isatty(STDOUT_FILENO) ? "standard output is not a terminal"
                       : !terminal_has_utf8() ? "the terminal's locale has no UTF-8"
                                              : NULL;
-    *self = (struct show){.name = name, .episodes = episodes, .stop = stop, .over = why != NULL, .tui.quits = true};
+    *self = (struct show){.name = name, .episodes = episodes, .stop = stop, .drawn = !why, .tui.quits = true};
     if (why) {
-        fprintf(stderr, "%s, so the environment cannot be drawn\n", why);
+        fprintf(stderr, "%s, so the environment cannot be drawn: the first episode follows as text\n", why);
     } else {
         tui_keys_open(&self->keys);
         fputs("\x1b[?1049h\x1b[?25l\x1b[2J", stdout);
@@ -161,4 +247,19 @@ void show_destroy(struct show **self)
     end_drawing(*self);
     free(*self);
     *self = NULL;
+}
+
+void show_step(struct show *self, const struct environment_loop *loop, double reward, bool ended)
+{
+    if (self->over)
+        return;
+    if (self->drawn) {
+        draw_step(self, loop, reward, ended);
+    } else {
+        text_step(&loop->env->spec, loop, reward, stdout);
+        self->over = ended; /* one is enough to read */
+        if (ended)
+            show_end(&loop->episode, stdout);
+    }
+    self->shown += ended;
 }

@@ -1,4 +1,5 @@
-/* Draws episodes in the terminal of whoever evaluates, at the environment's speed, until q is pressed. */
+/* Shows episodes to whoever evaluates: drawn in the terminal, at the environment's speed, until q is pressed; where there is no
+ * terminal, the first one as text, a line for each step. */
 #ifndef AGENT_RUN_SHOW_H
 #define AGENT_RUN_SHOW_H
 

@@ -133,6 +133,15 @@ def test_eval():
         check(measure("--seed", "9", "--episodes", "5") != measure("--episodes", "5"), "another seed, the same episodes")
         equal({path.name: path.stat().st_mtime_ns for path in folder.iterdir()}, before, "files of the run")
 
+        # An episode step by step: a line for each, with what was seen and done.
+        out, _ = place.call("eval", "one", "--show", "--episodes", "1")
+        lines = [line.split() for line in out.splitlines()]
+        steps = [line for line in lines if line and line[0].isdigit()]
+        equal([int(line[0]) for line in steps], list(range(1, len(steps) + 1)), "steps")
+        check(all(len(line) == 5 + 4 and line[4] in "01" for line in steps), steps[:3])
+        equal(float(steps[-1][2]), float(len(steps)), "the return of CartPole is its length")
+        contains(out, "mean return of 1 episodes: %d" % len(steps))
+
         # Mistakes
         _, err = place.call("eval", "one", "--weights", "none", status=1)
         contains(err, "none")

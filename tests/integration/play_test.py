@@ -86,7 +86,7 @@ def frames(out):
 
 @test
 def an_episode_in_a_terminal():
-    """eval --show draws at the environment's speed, pauses, and ends with q or Ctrl-C; without a terminal it says so."""
+    """eval --show draws at the environment's speed, pauses, and ends with q or Ctrl-C; without a terminal it says so and prints text."""
     with Place() as place:
         place.launch("--folder", "one").ends()
         terminal = Terminal(place, "eval", "one", "--show", "--episodes", "4")

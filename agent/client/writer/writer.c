@@ -536,8 +536,8 @@ static void set_version(struct shard *self, uint64_t version)
     struct step_version *list = self->versions;
     uint64_t step = self->stream.steps, reach = step_stream_reach(&self->stream);
     uint32_t n = self->n_versions;
-    if (n == 0)
-        list[n++] = (struct step_version){0, 0};
+    if (n == 0) /* the first one is also that of the steps before it */
+        list[n++] = (struct step_version){0, version};
     while (n > 1 && (list[1].step <= reach || n == STEP_VERSIONS)) {
         if (list[1].step > reach && list[0].version < list[1].version)
             list[1].version = list[0].version;

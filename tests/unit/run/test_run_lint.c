@@ -70,7 +70,7 @@ TEST(shards)
                    "run.yaml:1:45 broker.tables[0].sampler 'max_heap' max_times_sampled 1\n");
     runtext_expect("broker: {shards: 2, tables: [{name: replay, max_times_sampled: 1, max_lag: 1, sampler: fifo, limiter: "
                    "{kind: lag, batch: 2560}}]}\nlearners: {count: 2}",
-                   "run.yaml:1:94 broker.tables[0].limiter\n");
+                   "run.yaml:1:94 broker.tables[0].limiter one's 1} 1}\n");
 }
 
 /* What auto may try: as many as leave each shard room for a batch. */
