@@ -231,6 +231,13 @@ static void check_room(const struct run_config *self, int64_t batch, struct sche
                        width, (long long)batch, over, 2.0 * least);
 }
 
+/* Over shards, one of several learners may hold what the others lack. */
+static bool is_divided_lag(const struct run_config *self, const struct table_config *table)
+{
+    int64_t most = self->learners.count < 0 ? self->plan.max_learners : self->learners.count;
+    return table->limiter.kind == LIMITER_LAG && config_shards(&self->broker) > 1 && most > 1;
+}
+
 /* True if nothing speaks against this many shards. */
 static bool allows_shards(const struct run_config *self, int64_t batch, uint32_t shards, char **names)
 {
@@ -240,7 +247,8 @@ static bool allows_shards(const struct run_config *self, int64_t batch, uint32_t
     config.broker.shard = -1;
     config_check_shards(&config.broker, report);
     check_room(&config, batch, report);
-    bool ok = schema_report_count(report) == 0;
+    const struct table_config *table = run_config_table(&config);
+    bool ok = schema_report_count(report) == 0 && !(table && is_divided_lag(&config, table));
     schema_report_destroy(&report);
     return ok;
 }
@@ -532,7 +540,7 @@ static void check_lag(const struct run_config *config, const struct table_config
             "learners.publish_every, each item %lld times): actors and learners would end up waiting for each "
             "other; write batch: %.0f",
             table->limiter.batch, ceil(taken), (long long)table->max_times_sampled, ceil(taken));
-    if (config_shards(&config->broker) > 1 && run_config_learners(config) > 1)
+    if (is_divided_lag(config, table))
         schema_problem(
             report, path,
             "over shards, a learner could hold items that another one's batch lacks, while both wait for the "
@@ -691,10 +699,12 @@ static void check_plan(const struct run_config *config, struct schema_report *re
     if (!table || config->actors.count == 0 || config->learners.count == 0)
         return;
     if ((actors || learners) && run_config_ratio(config) <= 0)
-        schema_problem(report, actors ? "actors.count" : "learners.count",
-                       "auto needs to know how many samples there should be per insert, and the limiter of table '%s' "
-                       "(%s) does not say: write one with a ratio, or numbers",
-                       table->name, limiter_kind_name((enum limiter_kind)table->limiter.kind));
+        schema_problem(
+            report, actors ? "actors.count" : "learners.count",
+            "auto needs to know how many samples there should be per insert, and the limiter of table '%s' "
+            "(%s) does not say: write limiter: {kind: sample_to_insert_ratio}, or numbers for actors.count and "
+            "learners.count",
+            table->name, limiter_kind_name((enum limiter_kind)table->limiter.kind));
 }
 
 static void check_stop(const struct run_config *config, struct schema_report *report)

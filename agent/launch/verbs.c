@@ -631,7 +631,7 @@ static const char *no_plan(const struct run_config *config)
            : config->learners.count == 0
                ? "there is nothing to weigh: learners.count is 0, and a plan is about actors and learners together"
            : run_config_ratio(config) <= 0.0
-               ? "there is no ratio of samples to inserts to plan for: the limiter has none"
+               ? "there is no ratio of samples to inserts to plan for: write limiter: {kind: sample_to_insert_ratio}"
                : NULL;
 }
 

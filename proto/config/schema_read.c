@@ -522,7 +522,9 @@ static bool may_have(const struct override *self, const yaml_node_t *node, const
     if (node->type != (step->name ? YAML_MAPPING_NODE : YAML_SEQUENCE_NODE)) {
         report_at(self->report, self->place, "", "'%.*s' is %s, not %s%s", (int)length, path, yaml_kind(node),
                   step->name ? "a map of keys" : "a list",
-                  step->name && node->type == YAML_SEQUENCE_NODE ? ": write [0] behind it for its first element" : "");
+                  step->name && node->type == YAML_SEQUENCE_NODE
+                      ? ": write the number of an element behind it, from [0] on"
+                      : "");
         return false;
     }
     size_t count = step->name ? 0 : (size_t)(node->data.sequence.items.top - node->data.sequence.items.start);

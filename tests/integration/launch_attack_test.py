@@ -206,6 +206,15 @@ def test_stopped_launcher():
 # ---- odd surroundings
 
 @test
+def test_flood():
+    with foreign("#!/bin/sh\ntruncate -s 257M /proc/$$/fd/1\nexec sleep 600\n") as place:
+        run = place.launch()
+        run.await_text("actor-0 has printed more than 256 MiB: its log is emptied")
+        run.await_alive(lambda: len(run.log("actor-0")) < 1 << 20, "an empty log")
+        run.stop()
+
+
+@test
 def test_folder_goes_away():
     with Place() as place:
         run = place.running(*sets(*ENDLESS))

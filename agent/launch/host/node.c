@@ -67,10 +67,11 @@ struct node_file {
     bool whole;              /* to be sent from its beginning */
     bool due;                /* this pass has yet to send it */
     int64_t again_ns;        /* when the launcher last asked for the whole file; 0: never */
+    uint64_t seen;           /* the last pass that has found it */
 };
 
 struct mirror {
-    zhashx_t *files;          /* struct node_file by name; one that is removed stays */
+    zhashx_t *files;          /* struct node_file by name; one that is removed goes with the next pass */
     uint64_t begun, finished; /* numbers of passes */
     int64_t begun_ns;
     struct node_file *sending; /* NULL: no file is under way */
@@ -231,6 +232,18 @@ static bool is_skipped(const char *name, int level)
     return false;
 }
 
+/* A file that is made again under its name is another one, and its number may be that of the old one. */
+static void forget_removed(struct mirror *self)
+{
+    zlistx_t *names = zhashx_keys(self->files);
+    for (const char *name = zlistx_first(names); name; name = zlistx_next(names)) {
+        const struct node_file *file = zhashx_lookup(self->files, name);
+        if (file->seen != self->begun)
+            zhashx_delete(self->files, name);
+    }
+    zlistx_destroy(&names);
+}
+
 static void begin_pass(struct node *node, int64_t now_ns)
 {
     struct mirror *self = &node->mirror;
@@ -246,11 +259,14 @@ static void begin_pass(struct node *node, int64_t now_ns)
             at->fts_info == FTS_F && !is_skipped(at->fts_name, at->fts_level) && host_file_allows(name)
                 ? find_or_add(self, name)
                 : NULL;
-        if (file)
+        if (file) {
             file->due = is_replaced(file, at->fts_statp) || at->fts_statp->st_size > file->sent;
+            file->seen = self->begun;
+        }
     }
     if (tree)
         fts_close(tree);
+    forget_removed(self);
 }
 
 /* Opens the next file of this pass. False: none is left. */

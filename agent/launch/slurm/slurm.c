@@ -306,18 +306,22 @@ rp_status slurm_check_path(const char *path, rp_error *err)
                    path, *bad == '\n' || *bad == '\r' ? ' ' : *bad);
 }
 
-/* In quotes for the shell, except for variables of the job. */
+/* In quotes for the shell, except for two variables of the job. */
 static void write_word(const char *word, struct text *out)
 {
+    static const char *const variables[] = {"$SLURM_JOB_ID", "$SLURM_SUBMIT_DIR"};
     struct text quoted = {0};
     shell_add(&quoted, word);
-    const char *at = text_get(&quoted);
-    for (const char *variable; (variable = strstr(at, "$SLURM_"));) {
-        size_t size = 1 + strspn(variable + 1, "ABCDEFGHIJKLMNOPQRSTUVWXYZ_");
-        text_add(out, "%.*s'\"%.*s\"'", (int)(variable - at), at, (int)size, variable);
-        at = variable + size;
+    for (const char *at = text_get(&quoted); *at;) {
+        const char *variable = NULL;
+        for (size_t i = 0; i < 2 && !variable; i++)
+            variable = strncmp(at, variables[i], strlen(variables[i])) == 0 ? variables[i] : NULL;
+        if (variable)
+            text_add(out, "'\"%s\"'", variable);
+        else
+            text_add(out, "%c", *at);
+        at += variable ? strlen(variable) : 1;
     }
-    text_add(out, "%s", at);
     text_fini(&quoted);
 }
 

@@ -96,6 +96,7 @@ function plan(found) {
   if (!found?.chosen) return null;
   return wide("The plan, and the pairs that ran together", grid([
     {name: "actors", of: (one) => exact(one.actors), n: true}, {name: "learners", of: (one) => exact(one.learners), n: true},
+    {name: "shards", of: (one) => exact(one.shards ?? found.broker?.shards ?? 1), n: true},
     {name: "inserts/s", of: (one) => number(one.inserts), n: true}, {name: "samples/s", of: (one) => number(one.samples), n: true},
     {name: "actors idle", of: (one) => percent(one.actor_idle), n: true}, {name: "learners idle", of: (one) => percent(one.learner_idle), n: true},
     {name: "bottleneck", of: (one) => one.bottleneck || ""}, {name: "why", of: (one) => one.reason || ""}], [found.chosen, ...found.input.runs], "Plan"));

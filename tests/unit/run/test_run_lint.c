@@ -68,9 +68,14 @@ TEST(shards)
                    "run.yaml:7:7 broker.tables[0].limiter max_diff min_diff 240 32 agent.batch 4 256\n");
     runtext_expect("broker: {shards: 2, tables: [{name: replay, sampler: {kind: max_heap}, limiter: {kind: none}}]}",
                    "run.yaml:1:45 broker.tables[0].sampler 'max_heap' max_times_sampled 1\n");
-    runtext_expect("broker: {shards: 2, tables: [{name: replay, max_times_sampled: 1, max_lag: 1, sampler: fifo, limiter: "
-                   "{kind: lag, batch: 2560}}]}\nlearners: {count: 2}",
-                   "run.yaml:1:94 broker.tables[0].limiter one's 1} 1}\n");
+    runtext_expect(
+        "broker: {shards: 2, tables: [{name: replay, max_times_sampled: 1, max_lag: 1, sampler: fifo, limiter: "
+        "{kind: lag, batch: 2560}}]}\nlearners: {count: 2}",
+        "run.yaml:1:94 broker.tables[0].limiter one's 1} 1}\n");
+    runtext_expect(
+        "broker: {shards: 2, tables: [{name: replay, max_times_sampled: 1, max_lag: 1, sampler: fifo, limiter: "
+        "{kind: lag, batch: 2560}}]}\nlearners: {count: auto}",
+        "run.yaml:1:94 broker.tables[0].limiter one's 1} 1}\n");
 }
 
 /* What auto may try: as many as leave each shard room for a batch. */
@@ -176,12 +181,13 @@ TEST(stop)
 
 TEST(plan)
 {
-    runtext_expect("actors: {count: auto}\n"
-                   "broker: {tables: [{name: replay}]}",
-                   "run.yaml:1:17 actors.count 'replay' min_size\n");
+    runtext_expect(
+        "actors: {count: auto}\n"
+        "broker: {tables: [{name: replay}]}",
+        "run.yaml:1:17 actors.count 'replay' min_size sample_to_insert_ratio} actors.count learners.count\n");
     runtext_expect("learners: {count: auto}\n"
                    "broker: {tables: [{name: replay, limiter: {kind: none}}]}",
-                   "run.yaml:1:19 learners.count 'replay'\n");
+                   "run.yaml:1:19 learners.count 'replay' sample_to_insert_ratio} actors.count learners.count\n");
     runtext_expect("actors: {count: auto}\nlearners: {count: auto}\nbroker: {tables: [{name: replay, " RATIO "}]}", "");
 }
 
