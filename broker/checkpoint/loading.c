@@ -168,7 +168,8 @@ static void *map_slots(void *old, uint32_t before, uint32_t slots, size_t size)
     return map == MAP_FAILED ? NULL : map;
 }
 
-/* True if a selector may not be in the order of insertion. A list is, unless items return from leases. */
+/* True if a selector may not be in the order of insertion. A list is, unless items return from leases or groups are
+ * complete in another order than they began; that order of groups is not kept. */
 static bool is_ranked(const struct table *table, const rp_selector_ops *ops)
 {
     return ops->order && (ops->order != selector_fifo.order || table->config->max_times_sampled == 1);

@@ -993,11 +993,11 @@ static void check_limiter_divides(const struct table_config *table, uint32_t sha
                        table->limiter.batch, shards, parts);
         return;
     }
-    if (lag && table->max_times_sampled > 0 && table->limiter.min_size > 1)
+    if (lag && table->limiter.min_size > 1)
         schema_problem(report, at,
-                       "items leave when they are sampled, and min_size %.0f is divided among %u shards: each could "
-                       "keep its last items for ever. Write min_size: 1",
-                       table->limiter.min_size, shards);
+                       "room for inserts moves among %u shards when items are sampled, and before there are min_size "
+                       "%.0f of them none is: the writers of one shard could wait for ever. Write min_size: 1",
+                       shards, table->limiter.min_size);
     if (table->max_size < shards || (table->max_bytes > 0 && table->max_bytes < shards))
         schema_problem(report, path, "%s of %lld cannot be divided among %u shards: write more, or fewer shards",
                        table->max_size < shards ? "max_size" : "max_bytes",

@@ -235,34 +235,29 @@ static uint64_t put_version(const struct param_slot *slot, const Replay__ParamsP
     return (ask->above > slot->version ? ask->above : slot->version) + 1;
 }
 
-/* Makes room for so many bytes more. What a put replaces at once (`less`) does not count. */
-static rp_status params_make_room(struct service *service, uint64_t bytes, uint64_t less, rp_error *err)
+/* Makes room for a value of so many bytes. The one that it replaces (slot: NULL: none) does not count, unless it may be being read: then
+ * it stays for a while. */
+static rp_status params_make_room(struct service *service, const struct param_slot *slot, uint64_t bytes, rp_error *err)
 {
     struct params *params = service->params;
+    bool held = slot && slot->value->shape.put && slot->value->used_ns + PARAMS_HOLD_NS > service->loop->now_ns;
+    uint64_t before = slot ? param_shape_bytes(&slot->value->shape) : 0, less = held ? 0 : before;
     uint64_t most = (uint64_t)service->config->memory_limit / 4;
     uint64_t stays = params->bytes - less - params->old_bytes - params->staged_bytes; /* what nobody can free */
     while (params->bytes - less + bytes > most && stays + bytes <= most && params_yield(params, service->loop))
         ;
     if (params->bytes - less + bytes <= most)
         return RP_OK;
-    if (params->bytes - less - params->old_bytes + bytes <= most)
+    if (params->bytes - before - params->old_bytes + bytes <= most)
         return err_set(err, RP_UNAVAILABLE,
-                       "parameters wait for readers: older versions that are being read take %" PRIu64
-                       " of the %" PRIu64
+                       "parameters wait for readers: versions that are being read take %" PRIu64 " of the %" PRIu64
                        " bytes that parameters may have, a quarter of memory_limit, and the next one needs %" PRIu64,
-                       params->old_bytes, most, bytes);
+                       params->old_bytes + before - less, most, bytes);
     return err_set(err, RP_RESOURCE_EXHAUSTED,
                    "parameters may take %" PRIu64 " bytes, a quarter of %smemory_limit; with these %" PRIu64
                    " bytes there would be %" PRIu64,
                    most, config_shards(service->config) > 1 ? "a shard's part of " : "", bytes,
                    params->bytes - less + bytes);
-}
-
-/* Returns the bytes that go when a slot gets another value: not those of a value that may be being read. */
-static uint64_t replaced_bytes(const struct service *service, const struct param_slot *slot)
-{
-    bool stays = slot && slot->value->shape.put && slot->value->used_ns + PARAMS_HOLD_NS > service->loop->now_ns;
-    return slot && !stays ? param_shape_bytes(&slot->value->shape) : 0;
 }
 
 static rp_status find_room(const struct service *service, const char *name, rp_error *err)
@@ -318,9 +313,9 @@ static struct param_stage *put_stage(struct service *service, const Replay__Para
                 ask->name, stage->value->shape.bytes, stage->value->shape.bf16_bytes, stage->value->shape.part_bytes);
         return NULL;
     }
-    uint64_t less = replaced_bytes(service, params_find(params, ask->name));
+    const struct param_slot *slot = params_find(params, ask->name);
     if (stage || find_room(service, ask->name, err) != RP_OK ||
-        params_make_room(service, param_shape_bytes(shape), less, err) != RP_OK)
+        params_make_room(service, slot, param_shape_bytes(shape), err) != RP_OK)
         return stage;
     stage = params_add_stage(params, ask->name, shape, service->loop->now_ns);
     if (!stage)
@@ -391,7 +386,7 @@ rp_status req_params_put(struct service *service, struct request *request, rp_er
     if (ask->put)
         return put_part(service, request, ask, err);
     struct param_slot *slot = params_find(service->params, ask->name);
-    RP_TRY(params_make_room(service, size, replaced_bytes(service, slot), err));
+    RP_TRY(params_make_room(service, slot, size, err));
     RP_TRY(find_room(service, ask->name, err));
     slot = params_make_slot(service->params, ask->name); /* after all refusals: a slot stays */
     uint64_t version = put_version(slot, ask);

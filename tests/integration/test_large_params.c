@@ -455,6 +455,31 @@ CASE(a_publisher_waits_for_a_slow_reader)
     free(data);
 }
 
+/* The slot's own value was asked for lately, so it stays for a while, and two do not fit. */
+CASE(a_put_waits_where_two_values_have_no_room)
+{
+    enum { BYTES = 14 * MB };
+    struct broker_process small = {0};
+    broker_process_start(&small, "  - {name: replay, max_size: 10}\n", "memory_limit: 100MiB\n");
+    rp_client *client = connect_to(&small);
+    void *context = zmq_ctx_new();
+    struct testpeer *reader = testpeer_connect(context, small.service);
+    uint8_t *data = value_new(1, BYTES);
+    rp_publisher *publisher = must(rp_publisher_new(client, SLOT, &err));
+    ok(rp_publisher_put(publisher, data, BYTES, &err));
+    ok(rp_publisher_flush(publisher, WAIT, NULL, &err));
+    ask_part(reader, 0, 0);
+    ok(rp_publisher_put(publisher, data, BYTES, &err));
+    assert_int_equal(rp_publisher_flush(publisher, 1000, NULL, &err), RP_DEADLINE_EXCEEDED);
+    assert_has(err.text, "being read");
+    testpeer_close(reader);
+    zmq_ctx_term(context);
+    rp_publisher_destroy(&publisher, 0, NULL);
+    rp_client_destroy(&client);
+    broker_process_fini(&small);
+    free(data);
+}
+
 int main(int argc, char **argv)
 {
     if (argc == 3 && strncmp(argv[1], "--", 2) == 0)

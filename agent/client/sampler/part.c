@@ -219,6 +219,14 @@ static bool check_deal(struct part *self)
                  batch, self->table, self->buffer, (batch + 1) / 2 * group->n);
         return refuse(self, RP_INVALID_ARGUMENT, text);
     }
+    if (self->lag && self->deal == DEAL_MASS && self->sampler->options.distinct && !self->sampler->flexible) {
+        snprintf(
+            text, sizeof text,
+            "a batch of table '%s' without replacement must be there before anything is sampled, and over shards the "
+            "limiter lag makes room for inserts when items are sampled: leave distinct out, or make it flexible",
+            self->table);
+        return refuse(self, RP_INVALID_ARGUMENT, text);
+    }
     return true;
 }
 

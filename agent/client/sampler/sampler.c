@@ -235,8 +235,10 @@ static void move_room(rp_sampler *self, struct group *group)
 {
     struct move *move = &group->move;
     struct part *parts = &self->parts[group->first], *from = NULL, *to = NULL;
-    if (move->held)
+    if (move->held) {
         part_move(move->to, (int32_t)move->n);
+        return;
+    }
     for (struct part *part = parts; part < parts + group->n && !move->busy; part++)
         if (!part->away && part->connected && part->insert_need && (!to || part->insert_need > to->insert_need))
             to = part;

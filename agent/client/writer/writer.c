@@ -41,7 +41,8 @@
 struct step_version {
     uint64_t step, version;
 };
-/* Changes of the version that are known of the steps that items may refer to. If there are more, the oldest ones are taken together. */
+/* Changes of the version that are known of the steps that items may refer to. If there are more, two
+ * that follow each other are taken as the older of them. */
 #define STEP_VERSIONS 64u
 
 /* A stream of steps and items to one shard. */
@@ -538,14 +539,21 @@ static void set_version(struct shard *self, uint64_t version)
     uint32_t n = self->n_versions;
     if (n == 0) /* the first one is also that of the steps before it */
         list[n++] = (struct step_version){0, version};
-    while (n > 1 && (list[1].step <= reach || n == STEP_VERSIONS)) {
-        if (list[1].step > reach && list[0].version < list[1].version)
-            list[1].version = list[0].version;
-        memmove(list, list + 1, --n * sizeof *list);
+    if (list[n - 1].version != version) {
+        uint32_t gone = 0;
+        while (gone + 1 < n && list[gone + 1].step <= reach)
+            gone++;
+        n -= gone;
+        memmove(list, list + gone, n * sizeof *list);
+        for (uint32_t i = 0; n == STEP_VERSIONS && i < n / 2; i++) /* pairs become one */
+            list[i] = list[2 * i].version < list[2 * i + 1].version
+                          ? list[2 * i]
+                          : (struct step_version){list[2 * i].step, list[2 * i + 1].version};
+        n = n == STEP_VERSIONS ? n / 2 : n;
+        n -= list[n - 1].step == step; /* no step was made with that one */
+        list[n++] = (struct step_version){step, version};
     }
-    n -= list[n - 1].step == step; /* no step was made with that one */
-    list[n] = (struct step_version){step, version};
-    self->n_versions = n + 1;
+    self->n_versions = n;
 }
 
 /* Returns the oldest version that made a step of an item: it says how old the item is. */

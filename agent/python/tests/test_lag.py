@@ -110,6 +110,25 @@ def test_an_item_is_as_old_as_its_oldest_step(chunk_length):
         assert client.sample("rollouts", 2).policy.tolist() == [58, 59]
 
 
+def test_versions_of_long_sequences(client):
+    """A version is set before each step, and changes more often than a writer remembers. An item is never younger than its oldest step."""
+    ends, length = range(128, 2000, 40), 128
+    for every, slack in ((50, 0), (5, 2), (1, 8)):
+        with client.writer(keep_alive=200) as writer:
+            for t in range(2000):
+                writer.set_policy(t // every + 1)
+                writer.append({"x": np.int32(t)})
+                if t + 1 in ends:
+                    writer.item("replay", slices=length)
+                    writer.item("replay", slices={"x": writer.columns["x"][-90:-80]})
+            writer.flush(60)
+        keys = sorted(item["key"] for item in client.items("replay"))[-2 * len(ends):]
+        batch = client.fetch("replay", keys[0::2]), client.fetch("replay", keys[1::2])
+        for items, first in zip(batch, (length, 90)):
+            oldest = np.array([(end - first) // every + 1 for end in ends])
+            assert (items.policy.astype(int) <= oldest).all() and (items.policy.astype(int) >= oldest - slack).all()
+
+
 def test_writers_wait_for_the_next_version():
     with replaybus.Server([queue(1)]) as server, server.client(timeout=60) as client, client.writer() as writer:
         client.params["policy"] = b"w"
@@ -372,9 +391,14 @@ def test_what_cannot_work():
     with pytest.raises(replaybus.Error, match="less than batch"):
         replaybus.Server([queue(1, {"kind": "lag", "batch": 9}, max_size=8)])
     for table, shards in ((queue(1), 5), (queue(1, {"kind": "lag", "batch": 4, "min_size": 2}), 2),
+                          (replaybus.Table("rollouts", max_lag=1, limiter={"kind": "lag", "batch": 4, "min_size": 2}), 2),
                           (queue(1, group={"size": 2, "deadline": "60s"}), 3)):
         with pytest.raises(replaybus.Error, match="shards"):
             replaybus.Server([table], shards=shards)
+    with replaybus.Server([replaybus.Table("rollouts", max_lag=1, limiter=LAG)], shards=2) as server, server.client(timeout=60) as client:
+        await_shards(client, 2)
+        with pytest.raises(replaybus.InvalidArgument):
+            client.sample("rollouts", 4, distinct=True)
     with pytest.raises(replaybus.Error, match="max_lag"):
         replaybus.Server([queue(None)])
     with pytest.raises(replaybus.Error, match="batch"):

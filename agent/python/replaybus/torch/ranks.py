@@ -247,7 +247,10 @@ class _Meeting:
                 ranks = json.loads(self._connect(0, (host, port), True))
             except DeadlineExceeded:
                 pass
-            except (Unavailable, ValueError, TypeError) as error:
+            except Unavailable as error:  # rank 0 is slow, or the place is that of an earlier one
+                self._why, have = f" ({error})", 0
+                time.sleep(min(1.0, left))
+            except (ValueError, TypeError) as error:
                 self._why = f" ({error})"
         if isinstance(ranks, str):
             raise InvalidArgument(ranks)
@@ -393,6 +396,10 @@ class Ranks(Closing):
             _send(self._peers[other], weights.encode(data))
         except OSError as error:
             raise self._lost(other, error) from None
+        except BaseException:  # of a signal: the others cannot know which part of a message they have
+            self._lost(other, "a message to it was cut short")
+            self._hang_up()
+            raise
 
     def _collect(self, ranks: Iterable[int], end: Optional[float]) -> None:
         """Receives one message of each of these ranks. A slow rank is no error; one that is gone is noticed by its connection."""
@@ -435,5 +442,5 @@ def _listen(peer: socket.socket, inbox: "queue.Queue") -> None:
     try:
         while True:
             inbox.put(_receive(peer))
-    except (OSError, MemoryError, struct.error) as error:
+    except Exception as error:  # whatever the other side has sent
         inbox.put(error)
