@@ -1,8 +1,7 @@
 #!/usr/bin/python3
 """GRPO: group-relative policy optimisation (Shao et al. 2024) of a small language model, with clipped ratios and no critic.
 
-The task has a checkable answer: digits are to be put in order, and an answer is right or wrong. The learner trains the model on a few
-right answers first; after that the reward alone teaches it.
+Digits are to be put in order: an answer is right or wrong. The model sees a few right answers first; then the reward alone teaches it.
 
 What it asks of replay: three queues, one behind the other. The learner writes prompts. A rollout worker takes some under lease, and writes
 several answers to each with the version of the parameters that made them. A reward worker takes answers under lease, and writes them with
@@ -27,13 +26,12 @@ import replaybus.torch
 from common import device, main
 
 # digits: in a prompt; warm_up, warm_batch, warm_rate: steps on right answers; prompts, answers: of each in an update; low, high: how far
-# a ratio may be from 1; take: prompts that a rollout worker takes together; delay: seconds by which it is slower than it could be;
-# rewarders: actors that are reward workers; ahead: batches of prompts beside the one that is learned from (-1: max_lag); rise: updates in
-# which the learning rate rises, before it falls to 0 until the last update
+# a ratio may be from 1; take: prompts that a rollout worker takes together; delay: seconds that it wastes; rewarders: actors that are reward
+# workers; ahead: batches of prompts beside the present one (-1: max_lag); rise: updates in which the learning rate rises; then it falls to 0
 SETTINGS = dict(digits=8, width=128, layers=4, heads=4, warm_up=40, warm_batch=128, warm_rate=5e-4, prompts=128, answers=8, low=0.2,
                 high=0.28, take=64, delay=0.0, rewarders=1, ahead=-1, rise=20)
 PROMPTS, ANSWERS = "prompts", "answers"  # tables
-LEASE_S = 10.0  # after which a worker that does not answer has lost its work to others
+LEASED = dict(flexible=True, squeeze=True, ack=True, lease=10.0)  # a worker that does not answer for so long loses its work to others
 SEPARATOR, TOKENS = 10, 11  # after the ten digits; with them
 
 
@@ -72,8 +70,7 @@ class Model(nn.Module):
     def forward(self, tokens, past=None):
         """Logits of the next digit after each token, and keys and values for what follows."""
         begin = 0 if past is None else past[0][0].shape[2]
-        x = self.token(tokens) + self.place.weight[begin:begin + tokens.shape[1]]
-        kept = []
+        x, kept = self.token(tokens) + self.place.weight[begin:begin + tokens.shape[1]], []
         for i, block in enumerate(self.blocks):
             x, keys = block(x, None if past is None else past[i])
             kept.append(keys)
@@ -135,11 +132,6 @@ def update(model, adam, groups, settings):
     return dict(policy_loss=loss.detach(), accuracy=reward.mean(), clipped=(ratio != clipped).float().mean())
 
 
-def slope(step, settings, last):
-    """The share of the learning rate that an update has. Old data pushes weights away from where they are: small last steps settle them."""
-    return min(1, (step + 1) / settings.rise) * (1 - step / last if last else 1)
-
-
 def actor():
     with replaybus.run.Actor() as run:
         settings = run.options(**SETTINGS)
@@ -149,10 +141,9 @@ def actor():
 
 def rollouts(run, settings):
     """Answers prompts with the newest parameters."""
-    on = device()
+    on, writer = device(), run.client.writer(chunk_length=settings.answers)
     model = Model(settings).to(on)
-    writer = run.client.writer(chunk_length=settings.answers)
-    for batch in run.batches(run.client.sampler(PROMPTS, settings.take, flexible=True, squeeze=True, ack=True, lease=LEASE_S)):
+    for batch in run.batches(run.client.sampler(PROMPTS, settings.take, **LEASED)):
         tensors = run.parameters()
         if tensors is not None:
             replaybus.torch.load_states(tensors, policy=model)
@@ -172,8 +163,7 @@ def rollouts(run, settings):
 def rewards(run, settings):
     """Marks answers. Those to one prompt are a group, even if several workers have marked them."""
     writer = run.client.writer(chunk_length=settings.answers)
-    most = settings.take * settings.answers
-    for batch in run.batches(run.client.sampler(ANSWERS, most, flexible=True, squeeze=True, ack=True, lease=LEASE_S)):
+    for batch in run.batches(run.client.sampler(ANSWERS, settings.take * settings.answers, **LEASED)):
         rows = dict(batch.data, reward=right(batch.data["prompt"], batch.data["answer"]).astype("float32"))
         begins = np.flatnonzero(np.diff(rows["number"], prepend=-1) | np.diff(batch.policy.astype("int64"), prepend=-1))
         with run.waiting("credit"):
@@ -196,20 +186,17 @@ class Ledger(set):
 
 
 class Groups:
-    """Groups of answers with their rewards. Before the learner takes a batch, it writes prompts for it and for those ahead of it.
-
-    A prompt is under way while it, or its answers, are in one of the three queues: workers take it out of one when it is in the next. So
-    what was dropped, went stale or was lost with a broker is replaced, and what was made twice is not. After a deadline, call next again.
-    """
+    """Groups of answers with their rewards. Before the learner takes a batch, it writes prompts for it and for those ahead of it. A
+    prompt is under way while it, or its answers, are in one of the three queues: what was dropped, went stale or was lost is replaced."""
 
     def __init__(self, run, settings, ledger, publisher):
         self._run, self._settings, self._publisher, self.version = run, settings, publisher, 0
-        self._writer, self._due, self._written, self._sent = run.client.writer(), [], max(ledger, default=-1) + 1, 0
+        self._written, self._writer = max(ledger, default=-1) + 1, run.client.writer(max_in_flight=1 << 16)  # all that is ever missing
         self._sampler = run.client.sampler(run.table, settings.prompts * settings.answers, in_flight=0, whole=True, squeeze=True)
 
     def next(self, timeout=None):
         self.version = self._publisher.flush(timeout)  # the batch is of this version, or of those shortly before
-        self._write(timeout)
+        self._writer.flush(timeout=timeout)
         settings, tables = self._settings, {table["name"]: table for table in self._run.client.info(timeout=timeout)["tables"]}
         issued, answered, marked = (tables[name] for name in (PROMPTS, ANSWERS, self._run.table))
         ahead = settings.ahead if settings.ahead >= 0 else marked["max_lag"]
@@ -219,19 +206,10 @@ class Groups:
             first = max(self._written, issued["total_inserts"])
             random = np.random.default_rng([self._run.config["seed"], first])
             prompts = random.integers(10, size=(missing, settings.digits), dtype="uint8")
-            self._due, self._written = [dict(number=first + i, prompt=prompt) for i, prompt in enumerate(prompts)], first + missing
-            self._write(timeout)
+            self._writer.append_block(dict(number=np.arange(first, first + missing), prompt=prompts), replaybus.Last(1, PROMPTS))
+            self._written = first + missing
+            self._writer.flush(timeout=timeout)
         return self._sampler.next(timeout)
-
-    def _write(self, timeout):
-        """Writes the prompts that are due, and waits until they are in their queue."""
-        while self._due:
-            if self._writer.episode_steps == self._sent:
-                self._writer.append(self._due[0], timeout=timeout)
-            self._writer.item(PROMPTS, timeout=timeout)
-            self._sent += 1
-            del self._due[0]
-        self._writer.flush(timeout=timeout)
 
 
 def learner():
@@ -250,7 +228,7 @@ def learner():
             new = {number: i for i, number in enumerate(groups["number"][:, 0].tolist()) if number not in ledger}
             ledger.update(new)
             if new:
-                adam.param_groups[0]["lr"] = rate * slope(run.steps, settings, last)
+                adam.param_groups[0]["lr"] = rate * min(1, (run.steps + 1) / settings.rise) * (1 - run.steps / last if last else 1)
                 groups = {name: value[list(new.values())].to(on) for name, value in groups.items()}
                 losses = update(model, adam, groups, settings)
             run.step(**losses, policy_staleness=source.version - batch.policy.mean())

@@ -184,7 +184,7 @@ def test_prompts_that_are_answered_twice_do_not_let_the_learner_run_ahead():
 def test_a_deadline_while_prompts_are_written():
     """The queue is full, or the broker is away: the learner does not wait for ever, and writes each prompt once."""
     with Workers(room=5) as workers:
-        workers.groups._writer, taken = workers.client.writer(max_in_flight=4), []
+        taken = []
         while len(taken) < 3 * BOUND:
             workers.nothing()
             taken += workers.take(3)
