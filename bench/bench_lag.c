@@ -212,10 +212,10 @@ static void lag_latency_job(void *ctx)
 {
     struct lag_load *self = ctx;
     struct load *load = &self->load;
-    double p99[2][MOST_REPEATS], *taken = malloc(MOST_LATENCIES * sizeof *taken);
+    static double p99[2][MOST_REPEATS], taken[MOST_LATENCIES];
     rp_sampler *sampler = lag_sampler(self, lag_connect(load), WINDOW_BATCH);
     rp_error err;
-    for (uint32_t i = 0; taken && i < 2 * load->options->repeats; i++) {
+    for (uint32_t i = 0; i < 2 * load->options->repeats; i++) {
         uint32_t n = 0;
         *(volatile uint64_t *)&self->mover->value[0] = i % 2 == 0;
         for (double end = children_now() + load->options->seconds, start; n < MOST_LATENCIES && children_now() < end;) {
