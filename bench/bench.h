@@ -279,6 +279,8 @@ struct row {
 
 /* Over repeats; ratios are taken pair by pair, in the order of measurement. */
 struct spread spread_of(const double *values, uint32_t n);
+/* Sorts values. Returns the one below which this share of them is. */
+double sort_to(double *values, uint32_t n, double share);
 struct spread spread_ratio(const double *ours, const double *theirs, uint32_t n);
 
 /* If all was started, measures two phases in turn and prints the row: what writers did in the first against the second, or what askers

@@ -201,12 +201,6 @@ static void lag_move_job(void *ctx)
     }
 }
 
-static int by_size(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* Times samples while the window moves (value[0], ns of the 99th percentile) and, in turn, while it does not (value[1]). */
 static void lag_latency_job(void *ctx)
 {
@@ -226,8 +220,7 @@ static void lag_latency_job(void *ctx)
             taken[n++] = children_now() - start;
             rp_batch_release(&batch);
         }
-        qsort(taken, n, sizeof *taken, by_size);
-        p99[i % 2][i / 2] = taken[(uint64_t)n * 99 / 100];
+        p99[i % 2][i / 2] = sort_to(taken, n, 0.99);
     }
     for (uint32_t i = 0; i < 2; i++)
         load->tally->value[i] = (uint64_t)(spread_of(p99[i], load->options->repeats).median * 1e9);

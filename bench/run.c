@@ -685,13 +685,19 @@ static int compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+double sort_to(double *values, uint32_t n, double share)
+{
+    qsort(values, n, sizeof *values, compare);
+    return n ? values[(uint32_t)(share * (n - 1))] : 0;
+}
+
 struct spread spread_of(const double *values, uint32_t n)
 {
     double sorted[MOST_REPEATS];
     if (n == 0)
         return (struct spread){0, 0, 0};
     memcpy(sorted, values, n * sizeof *sorted);
-    qsort(sorted, n, sizeof *sorted, compare);
+    sort_to(sorted, n, 0);
     double median = n % 2 ? sorted[n / 2] : (sorted[n / 2 - 1] + sorted[n / 2]) / 2;
     return (struct spread){median, sorted[0], sorted[n - 1]};
 }

@@ -18,8 +18,9 @@
  * The publisher makes it. The broker could do so only if it knew what the bytes mean, and would spend time of its one core thread; at a
  * reader it would save no byte on the way.
  *
- * Where the broker may share memory (shared_memory), the parts of a value from PARAMS_FILE_FROM bytes on lie in a file of their own (memfile.h), which readers on
- * this host map. Nothing is ever written twice to that file, and its pages live as long as the last reader has it mapped.
+ * Where the broker may share memory (shared_memory), the parts of a value from PARAMS_FILE_FROM bytes on lie in a file of their own
+ * (memfile.h), which readers on this host map. Nothing is ever written twice to that file, and its pages live as long as the last
+ * reader has it mapped.
  *
  * Staged parts count with their announced size from the first part on. Where there is no room for a put, old versions that nobody reads
  * yield first, then stages that have been silent for PARAMS_SILENT_NS (params_yield).

@@ -3,6 +3,7 @@
 tests/golden/run was written by version 0.1.0 of commit c9b3bf6:
   replay-launch cartpole-dqn.yaml --set actors.count=1 --set learners.count=1 --set stop.steps=500 --set stop.value=.inf \
       --set agent.hidden=[8] --set report.tensorboard=false
+Its config.yaml follows the keys: those that went before 0.1.0 was released went from it, too.
 """
 
 import json

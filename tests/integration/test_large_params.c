@@ -421,63 +421,78 @@ static uint64_t ask_part(struct testpeer *peer, uint64_t put, uint32_t part)
     return answer->reply->params->slots[0]->parts->put;
 }
 
-/* There is room for two versions: a publisher waits, and says so, while somebody reads the first of them. */
+/* A broker whose parameters may take 25 MiB, somebody who reads there part by part, and a publisher that has put a value. */
+struct reading {
+    struct broker_process small;
+    rp_client *client;
+    void *context;
+    struct testpeer *reader;
+    rp_publisher *publisher;
+    uint8_t *data;
+    uint64_t bytes;
+};
+
+static void reading_put(struct reading *self)
+{
+    ok(rp_publisher_put(self->publisher, self->data, self->bytes, &err));
+    ok(rp_publisher_flush(self->publisher, WAIT, NULL, &err));
+}
+
+static void reading_begin(struct reading *self, uint64_t bytes)
+{
+    *self = (struct reading){.context = zmq_ctx_new(), .data = value_new(1, bytes), .bytes = bytes};
+    broker_process_start(&self->small, "  - {name: replay, max_size: 10}\n", "memory_limit: 100MiB\n");
+    self->client = connect_to(&self->small);
+    self->reader = testpeer_connect(self->context, self->small.service);
+    self->publisher = must(rp_publisher_new(self->client, SLOT, &err));
+    reading_put(self);
+}
+
+/* The next put waits, and says why. */
+static void reading_blocks(struct reading *self)
+{
+    ok(rp_publisher_put(self->publisher, self->data, self->bytes, &err));
+    assert_int_equal(rp_publisher_flush(self->publisher, 1000, NULL, &err), RP_DEADLINE_EXCEEDED);
+    assert_has(err.text, "being read");
+}
+
+static void reading_end(struct reading *self)
+{
+    testpeer_close(self->reader);
+    zmq_ctx_term(self->context);
+    rp_publisher_destroy(&self->publisher, 0, NULL);
+    rp_client_destroy(&self->client);
+    broker_process_fini(&self->small);
+    free(self->data);
+}
+
+/* There is room for two versions: a publisher waits while somebody reads the first of them. */
 CASE(a_publisher_waits_for_a_slow_reader)
 {
-    enum { BYTES = 9 * MB, LAST = 17 };
-    struct broker_process small = {0};
-    broker_process_start(&small, "  - {name: replay, max_size: 10}\n", "memory_limit: 100MiB\n");
-    rp_client *client = connect_to(&small);
-    void *context = zmq_ctx_new();
-    struct testpeer *reader = testpeer_connect(context, small.service);
-    uint8_t *data = value_new(1, BYTES);
-    uint64_t first, version;
-    rp_publisher *publisher = must(rp_publisher_new(client, SLOT, &err));
-    ok(rp_publisher_put(publisher, data, BYTES, &err));
-    ok(rp_publisher_flush(publisher, WAIT, NULL, &err));
-    first = ask_part(reader, 0, 0);
-    ask_part(reader, first, 0);
-    ok(rp_publisher_put(publisher, data, BYTES, &err));
-    ok(rp_publisher_flush(publisher, WAIT, NULL, &err));
-    ask_part(reader, ask_part(reader, 0, 0), LAST);
-    ok(rp_publisher_put(publisher, data, BYTES, &err));
-    assert_int_equal(rp_publisher_flush(publisher, 1000, NULL, &err), RP_DEADLINE_EXCEEDED);
-    assert_has(err.text, "being read");
+    enum { LAST = 17 };
+    struct reading r;
+    uint64_t version;
+    reading_begin(&r, 9 * MB);
+    uint64_t first = ask_part(r.reader, 0, 0);
+    ask_part(r.reader, first, 0);
+    reading_put(&r);
+    ask_part(r.reader, ask_part(r.reader, 0, 0), LAST);
+    reading_blocks(&r);
     for (uint32_t part = 1; part <= LAST; part++)
-        ask_part(reader, first, part);
-    ok(rp_publisher_flush(publisher, WAIT, &version, &err));
+        ask_part(r.reader, first, part);
+    ok(rp_publisher_flush(r.publisher, WAIT, &version, &err));
     assert_int_equal(version, 3);
-    testpeer_close(reader);
-    zmq_ctx_term(context);
-    rp_publisher_destroy(&publisher, 0, NULL);
-    rp_client_destroy(&client);
-    broker_process_fini(&small);
-    free(data);
+    reading_end(&r);
 }
 
 /* The slot's own value was asked for lately, so it stays for a while, and two do not fit. */
 CASE(a_put_waits_where_two_values_have_no_room)
 {
-    enum { BYTES = 14 * MB };
-    struct broker_process small = {0};
-    broker_process_start(&small, "  - {name: replay, max_size: 10}\n", "memory_limit: 100MiB\n");
-    rp_client *client = connect_to(&small);
-    void *context = zmq_ctx_new();
-    struct testpeer *reader = testpeer_connect(context, small.service);
-    uint8_t *data = value_new(1, BYTES);
-    rp_publisher *publisher = must(rp_publisher_new(client, SLOT, &err));
-    ok(rp_publisher_put(publisher, data, BYTES, &err));
-    ok(rp_publisher_flush(publisher, WAIT, NULL, &err));
-    ask_part(reader, 0, 0);
-    ok(rp_publisher_put(publisher, data, BYTES, &err));
-    assert_int_equal(rp_publisher_flush(publisher, 1000, NULL, &err), RP_DEADLINE_EXCEEDED);
-    assert_has(err.text, "being read");
-    testpeer_close(reader);
-    zmq_ctx_term(context);
-    rp_publisher_destroy(&publisher, 0, NULL);
-    rp_client_destroy(&client);
-    broker_process_fini(&small);
-    free(data);
+    struct reading r;
+    reading_begin(&r, 14 * MB);
+    ask_part(r.reader, 0, 0);
+    reading_blocks(&r);
+    reading_end(&r);
 }
 
 int main(int argc, char **argv)

@@ -41,8 +41,8 @@
 struct step_version {
     uint64_t step, version;
 };
-/* Changes of the version that are known of the steps that items may refer to. If there are more, two
- * that follow each other are taken as the older of them. */
+/* Changes of the version that are known of the steps that items may refer to. If there are more, two that follow each other
+ * are taken as the older of them. */
 #define STEP_VERSIONS 64u
 
 /* A stream of steps and items to one shard. */

@@ -77,14 +77,6 @@ def server():
         yield server
 
 
-@pytest.fixture
-def client(server):
-    with server.client(timeout=60) as client:
-        for table in client.tables:
-            client.reset(table)
-        yield client
-
-
 def together(world, run):
     """Calls run(rank) on a thread for each rank. Returns what they return."""
     with concurrent.futures.ThreadPoolExecutor(world) as pool:
