@@ -97,8 +97,11 @@ export class Runs {
   chart(title, part, column, chosen) {
     const points = (run) => pairs(run[part], this.page.x, column), with_ = chosen.filter((run) => run[part]?.[column]);
     if (!with_.length) return null;
-    const series = this.bands ? groups(with_).map((one) => (one.runs.length > 1 ? {name: `${one.name}, ${one.runs.length} seeds`, points: band(one.runs.map(points)), band: true}
-      : {name: one.runs[0].name, points: points(one.runs[0])})) : with_.map((run) => ({name: run.name, points: points(run)}));
+    const line = (run) => ({name: run.name, points: points(run)});
+    const series = !this.bands ? with_.map(line) : groups(with_).flatMap(({name, runs}) => {
+      const shared = runs.length > 1 ? band(runs.map(points)) : [];
+      return shared.length ? {name: `${name}, ${runs.length} seeds`, points: shared, band: true} : runs.map(line); // curves that never overlap have no band
+    });
     return h("section", {class: "card"}, h("h2", {}, title), lines(series, {title, xName: axisName(this.page), smooth: this.page.smooth}));
   }
 }
