@@ -3,7 +3,10 @@
 
 A file that was clean is not looked at again while nothing changes that clang-tidy sees: the preprocessed text with its macros and
 comments, the options, the checks and clang-tidy itself. What was clean is remembered by its hash in the user's cache
-(XDG_CACHE_HOME/replay-lint), for 30 days after its last use. RP_LINT_CACHE=off looks at every file."""
+(XDG_CACHE_HOME/replay-lint), for 30 days after its last use. RP_LINT_CACHE=off looks at every file.
+
+RP_LINT_NODES bounds how far the analyzer follows one function. A fifth of its own 225000 takes a quarter of the time; ./dev full
+goes all the way."""
 
 import concurrent.futures
 import hashlib
@@ -15,7 +18,8 @@ import subprocess
 import sys
 import time
 
-OPTIONS = ["--quiet", "--warnings-as-errors=*", "--extra-arg=-Wno-unknown-warning-option"]
+ANALYZER = ["-Xclang", "-analyzer-config", "-Xclang", "max-nodes=" + os.environ.get("RP_LINT_NODES", "50000")]
+OPTIONS = ["--quiet", "--warnings-as-errors=*", *("--extra-arg=" + word for word in ["-Wno-unknown-warning-option", *ANALYZER])]
 ROOT = os.getcwd()
 KEPT_SECONDS = 30 * 24 * 3600
 
