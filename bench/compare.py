@@ -68,8 +68,6 @@ def chance(rows):
     return found, more / DIVISIONS
 
 
-# ---- shards ----
-
 def shards(count):
     return f"{count} shard{'' if count == 1 else 's'}"
 

@@ -1,6 +1,6 @@
 """Runs a file of tests: run.py FILE [NAME...]. Debian's python3, with RP_BROKER and the like in the environment, as ctest has them.
 
-A file marks its tests with harness.test. They get a World, if the file has one; a file with a function main does as it likes.
+Its tests are the functions test_*. They get a World, if the file has one; a file with a function main does as it likes.
 """
 
 import importlib
@@ -17,12 +17,12 @@ def main():
     module = importlib.import_module(pathlib.Path(sys.argv[0]).stem)
     if hasattr(module, "main"):
         return module.main()
-    from harness import test
+    from harness import run_tests
     if not hasattr(module, "World"):
-        return test.main()
+        return run_tests()
     world = module.World()
     try:
-        status = test.main(world)
+        status = run_tests(world)
         if status:
             print("---- the broker's log\n" + world.broker.text()[-4000:])
         return status

@@ -7,50 +7,36 @@ import time
 import zmq
 
 import keys
-from generated import pb
+from service import AGAIN, Service
 
-AGAIN = (5, 11, 12)  # RESOURCE_EXHAUSTED, CANCELLED by a broker that stops, UNAVAILABLE
 PATIENCE = 0.35      # seconds before a request is sent again over a new connection
 
 
-class Client:
-    """kind: REQ, RELAXED, DEALER or DELIMITED. make(name, args) gives the body and the payload of a request; args are
-    plain values, so that they can be logged."""
+class Client(Service):
+    """make(name, args) gives the body and the payload of a request; args are plain values, so that they can be logged."""
 
     def __init__(self, endpoint, kind, shared, make, log=None, patience=PATIENCE):
-        self.endpoint, self.kind, self.shared, self.make, self.log = endpoint, kind, shared, make, log
-        self.patience = patience
-        self.random = random.Random()
-        self.context = zmq.Context.instance()
-        self.number, self.next_id, self.under_way, self.socket = 0, 0, {}, None
+        self.shared, self.make, self.log, self.patience = shared, make, log, patience
+        self.random, self.under_way = random.Random(), {}
+        super().__init__(endpoint, kind)
         self.recover()
-        self.open()
 
     def recover(self):
+        known = False
         for record in self.log.old if self.log else ():
             if record[0] == "c":
-                self.number = record[1]
+                self.client, known = record[1], True
             elif record[0] == "q":
                 self.next_id = max(self.next_id, record[1])
                 self.under_way[record[1]] = [record[2], record[3], 0.0, 1]
             elif record[0] == "a":
                 self.under_way.pop(record[1], None)
-        if not self.number:
-            self.number = random.SystemRandom().getrandbits(63) + 1
-            if self.log:
-                self.log.write(["c", self.number])
+        if self.log and not known:
+            self.log.write(["c", self.client])
 
-    def open(self):
-        if self.socket is not None:
-            self.socket.close(0)
-        self.socket = self.context.socket(zmq.DEALER if self.kind in ("DEALER", "DELIMITED") else zmq.REQ)
-        self.socket.linger = 0
+    def prepare(self):
         keys.secure(self.socket)
         self.socket.setsockopt(zmq.RECONNECT_IVL, 20)
-        if self.kind == "RELAXED":
-            self.socket.setsockopt(zmq.REQ_RELAXED, 1)
-            self.socket.setsockopt(zmq.REQ_CORRELATE, 1)
-        self.socket.connect(self.endpoint)
         self.generation = self.shared.generation
 
     def settled(self):
@@ -59,12 +45,7 @@ class Client:
 
     def transmit(self, id):
         name, args = self.under_way[id][:2]
-        body, payload = self.make(name, args)
-        request = pb.Request(version=1, id=id, client=self.number, settled=min(self.settled(), id - 1))
-        getattr(request, name).CopyFrom(body)
-        frames = [request.SerializeToString(), *payload]
-        if self.kind == "DELIMITED":
-            frames.insert(0, b"")
+        frames = self.frames(name, *self.make(name, args), id, min(self.settled(), id - 1))
         try:
             self.socket.send_multipart(frames, zmq.NOBLOCK)
         except zmq.Again:
@@ -82,7 +63,7 @@ class Client:
 
     def again(self):
         """A new connection, and everything under way once more, in order."""
-        self.open()
+        self.reopen()
         for id in sorted(self.under_way):
             self.transmit(id)
 
@@ -90,17 +71,14 @@ class Client:
         """[(id, name, args, Reply, frames)] of what was answered. done() must follow for each."""
         answers, seen, wait = [], set(), timeout
         while self.socket.poll(int(wait * 1000)):
-            frames = self.socket.recv_multipart()
-            if self.kind == "DELIMITED":
-                frames.pop(0)
-            reply = pb.Reply.FromString(frames[0])
+            reply, frames = self.receive(0)
             known = self.under_way.get(reply.id)
             if known is not None and reply.id not in seen:
                 if reply.status in AGAIN:
                     known[2] = min(known[2], time.monotonic() - self.patience + 0.05)
                 else:
                     seen.add(reply.id)
-                    answers.append((reply.id, known[0], known[1], reply, frames[1:]))
+                    answers.append((reply.id, known[0], known[1], reply, frames))
             wait = 0
             if len(answers) >= 64 or self.kind in ("REQ", "RELAXED"):
                 break

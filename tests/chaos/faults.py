@@ -153,7 +153,7 @@ def cut_connections(c, rng):
 
 def cut_relay(c, rng):
     """The relay resets its connections, in the middle of a message too."""
-    c.relay_cell[0] += 1
+    c.relay.send_signal(signal.SIGUSR1)
     pause(rng, 0.01, 0.1)
 
 

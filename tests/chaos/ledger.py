@@ -51,8 +51,6 @@ class Ledger:
     def fault(self, text, *args):
         self.faults.append(text % args)
 
-    # --------------------------------------------------------------------------------------------- from the logs --
-
     def read(self, source, state, record):
         """One line of a log. state: a dict of this log's own."""
         getattr(self, "on_" + record[0])(source, state, *record[1:])
@@ -187,8 +185,6 @@ class Ledger:
         fresh.rejected = self.books[name].rejected
         fresh.items = {key: item for key, item in self.books[name].items.items() if not item.accepted and not item.seen}
         self.books[name] = fresh
-
-    # ---------------------------------------------------------------------------------------- against the broker --
 
     def check(self, snapshot):
         """Differences as sentences; an empty list: the ledger holds."""

@@ -8,16 +8,14 @@ the broker's settings, the clients' plans, the faults and their delays; it repea
 
 import argparse
 import collections
-import ctypes
 import json
 import multiprocessing
-import multiprocessing.sharedctypes
 import os
 import pathlib
 import random
 import shutil
 import signal
-import socket
+import subprocess
 import sys
 import tempfile
 import time
@@ -30,7 +28,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "foreign")]
 import faults
 import keys
 from auditor import Auditor
-from proxy import Proxy
+from harness import eventually, free_ports
 from sampler import Clerk, Sampler
 from scene import DRAIN, RUN, SETTLE, STOP, TABLES, Shared
 from stage import Broker, die_with_parent
@@ -79,7 +77,6 @@ class Conductor:
         self.broker = Broker(options.broker, self.folder, self.settings, not options.plain, self.power_library())
         self.lost_bytes, self.damaged, self.aborted = 0, set(), 0
         self.longest, self.checkpoints, self.counts = options.longest, 0, collections.Counter()
-        self.relay_cell = multiprocessing.sharedctypes.RawArray(ctypes.c_int64, 1)
         self.cast, self.writers, self.others, self.audits = [], options.writers, [], 0
         self.begin, self.longest_fault, self.longest_rest = time.monotonic(), (0.0, "none"), 0.0
 
@@ -102,8 +99,6 @@ class Conductor:
             self.settings["sync"] == "0s" or self.options.only_starts)
         return path if wanted and path.exists() else None
 
-    # ------------------------------------------------------------------------------------------------- processes --
-
     def fork(self, run):
         sys.stdout.flush()
         pid = os.fork()
@@ -120,16 +115,15 @@ class Conductor:
         os._exit(0)
 
     def start_relay(self):
-        listeners = []
-        for port in self.broker.ports[:2]:
-            listener = socket.create_server(("127.0.0.1", 0))
-            listeners.append((listener, (self.broker.ground.host, port)))
-        parent = os.getpid()
-        self.others.append(self.fork(
-            lambda: Proxy(listeners, self.relay_cell).run(lambda: os.getppid() != parent)))
-        self.scene.relayed = tuple("tcp://127.0.0.1:%d" % l.getsockname()[1] for l, _ in listeners)
-        for listener, _ in listeners:
-            listener.close()
+        """Connections that can be cut, also in the middle of a message."""
+        ports, log = free_ports(2), self.folder / "relay.log"
+        ways = ["127.0.0.1:%d:%s:%d" % (own, self.broker.ground.host, port) for own, port in zip(ports, self.broker.ports)]
+        with open(log, "wb") as file:
+            self.relay = subprocess.Popen([sys.executable, "-B", str(HERE.parent / "integration" / "forwarder.py"), *ways], stdout=file,
+                                          stderr=file, preexec_fn=die_with_parent)
+        eventually(lambda: b"ready" in log.read_bytes(), what="the relay")
+        self.others.append(self.relay.pid)
+        self.scene.relayed = tuple("tcp://127.0.0.1:%d" % port for port in ports)
 
     def start_auditor(self):
         ours, theirs = multiprocessing.Pipe()
@@ -202,8 +196,6 @@ class Conductor:
         end()
         self.broker.start()
         self.scene.shared.generation += 1
-
-    # ----------------------------------------------------------------------------------------------------- the run --
 
     def possible(self):
         ground = self.broker.ground

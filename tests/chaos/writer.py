@@ -90,8 +90,6 @@ class Writer:
     def complain(self, text):
         self.scene.complain("writer %#x: %s" % (self.uid, text))
 
-    # ------------------------------------------------------------------------------------------------ the session --
-
     def connect(self):
         for socket in (self.service, self.push):
             if socket is not None:
@@ -271,8 +269,6 @@ class Writer:
                 self.complain("table %s: after bye %d of %d items are resolved"
                               % (self.names_by_id[t], self.resolved.get(t, 0), number))
         os._exit(0)
-
-    # --------------------------------------------------------------------------------------------------- messages --
 
     def chunks(self, header, small):
         """New steps. Now and then a chunk is so large that it goes as a frame of its own."""

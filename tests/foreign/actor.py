@@ -53,8 +53,6 @@ class Actor:
         self.new_layouts, self.new_chunks, self.new_items = [], [], []
         self.hello()
 
-    # ------------------------------------------------------------------------------------------------- the session --
-
     def hello(self):
         """Opens the session or, if there is one, takes it up again."""
         oldest = self.stored[0].number if self.stored else self.last_number + 1
@@ -127,8 +125,6 @@ class Actor:
 
     def close(self):
         self.push.close()
-
-    # ---------------------------------------------------------------------------------------------------- the flow --
 
     def take_credit(self, credit):
         """All numbers are running totals: the newest message of an epoch is the truth."""
@@ -203,8 +199,6 @@ class Actor:
             if left <= 0:
                 return bool(condition())
         return True
-
-    # ---------------------------------------------------------------------------------------------------- the data --
 
     def layout(self, table, fields):
         """fields: [pb.Field]. Gives the number by which items name it."""

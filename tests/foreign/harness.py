@@ -1,6 +1,7 @@
 """Starts a real broker for a test, and counts what passes."""
 
 import atexit
+import contextlib
 import os
 import pathlib
 import random
@@ -96,36 +97,25 @@ class Broker:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-class Runner:
-    """Tests are functions, run in the order in which they are declared; one failure does not stop the others."""
-
-    def __init__(self):
-        self.tests = []
-
-    def __call__(self, test):
-        self.tests.append(test)
-        return test
-
-    def main(self, *args):
-        wanted, passed, failed = sys.argv[1:], 0, 0
-        for test in self.tests:
-            if test.__module__ != pathlib.Path(sys.argv[0]).stem or wanted and test.__name__ not in wanted:
-                continue  # tests of a file that was imported are its own
-            start = time.monotonic()
-            try:
-                test(*args)
-                passed += 1
-                print("ok    %-44s %6.2f s" % (test.__name__, time.monotonic() - start), flush=True)
-            except Exception:
-                failed += 1
-                print("FAIL  %s" % test.__name__)
-                traceback.print_exc(file=sys.stdout)
-                sys.stdout.flush()
-        print("%d passed, %d failed" % (passed, failed), flush=True)
-        return 1 if failed or not passed else 0
-
-
-test = Runner()
+def run_tests(*args):
+    """Calls the functions test_* of the file that is run, in the order in which they stand; one failure does not stop the others."""
+    name, *wanted = sys.argv
+    passed, failed, module = 0, 0, sys.modules[pathlib.Path(name).stem]
+    for name, test in list(vars(module).items()):
+        if not name.startswith("test_") or test.__module__ != module.__name__ or wanted and name not in wanted:
+            continue  # tests of a file that was imported are its own
+        start = time.monotonic()
+        try:
+            test(*args)
+            passed += 1
+            print("ok    %-44s %6.2f s" % (name, time.monotonic() - start), flush=True)
+        except Exception:
+            failed += 1
+            print("FAIL  %s" % name)
+            traceback.print_exc(file=sys.stdout)
+            sys.stdout.flush()
+    print("%d passed, %d failed" % (passed, failed), flush=True)
+    return 1 if failed or not passed else 0
 
 
 def check(condition, *what):
@@ -153,6 +143,33 @@ def eventually(condition, timeout=10.0, what="condition"):
             return value
         check(time.monotonic() < end, what, "did not come true within", timeout, "s")
         time.sleep(0.01)
+
+
+def children(pid):
+    """Processes that a process has started and not waited for: [pid]."""
+    found = []
+    for path in pathlib.Path("/proc/%d/task" % pid).glob("*/children"):
+        with contextlib.suppress(OSError):
+            found += map(int, path.read_text().split())
+    return found
+
+
+def state_of(pid):
+    """(name, state, parent); Z is the state of a process that has ended, also of one that is gone."""
+    try:
+        text = pathlib.Path("/proc/%d/stat" % pid).read_text()
+    except OSError:
+        return "", "Z", 0
+    rest = text[text.rindex(")") + 1:].split()
+    return text[text.index("(") + 1:text.rindex(")")], rest[0], int(rest[1])
+
+
+def kill(pid, number=signal.SIGKILL):
+    """Whether there was such a process."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
+        return True
+    return False
 
 
 LARGE = """

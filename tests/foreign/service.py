@@ -44,7 +44,11 @@ class Service:
         if self.kind == "RELAXED":
             self.socket.setsockopt(zmq.REQ_RELAXED, 1)
             self.socket.setsockopt(zmq.REQ_CORRELATE, 1)
+        self.prepare()
         self.socket.connect(self.endpoint)
+
+    def prepare(self):
+        """Sets what the socket needs before it connects."""
 
     def close(self):
         self.socket.close()
@@ -62,13 +66,13 @@ class Service:
             id = self.next_id
         if name == "sample":
             self.sampling.add(id)
-        request = pb.Request(version=VERSION, id=id, client=self.client, settled=self.settled())
-        getattr(request, name).CopyFrom(body)
-        frames = [request.SerializeToString(), *payload]
-        if self.kind == "DELIMITED":
-            frames.insert(0, b"")
-        self.socket.send_multipart(frames)
+        self.socket.send_multipart(self.frames(name, body, payload, id, self.settled()))
         return id
+
+    def frames(self, name, body, payload, id, settled):
+        request = pb.Request(version=VERSION, id=id, client=self.client, settled=settled)
+        getattr(request, name).CopyFrom(body)
+        return [b""] * (self.kind == "DELIMITED") + [request.SerializeToString(), *payload]
 
     def settled(self):
         """Up to this id all replies to samples were read, or are not wanted."""

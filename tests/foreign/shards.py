@@ -143,8 +143,6 @@ class ShardedLearner:
         self.rows = []      # items that came beyond what was wanted, or late, and that exist nowhere else
         self.look()
 
-    # -------------------------------------------------------------------------------------------------- requests --
-
     def ask_all(self, name, bodies):
         """Sends to several shards at once: {shard: (Reply, frames)}. A shard that is silent is away from now on."""
         ids = {s: self.shards.services[s].send(name, body) for s, body in bodies.items()}
@@ -214,8 +212,6 @@ class ShardedLearner:
     def deal(self):
         return next((self.states[s].deal for s in self.living()), PERMITS)
 
-    # --------------------------------------------------------------------------------------------------- permits --
-
     def get_permits(self, count):
         """One round: from shards with room what they have; if nobody has room, a permit waits at each for a moment."""
         asks, left, living = {}, count, self.living()
@@ -228,8 +224,6 @@ class ShardedLearner:
             asks = {s: pb.Permit(table=self.table, count=share, flexible=True, timeout_ms=CHOOSE_MS) for s in living}
         for s, got in self.ask_all("permit", asks).items():
             self.accept(s, *got)
-
-    # ----------------------------------------------------------------------------------------------------- picks --
 
     def has_items(self):
         living = [self.states[s] for s in self.living()]

@@ -29,8 +29,6 @@ TWIN = 1e-12
 CHECK = 1e-7  # what mathematical libraries of different machines may add up to
 
 
-# ---- policies: functions of (state, step) that give an action
-
 def constant(*action):
     return lambda state, t: list(action)
 
@@ -68,8 +66,6 @@ def follow(function):
 def sign(value, high, low):
     return high if value >= 0 else low
 
-
-# ---- cases: (vector, policy, steps)
 
 def cartpole():
     yield (0.01, -0.02, 0.03, 0.04), constant(1), 60
@@ -280,8 +276,6 @@ TRACES = (
     (models.Asterix(), asterix), (models.SpaceInvaders(), space_invaders), (models.Memory(), memory),
     (models.InvertedPendulum(), inverted_pendulum), (models.CartPoleSwingUp(), swing_up))
 
-
-# ---- running and writing
 
 def text(values):
     return " ".join("%.9g" % value for value in values)

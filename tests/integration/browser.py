@@ -21,6 +21,16 @@ def available():
     return ""
 
 
+def fetch(url, headers=None, body=None):
+    """Status and bytes of an answer. A body is posted as JSON."""
+    data, kind = (None, {}) if body is None else (json.dumps(body).encode(), {"Content-Type": "application/json"})
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, data, {**kind, **(headers or {})}), timeout=300) as reply:
+            return reply.status, reply.read()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read()
+
+
 class BrowserError(Exception):
     """The driver or the page says that something is wrong."""
 

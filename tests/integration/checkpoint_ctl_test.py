@@ -12,7 +12,7 @@ import struct
 
 from actor import Actor
 from generated import pb
-from harness import Broker, check, contains, equal, test
+from harness import Broker, check, contains, equal
 from service import Service
 
 CTL = os.environ.get("RP_CTL", "replay-ctl")
@@ -66,8 +66,7 @@ class Scene:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-@test
-def one_is_made_and_told_of():
+def test_one_is_made_and_told_of():
     with Scene() as scene:
         rc, out, err = scene.checkpoint()
         equal(rc, 0, err)
@@ -79,16 +78,14 @@ def one_is_made_and_told_of():
         check(made["written_bytes"] > 0 and made["took_ns"] > 0, out)
 
 
-@test
-def a_broker_without_a_folder_says_what_to_do():
+def test_a_broker_without_a_folder_says_what_to_do():
     with Broker("tables: [{name: t}]\n") as broker:
         rc, out, err = ctl("checkpoint", endpoint=broker.endpoints["service"])
         equal(rc, 1)
         contains(err, "write folder")
 
 
-@test
-def files_are_listed_verified_and_shown_offline():
+def test_files_are_listed_verified_and_shown_offline():
     with Scene() as scene:
         equal(scene.checkpoint()[0], 0)
         scene.insert(3)
@@ -116,8 +113,7 @@ def files_are_listed_verified_and_shown_offline():
         equal(ctl("checkpoint", "export", str(all_shards))[0], 2)
 
 
-@test
-def items_are_exported_with_their_values():
+def test_items_are_exported_with_their_values():
     with Scene() as scene:
         equal(scene.checkpoint()[0], 0)
         saved = scene.folder / "items.jsonl"
@@ -134,8 +130,7 @@ def items_are_exported_with_their_values():
         equal(len(out.splitlines()), 2)
 
 
-@test
-def mistakes_are_told():
+def test_mistakes_are_told():
     with Scene() as scene:
         equal(scene.checkpoint()[0], 0)
         cases = [(["sohw", str(scene.disk)], 2, "did you mean show"), (["ls"], 2, "needs the folder"),
@@ -149,8 +144,7 @@ def mistakes_are_told():
             contains(err, part)
 
 
-@test
-def damage_is_found_and_the_one_before_is_named():
+def test_damage_is_found_and_the_one_before_is_named():
     with Scene() as scene:
         equal(scene.checkpoint()[0], 0)
         scene.insert(3)
@@ -167,8 +161,7 @@ def damage_is_found_and_the_one_before_is_named():
         equal(json.loads(out)["checkpoint"], 1, err)
 
 
-@test
-def a_segment_that_is_missing_or_cut_is_found():
+def test_a_segment_that_is_missing_or_cut_is_found():
     with Scene() as scene:
         equal(scene.checkpoint()[0], 0)
         scene.broker.stop()
@@ -187,8 +180,7 @@ def a_segment_that_is_missing_or_cut_is_found():
         equal(ctl("checkpoint", "verify", str(scene.disk))[0], 0)
 
 
-@test
-def a_backup_of_a_busy_broker_is_complete():
+def test_a_backup_of_a_busy_broker_is_complete():
     busy = CONFIG.replace("journal: off", "journal: 0s\njournal_max: 1MiB").replace("{every: 0s}", "{every: 100ms, keep: 1}")
     with Scene(busy) as scene:
         for i in range(3):
@@ -218,8 +210,7 @@ def a_backup_of_a_busy_broker_is_complete():
             contains(ctl("info", "--json", endpoint=other.endpoints["service"])[1], '"size": %d' % len(keys))
 
 
-@test
-def a_backup_that_does_not_fit_says_so():
+def test_a_backup_that_does_not_fit_says_so():
     """A disk that is full takes a part of a write: no copy gets a name, and the reason is the disk's."""
     with Scene() as scene:
         copy = scene.folder / "copy"

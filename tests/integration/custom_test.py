@@ -11,7 +11,6 @@ import subprocess
 import time
 
 from runs import PATIENCE, RATIO, Process, Run, check, configuration, equal, eventually, program
-from harness import test
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 import env_models
@@ -28,10 +27,9 @@ class CustomRun(Run):
         super().__init__(configuration(
             "  session: {expiry: %s}\n" % expiry, limiter, adder="{table: replay, n_step: 3}", actors="{count: 2}",
             learners="{publish_every: 5}", stop="{steps: %d}" % steps))
-        self.service = "ipc://%s/service" % self.base
 
     def python(self, name, script, *more):
-        return Process(self, name, ["/usr/bin/python3", str(FOREIGN / script), "--endpoint", self.service, *more])
+        return Process(self, name, ["/usr/bin/python3", str(FOREIGN / script), "--endpoint", self.endpoint, *more])
 
     def custom_actor(self, index=0, *more, n_step=3):
         return self.python("actor-%d" % index, "cartpole_actor.py", "--index", str(index), "--count", "2", "--n-step",
@@ -55,7 +53,7 @@ class CustomRun(Run):
     def fixed_policy(self, steps=7):
         """What counting_learner publishes, without a learner."""
         import counting_learner
-        service = Service(self.service)
+        service = Service(self.endpoint)
         service.put("policy", counting_learner.parameters(steps))
         service.close()
 
@@ -68,9 +66,6 @@ def stop_quickly(process):
     check(time.monotonic() - start < PATIENCE / 2, process.name, "took", time.monotonic() - start, "s to end")
 
 
-# ---- to the end
-
-@test
 def test_our_learner_learns_from_it():
     steps = 3007  # not a multiple of what an actor claims at once
     with CustomRun(steps) as run:
@@ -98,12 +93,11 @@ def test_our_learner_learns_from_it():
         check(0 <= learned["policy_staleness"] < learned["learner_steps"], learned)
 
 
-@test
 def test_weights_are_those_of_the_format():
     with CustomRun() as run:
         run.broker()
         learner = run.learner()
-        service = Service(run.service)
+        service = Service(run.endpoint)
         (slot, block), = service.get(["policy"], timeout_ms=PATIENCE * 1000)
         tensors = weights.read(block)
         equal({name: shape for name, (shape, _) in tensors.items()},
@@ -140,7 +134,7 @@ def all_items(n_step):
         run.fixed_policy()
         run.custom_actor(0, "--steps", "3000", "--discount", str(DISCOUNT), "--epsilon-steps", "1500", "--epsilon", "0",
                          "--batch-items", "2", n_step=n_step).ends()
-        service = Service(run.service)
+        service = Service(run.endpoint)
         _, items, _ = Learner(service).sample("replay", run.inserts(), distinct=True)
         service.close()
         equal(len(items), run.inserts(), "items")
@@ -161,7 +155,6 @@ def windows(episode, n, ended, terminal):
         yield episode[first][0], episode[first][1], reward, remains, episode[last - 1][4]
 
 
-@test
 def test_items_are_what_happened():
     """Single steps against the model from the equations, and those of 3 steps against the single ones."""
     model, steps, episodes = env_models.CartPole(), all_items(1), [[]]
@@ -186,9 +179,6 @@ def test_items_are_what_happened():
         check(abs(item[2] - other[2]) < 1e-6 and abs(item[3] - other[3]) < 1e-6, item, "is not", other)
 
 
-# ---- signals
-
-@test
 def test_sigterm():
     with CustomRun() as run:
         broker = run.broker()
@@ -212,7 +202,6 @@ def test_sigterm():
         stop_quickly(lonely)
 
 
-@test
 def test_sigterm_at_any_moment():
     """From its first line to its last an actor that is asked to end does so with status 0, however often it is asked."""
     with CustomRun() as run:
@@ -230,9 +219,6 @@ def test_sigterm_at_any_moment():
             actor.ends()
 
 
-# ---- the broker is away
-
-@test
 def test_broker_restarts():
     with CustomRun() as run:
         broker = run.broker()
@@ -252,7 +238,6 @@ def test_broker_restarts():
         equal(run.info()["server"]["session_count"], 0, "sessions after BYE")
 
 
-@test
 def test_session_expires():
     """An actor that was silent for too long takes its session up again, and every item is there once."""
     with CustomRun(expiry="600ms") as run:
@@ -271,7 +256,6 @@ def test_session_expires():
         learner.stop()
 
 
-@test
 def test_no_broker():
     with CustomRun() as run:
         actor = run.custom_actor(0, "--timeout", "0.5")
@@ -279,9 +263,6 @@ def test_no_broker():
         check("no broker has answered" in actor.text(), actor.text())
 
 
-# ---- a learner of one's own
-
-@test
 def test_custom_learner():
     with CustomRun() as run:
         broker = run.broker()
@@ -298,8 +279,6 @@ def test_custom_learner():
         table = run.table()
         check(table["updates"] > 0 and table["rejected"] == 0, table)
 
-
-# ---- by the launcher
 
 def launch(run, config):
     """Runs replay-launch to its end and gives its report; None: there is no such program."""
@@ -319,7 +298,6 @@ def launch(run, config):
     return json.loads((folder / "report.json").read_text())
 
 
-@test
 def test_launch_example():
     with CustomRun() as run:
         text = EXAMPLE.read_text()
@@ -329,7 +307,6 @@ def test_launch_example():
             equal(report["steps"], 4000, "steps of the report")
 
 
-@test
 def test_launch_both():
     with CustomRun() as run:
         text = EXAMPLE.read_text().replace("20000", "4000")

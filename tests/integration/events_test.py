@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 
 from event_files import crc32c, records
-from harness import check, equal, test
+from harness import check, equal, run_tests
 
 REPORTS = 100
 
@@ -59,13 +59,11 @@ def expected(i):
     return scalars
 
 
-@test
-def the_checksum_is_castagnolis(folder):
+def test_the_checksum_is_castagnolis(folder):
     equal(crc32c(b"123456789"), 0xe3069283)
 
 
-@test
-def events(folder):
+def test_events(folder):
     files = list((folder / "tb" / "learner-0").iterdir())
     equal(len(files), 1)
     check(files[0].name.startswith("events.out.tfevents.1700000000.") and files[0].name.endswith(".learner-0"))
@@ -82,8 +80,7 @@ def events(folder):
         check(got.keys() == wanted.keys() and all(same(got[name], wanted[name]) for name in got), (i, got, wanted))
 
 
-@test
-def json_lines(folder):
+def test_json_lines(folder):
     def refuse(word):
         raise ValueError("%s is no JSON" % word)
 
@@ -99,4 +96,4 @@ def json_lines(folder):
 def main():
     with tempfile.TemporaryDirectory(prefix="rp_events_") as folder:
         subprocess.run([os.environ["RP_BUILD_DIR"] + "/tests/unit_run_log", "--write", folder], check=True)
-        return test.main(pathlib.Path(folder))
+        return run_tests(pathlib.Path(folder))

@@ -7,7 +7,6 @@ import re
 import subprocess
 
 from launches import Place, check, equal, program, sets
-from harness import test
 from metrics_text import Metrics
 
 TEXT_LINE = re.compile(r"^\d{4}-\d\d-\d\dT[\d:.]+Z (debug|info|warn|error)\b")
@@ -47,7 +46,6 @@ def by_id(found, name):
     return [line for line in found if line["id"] == name]
 
 
-@test
 def test_run():
     """The launcher passes it on."""
     with Place() as place:
@@ -63,7 +61,6 @@ def test_run():
         check(logs["launch"] and any("text_" in line for line in logs["launch"]), logs["launch"])
 
 
-@test
 def test_programs():
     """The option and the variable do the same; without them lines are text."""
     with Place() as place:

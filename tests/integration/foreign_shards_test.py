@@ -9,7 +9,7 @@ import tempfile
 
 import blocks
 from generated import pb
-from harness import Broker, check, equal, eventually, test
+from harness import Broker, check, equal, eventually, run_tests
 from service import Service
 from shards import MASS, PERMITS, QUEUE, SILENT, ShardedActor, ShardedLearner, Shards
 
@@ -101,10 +101,7 @@ def chi_square(counts, wanted):
     return sum((counts.get(k, 0) - w) ** 2 / w for k, w in wanted.items())
 
 
-# ------------------------------------------------------------------------------------------------------------ hello --
-
-@test
-def any_shard_names_all(world):
+def test_any_shard_names_all(world):
     for i, endpoint in enumerate(world.endpoints):
         hello = Service(endpoint).ask("hello", pb.Hello())[0].hello
         equal((hello.shard, list(hello.shards)), (i, world.endpoints))
@@ -119,8 +116,7 @@ def any_shard_names_all(world):
         pass
 
 
-@test
-def keys_name_their_shard_and_others_are_refused(world):
+def test_keys_name_their_shard_and_others_are_refused(world):
     shards = Shards(world.endpoints[1])
     actor = ShardedActor(shards, COLUMNS)
     equal([lane.key_base >> 56 for lane in actor.lanes], [0, 1, 2])
@@ -133,10 +129,7 @@ def keys_name_their_shard_and_others_are_refused(world):
     equal(sum(t.size for t in shards.tables("queue")), 0)
 
 
-# ---------------------------------------------------------------------------------------------------------- by mass --
-
-@test
-def picks_follow_the_mass_and_updates_go_to_the_owner(world):
+def test_picks_follow_the_mass_and_updates_go_to_the_owner(world):
     shards = Shards(world.endpoints[2])
     clean(shards, "replay")
     actor = ShardedActor(shards, COLUMNS)
@@ -181,8 +174,6 @@ def picks_follow_the_mass_and_updates_go_to_the_owner(world):
     actor.bye()
 
 
-# ---------------------------------------------------------------------------------------------------------- permits --
-
 def check_ratio(shards, inserts, samples):
     tables = shards.tables("ratio")
     equal(sum(t.limiter.inserts for t in tables), inserts)
@@ -194,8 +185,7 @@ def check_ratio(shards, inserts, samples):
     check(abs(cursor - MIN_SIZE * RATIO) <= BUFFER, "the sum of the cursors is", cursor)
 
 
-@test
-def permits_keep_the_ratio_over_all(world):
+def test_permits_keep_the_ratio_over_all(world):
     shards = Shards(world.endpoints[0])
     clean(shards, "ratio")
     actor = ShardedActor(shards, COLUMNS)
@@ -231,10 +221,7 @@ def permits_keep_the_ratio_over_all(world):
     actor.bye()
 
 
-# ------------------------------------------------------------------------------------------- queues and the rest --
-
-@test
-def a_queue_gives_each_item_once(world):
+def test_a_queue_gives_each_item_once(world):
     shards = Shards(world.endpoints[0])
     clean(shards, "queue")
     actor = ShardedActor(shards, COLUMNS)
@@ -248,8 +235,7 @@ def a_queue_gives_each_item_once(world):
     actor.bye()
 
 
-@test
-def parameters_are_everywhere_and_counters_at_shard_0(world):
+def test_parameters_are_everywhere_and_counters_at_shard_0(world):
     shards = Shards(world.endpoints[1])
     versions = [shards.put("policy", b"%d" % i) for i in range(3)]
     check(versions == sorted(set(versions)), "versions go up:", versions)
@@ -263,10 +249,7 @@ def parameters_are_everywhere_and_counters_at_shard_0(world):
     equal((Shards(world.endpoints[2]).counter("steps"), shards.services[1].counter("steps")), (value, 0))
 
 
-# -------------------------------------------------------------------------------------------------- a shard is away --
-
-@test
-def a_shard_dies_and_comes_back(world):
+def test_a_shard_dies_and_comes_back(world):
     if not isinstance(world, Listed):
         return  # replay-broker restarts its shards itself: tests of its own show that
     shards = Shards(world.endpoints[0])
@@ -318,8 +301,7 @@ def a_shard_dies_and_comes_back(world):
     actor.bye()
 
 
-@test
-def a_silent_shard_loses_no_item_that_leaves_its_table(world):
+def test_a_silent_shard_loses_no_item_that_leaves_its_table(world):
     if not isinstance(world, Listed):
         return
     shards = Shards(world.endpoints[0])
@@ -344,7 +326,7 @@ def main():
     for make in (Listed, Processes):
         world = make()
         print(make.__name__)
-        status |= test.main(world)
+        status |= run_tests(world)
         if any(world.stop()):
             print("FAIL  a broker did not end in order")
             status = 1

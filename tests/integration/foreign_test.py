@@ -14,7 +14,7 @@ import examples
 import learner as learning
 from actor import Actor
 from generated import SOURCE, pb
-from harness import Broker, check, contains, equal, eventually, test
+from harness import Broker, check, contains, equal, eventually
 from learner import Learner
 from service import ReplayError, Service
 
@@ -120,10 +120,7 @@ def write_steps(actor, count, chunk_length, codecs=None):
     return places
 
 
-# ------------------------------------------------------------------------------------------------------ the document --
-
-@test
-def the_documents_examples_are_what_protobuf_writes(world):
+def test_the_documents_examples_are_what_protobuf_writes(world):
     written, expected = examples.in_document(), examples.all_examples()
     equal(sorted(written), sorted(expected), "examples in PROTOCOL.md")
     for name, text in expected.items():
@@ -134,8 +131,7 @@ def the_documents_examples_are_what_protobuf_writes(world):
             equal(got if isinstance(wanted, bytes) else type(wanted).FromString(got), wanted, name)
 
 
-@test
-def the_documents_sample_reply_decodes_to_what_it_says(world):
+def test_the_documents_sample_reply_decodes_to_what_it_says(world):
     header, payload = examples.hex_of(examples.in_document()["sample-reply"])
     items = learning.decode(pb.Reply.FromString(header).sample, [payload])
     equal(items[0].fields, {"observation": [1.0, 1.5], "action": [1], "rewards": [1.0, 2.0, 3.0],
@@ -143,8 +139,7 @@ def the_documents_sample_reply_decodes_to_what_it_says(world):
     equal([hex(i.key) for i in items], ["0x3000000001", "0x3000000000"])
 
 
-@test
-def the_documents_lists_are_those_of_the_headers(world):
+def test_the_documents_lists_are_those_of_the_headers(world):
     document = examples.DOCUMENT.read_text()
     errors = re.findall(r'X\((\w+), (\d+), "([^"]+)"\)', (SOURCE / "include/replay/error.h").read_text())
     check(len(errors) > 15, "RP_STATUS_LIST was not found")
@@ -159,8 +154,7 @@ def the_documents_lists_are_those_of_the_headers(world):
         check(name == "AUTO" or "| %s | %s |" % (code, name.lower()) in document, "codec", name, "is not described")
 
 
-@test
-def the_document_names_every_field(world):
+def test_the_document_names_every_field(world):
     """Each field is explained once: by a comment in replay.proto, or in the document."""
     document = examples.DOCUMENT.read_text()
     words = set(re.findall(r"\w+", document))
@@ -179,11 +173,7 @@ def the_document_names_every_field(world):
                   "%s.%s is explained nowhere" % (name, field.name))
 
 
-# ------------------------------------------------------------------------------------------- envelope and first look --
-
-
-@test
-def hello_without_columns_only_looks(world):
+def test_hello_without_columns_only_looks(world):
     service = world.service("REQ")
     before = service.info().server.session_count
     reply = service.ask("hello", pb.Hello(name="visitor"))[0].hello
@@ -196,10 +186,7 @@ def hello_without_columns_only_looks(world):
     equal(service.info().server.session_count, before)
 
 
-# ---------------------------------------------------------------------------------------------------- insert, sample --
-
-@test
-def raw_items_come_back_as_written(world):
+def test_raw_items_come_back_as_written(world):
     world.clean("fifo")
     actor, learner = world.actor("raw"), world.learner("REQ")
     layout = actor.layout("fifo", WHOLE)
@@ -219,8 +206,7 @@ def raw_items_come_back_as_written(world):
     equal(actor.bye().status, 0)
 
 
-@test
-def every_codec_comes_back_as_written(world):
+def test_every_codec_comes_back_as_written(world):
     world.clean("fifo")
     actor, learner = world.actor("codecs"), world.learner()
     layout, keys = actor.layout("fifo", WHOLE), []
@@ -241,8 +227,7 @@ def every_codec_comes_back_as_written(world):
     actor.bye()
 
 
-@test
-def n_step_slices_run_over_chunks(world):
+def test_n_step_slices_run_over_chunks(world):
     world.clean("fifo", "replay")
     actor, learner = world.actor("n-step"), world.learner("REQ")
     transition, again = actor.layout("fifo", TRANSITION), actor.layout("replay", TRANSITION)
@@ -270,10 +255,7 @@ def n_step_slices_run_over_chunks(world):
     actor.bye()
 
 
-# ------------------------------------------------------------------------------------------------------ flow control --
-
-@test
-def an_actor_stops_without_credit_and_goes_on_with_it(world):
+def test_an_actor_stops_without_credit_and_goes_on_with_it(world):
     service = world.clean("queue")
     actor, learner = world.actor("held back"), world.learner()
     layout, table = actor.layout("queue", TRANSITION), actor.tables["queue"].id
@@ -304,8 +286,7 @@ def an_actor_stops_without_credit_and_goes_on_with_it(world):
     equal(actor.bye().status, 0)
 
 
-@test
-def a_req_actor_polls_with_heartbeats(world):
+def test_a_req_actor_polls_with_heartbeats(world):
     world.clean("replay")
     actor = world.actor("req", kind="REQ")
     equal(actor.notices, False)
@@ -318,8 +299,7 @@ def a_req_actor_polls_with_heartbeats(world):
     equal(actor.bye().status, 0)
 
 
-@test
-def actor_and_learner_keep_the_ratio(world):
+def test_actor_and_learner_keep_the_ratio(world):
     """A learner trains while an actor writes, both held by one limiter: samples per insert stays at its target."""
     service = world.clean("ratio")
     inserted, sampled, problems = 150, [], []
@@ -354,16 +334,13 @@ def actor_and_learner_keep_the_ratio(world):
     equal(actor.bye().status, 0)
 
 
-# ------------------------------------------------------------------------------------------------------ exactly once --
-
 def insert_some(actor, layout, count, first=None):
     for _ in range(count):
         actor.item(layout, actor.chunk(rows(actor.next_step, 2), 2), 0, 2)
         check(actor.send(), "no credit")
 
 
-@test
-def a_lost_message_is_found_and_sent_again(world):
+def test_a_lost_message_is_found_and_sent_again(world):
     service = world.clean("fifo")
     actor = world.actor("gap")
     layout = actor.layout("fifo", WHOLE)
@@ -386,8 +363,7 @@ def a_lost_message_is_found_and_sent_again(world):
     actor.bye()
 
 
-@test
-def a_broken_connection_loses_and_doubles_nothing(world):
+def test_a_broken_connection_loses_and_doubles_nothing(world):
     service = world.clean("fifo")
     actor = world.actor("reconnect")
     actor.oldest_chunk = 1  # keeps every chunk
@@ -409,8 +385,7 @@ def a_broken_connection_loses_and_doubles_nothing(world):
     actor.bye()
 
 
-@test
-def the_ids_of_sessions_are_not_shown(world):
+def test_the_ids_of_sessions_are_not_shown(world):
     """Whoever knows an id can take the session over, so INFO shows only how it begins."""
     actor = world.actor("secret")
     shown = [s.session for s in actor.service.info(sessions=True).sessions if s.name == "secret"]
@@ -422,8 +397,7 @@ def the_ids_of_sessions_are_not_shown(world):
     equal(actor.bye().status, 0)
 
 
-@test
-def a_restart_with_a_journal_asks_for_hello_and_nothing_is_in_doubt(world):
+def test_a_restart_with_a_journal_asks_for_hello_and_nothing_is_in_doubt(world):
     """Killed and started again: the heartbeat answers a gap, as after a lost message, and never that the session is
     unknown. A client that does what section 10 says about a gap goes on exactly once."""
     with tempfile.TemporaryDirectory(prefix="replay-foreign-") as disk, Broker(
@@ -458,11 +432,7 @@ def a_restart_with_a_journal_asks_for_hello_and_nothing_is_in_doubt(world):
         equal(actor.bye().status, 0)
 
 
-# ------------------------------------------------------------------------------------ the rest of the service socket --
-
-
-@test
-def parameters_are_put_read_and_waited_for(world):
+def test_parameters_are_put_read_and_waited_for(world):
     service, other = world.service(), world.service()
     first = service.put("policy", b"weights 1" * 1000)
     slots = other.get(["policy"])
@@ -486,8 +456,7 @@ def parameters_are_put_read_and_waited_for(world):
     equal([(s.version, s.bytes) for s, _ in other.get(["policy"], head=True)], [(first + 1, 3)])
 
 
-@test
-def counters_count_once_however_often_asked(world):
+def test_counters_count_once_however_often_asked(world):
     service = world.service("DEALER")
     start = service.counter("steps")
     equal(service.counter("steps", 5), start + 5)
@@ -501,8 +470,7 @@ def counters_count_once_however_often_asked(world):
     equal(service.counter("steps", -12), start)
 
 
-@test
-def events_are_hints(world):
+def test_events_are_hints(world):
     service = world.service()
     hello = service.ask("hello", pb.Hello())[0].hello
     subscriber = zmq.Context.instance().socket(zmq.SUB)
@@ -525,8 +493,7 @@ def events_are_hints(world):
     subscriber.close()
 
 
-@test
-def the_broker_is_alive_and_stops_in_order(world):
+def test_the_broker_is_alive_and_stops_in_order(world):
     check(world.broker.alive(), world.broker.text())
     service = world.service()
     eventually(lambda: service.info().server.waiter_count == 0, what="no waiter is left")

@@ -5,6 +5,8 @@ bound."""
 import argparse
 import asyncio
 import signal
+import socket
+import struct
 
 MOST = 1 << 16  # bytes in one piece
 PIECE = 1 << 13  # the same where the rate is bounded: nothing waits long behind a piece
@@ -55,11 +57,11 @@ def forward_to(host, port, delay, bounds):
     async def serve(reader, writer):
         writers = [writer]
         try:
-            there_reader, there_writer = await asyncio.open_connection(host, port)
+            there_reader, there_writer = await asyncio.wait_for(asyncio.open_connection(host, port), 2)
             writers.append(there_writer)
             connections.add(tuple(writers))
             await asyncio.gather(carry(reader, there_writer, delay, bounds[0]), carry(there_reader, writer, delay, bounds[1]))
-        except (OSError, RuntimeError):
+        except (OSError, RuntimeError, asyncio.TimeoutError):
             pass
         finally:
             connections.discard(tuple(writers))
@@ -72,6 +74,7 @@ def cut():
     broken = list(connections)
     for writers in broken:
         for writer in writers:
+            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # what is under way is lost
             writer.transport.abort()
     print("cut %d" % len(broken), flush=True)
 

@@ -1,14 +1,13 @@
 """One address for all runs: who serves it, what it shows, what its buttons do, and whom it refuses."""
 
+import contextlib
 import json
 import socket
 import sys
-import urllib.error
-import urllib.request
 
-from browser import Browser, available
+from browser import Browser, available, fetch
 from launches import CONFIG, ENDLESS, PATIENCE, Place, check, equal, eventually, sets
-from harness import contains, free_ports, test
+from harness import contains, free_ports
 
 if available():
     print("skipped:", available())
@@ -31,14 +30,9 @@ class Home(Place):
 
 def ask(url, headers=None, body=None):
     """Status and JSON of an answer; None: nobody answers."""
-    data = None if body is None else json.dumps(body).encode()
-    try:
-        with urllib.request.urlopen(urllib.request.Request(url, data, headers or {}), timeout=PATIENCE) as reply:
-            return reply.status, json.loads(reply.read())
-    except urllib.error.HTTPError as error:
-        return error.code, json.loads(error.read())
-    except OSError:
-        return None
+    with contextlib.suppress(OSError):
+        status, text = fetch(url, headers, body)
+        return status, json.loads(text)
 
 
 def press(browser, label, yes="Yes"):
@@ -62,8 +56,7 @@ def answer(browser, word):
     return text
 
 
-@test
-def every_button():
+def test_every_button():
     """Each control of the page, at the address of all runs: it says what it will do, does it, and shows the answer or the refusal."""
     with Home() as place, Browser() as browser:
         run = place.running("--folder", "run", *sets(*ENDLESS, "learners.save_every=1h", "evaluator.every=1000000000"))
@@ -101,8 +94,7 @@ def every_button():
         run.ends(0, 3 * PATIENCE)
 
 
-@test
-def a_hostile_page():
+def test_a_hostile_page():
     """Without the token of the server, and from the pages of other sites, nothing can be pressed."""
     with Home() as place:
         run = place.running("--folder", "run", *sets(*ENDLESS))
@@ -122,8 +114,7 @@ def a_hostile_page():
         equal(modes, [("page.token", "0o600")], "the token's file")
 
 
-@test
-def one_address_for_all():
+def test_one_address_for_all():
     """Two runs of different folders under one address; the one that serves ends, and the address goes on; then replay-launch open serves it."""
     with Home() as place, Browser() as browser:
         first = place.running("--folder", "one/run", *sets(*ENDLESS))
@@ -156,8 +147,7 @@ def one_address_for_all():
         third.stop(3 * PATIENCE)
 
 
-@test
-def an_address_of_somebody_else():
+def test_an_address_of_somebody_else():
     """A program has the address: open says so, and a run shows itself elsewhere and says so."""
     with Home() as place:
         host, port = place.address.split(":")
@@ -172,8 +162,7 @@ def an_address_of_somebody_else():
             run.stop(3 * PATIENCE)
 
 
-@test
-def a_run_with_keys():
+def test_a_run_with_keys():
     """Among runs that everybody on this machine may look at, one with keys shows nothing without the token, not even its name."""
     with Home() as place:
         place.running("--folder", "open", *sets(*ENDLESS))

@@ -11,7 +11,7 @@ import stat
 import subprocess
 
 from launches import CONFIG, ENDLESS, PATIENCE, Place, check, equal, eventually, sets
-from harness import contains, test
+from harness import contains, kill, state_of
 
 # Ends at once, while actors and learners that take their last steps together need seconds.
 BRIEF = ("stop.steps=0", "stop.learner_steps=200", "evaluator.episodes=0")
@@ -47,7 +47,7 @@ class Hosts(Place):
     def agents(self, name):
         """Node agents of a host, without the guards that they are the parents of: [pid]."""
         nodes = {pid for pid, words in self.processes(name) if words[1:2] == [b"node"]}
-        return [pid for pid in nodes if parent_of(pid) not in nodes]
+        return [pid for pid in nodes if state_of(pid)[2] not in nodes]
 
     def workers(self, name, program=b"replay-actor"):
         """Processes of a program on a host: [pid]."""
@@ -56,21 +56,11 @@ class Hosts(Place):
     def kill(self, name):
         """All that runs on a host, as if its power had failed."""
         for pid, _ in self.processes(name):
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
+            kill(pid)
 
     def no_folders(self):
         eventually(lambda: not [f for name in ("left", "right") for f in (self.base / name).iterdir()], 10,
                    "the end of the folders of the hosts")
-
-
-def parent_of(pid):
-    try:
-        return int(pathlib.Path("/proc/%d/stat" % pid).read_text().rpartition(")")[2].split()[1])
-    except OSError:
-        return 0
 
 
 def host_of(status, name):
@@ -81,7 +71,6 @@ def starts_at(run, process, host):
     return run.log().count("started process=%s host=%s" % (process, host))
 
 
-@test
 def test_a_run_over_two_hosts():
     with Hosts() as place:
         place.environment["SSH_CONNECTION"] = "192.0.2.1 1 192.0.2.2 22"   # of the user's login: not how hosts see this machine
@@ -101,7 +90,6 @@ def test_a_run_over_two_hosts():
         place.no_folders()
 
 
-@test
 def test_hosts_by_hand():
     """A host that the file does not name is taken in; one that leaves gives its actors to the others. A host that comes back, too."""
     with Hosts() as place:
@@ -132,7 +120,6 @@ def test_hosts_by_hand():
         run.ends(0, PATIENCE)
 
 
-@test
 def test_check_tries_twice():
     """A server that is asked by many at once may refuse a connection; one that refuses two cannot work."""
     with Hosts() as place:
@@ -147,7 +134,6 @@ def test_check_tries_twice():
         check("1 of 2 hosts" in err, err)
 
 
-@test
 def test_check_waits_for_the_bundle():
     """Packing the programs for hosts takes longer than a connection may."""
     with Hosts() as place:
@@ -165,7 +151,6 @@ def test_check_waits_for_the_bundle():
         check("(sent)" in out and "cannot work" not in out, out)
 
 
-@test
 def test_programs_of_the_user():
     """Their placeholders name what is on the host, and what they print is in the run's logs."""
     with Hosts() as place:
@@ -184,7 +169,6 @@ def test_programs_of_the_user():
         equal((run.read("status.json")["phase"], run.read("status.json")["restarts"]), ("done", 0), "the end")
 
 
-@test
 def test_files_of_the_run():
     """A plug-in beside the run's file, and weights with which actors act, are found on a host that has neither."""
     with Hosts() as place:
@@ -202,7 +186,6 @@ def test_files_of_the_run():
             equal([starts_at(one, "actor-%d" % i, host) for i, host in ((0, "left"), (1, "right"))], [1, 1], "starts")
 
 
-@test
 def test_a_killed_agent_and_a_killed_launcher():
     with Hosts() as place:
         run = place.running("--folder", "one", *sets("actors.count=2", *ENDLESS))
@@ -223,7 +206,6 @@ def test_a_killed_agent_and_a_killed_launcher():
         run.signal(signal.SIGKILL)
 
 
-@test
 def test_a_revoked_host():
     """Each host has a key of its own: without it the host is out of the run, which goes on elsewhere."""
     with Hosts() as place:
@@ -245,7 +227,6 @@ def test_a_revoked_host():
         again.stop(PATIENCE)
 
 
-@test
 def test_hosts_that_come_and_go():
     """A run begins without a host that does not answer and takes it in later; without any host it waits."""
     with Hosts() as place:
@@ -279,7 +260,6 @@ def test_hosts_that_come_and_go():
         run.stop(PATIENCE)
 
 
-@test
 def test_a_learner_elsewhere():
     with Hosts(left=["learner"], right=["actor"]) as place:
         run = place.running("--folder", "one", *sets("actors.count=1", *ENDLESS))
@@ -300,8 +280,6 @@ def test_a_learner_elsewhere():
         equal(starts_at(run, "learner-0", "left"), 2, "starts of the learner on the left")
 
 
-# ---- counts for hosts: measured, shown for each host, cached, and what a host that dies meanwhile changes
-
 # Actors and learner sleep most of the time, so that this machine's speed hardly matters.
 AUTO = CONFIG.replace("count: 2", "count: auto").replace("count: 1", "count: auto, delay: 6ms") \
     .replace("{name: CartPole-v1}", "{name: CartPole-v1, delay: 4ms}") \
@@ -321,7 +299,6 @@ def check_sums(plan):
         equal(sum(counts(plan, role).values()), plan["chosen"][role], role + " of all hosts")
 
 
-@test
 def test_a_plan_over_two_hosts_and_its_cache():
     with Hosts(AUTO) as place:
         text, progress = place.call("plan", "run.yaml", "--folder", "first")
@@ -350,7 +327,6 @@ def test_a_plan_over_two_hosts_and_its_cache():
         contains(progress, "1 actor on other", "1 actor and 1 learner together")
 
 
-@test
 def test_a_host_that_dies_while_it_is_measured():
     with Hosts(AUTO) as place:
         run = place.start("plan", "run.yaml", "--folder", "first", *sets("actors.count=2", "learners.count=1"))

@@ -1,12 +1,12 @@
 """Runs over several machines: real sshd instances with addresses, homes and process ids of their own (machines.py). Our programs
 are installed there."""
 
+import concurrent.futures
 import pathlib
 import signal
-import threading
 
 import machines
-from harness import contains, test
+from harness import contains, run_tests
 from launches import ENDLESS, PATIENCE, check, equal, eventually, program, sets
 from machines import place_in
 
@@ -51,7 +51,6 @@ def await_spread(launcher):
     await_steps(launcher)
 
 
-@test
 def test_run_reaches_its_goal(lab):
     with place_in(lab, NEAR, DEMO) as place:
         launcher = place.launch(*sets(*COUNTS))
@@ -66,7 +65,6 @@ def test_run_reaches_its_goal(lab):
             check((launcher.folder / name).stat().st_size > 0, name, "is empty")
 
 
-@test
 def test_killed_launcher_leaves_nothing(lab):
     """A host that does not let the launcher in is left out, with a sentence."""
     lab.add("locked").allow(False)
@@ -81,7 +79,6 @@ def test_killed_launcher_leaves_nothing(lab):
         place.nobody_left(PATIENCE)
 
 
-@test
 def test_latency_and_broken_connections(lab):
     """All connections take 20 ms in each direction, and break: those of processes to the broker, and those of ssh."""
     ports = (7600, 7601, 7602)
@@ -102,8 +99,6 @@ def test_latency_and_broken_connections(lab):
         check(report["phase"] == "done" and report["steps"] >= 3000, report)
         equal(report["restarts"], 0, "failures of processes")
 
-
-# ---- beside the others, on machines of its own: this one waits most of the time
 
 def go_down_and_come_back(lab):
     """One host after the other loses its power. Meanwhile the cable of another one is pulled, and neither side hears of the other's
@@ -130,36 +125,13 @@ def go_down_and_come_back(lab):
         lab.nothing_left()
 
 
-class Beside(threading.Thread):
-    """A test in a thread."""
-
-    def __init__(self, function, *args):
-        super().__init__()
-        self.function, self.args, self.error = function, args, None
-        self.start()
-
-    def run(self):
-        try:
-            self.function(*self.args)
-        except Exception as error:
-            self.error = error
-
-    def result(self):
-        self.join()
-        if self.error:
-            raise self.error
+def test_hosts_go_down_and_come_back(lab):
+    lab.beside.result()
 
 
 def main():
     machines.skip_unless_possible()
-    with machines.Lab(NAMES) as lab, machines.Lab(NAMES) as other:
-        beside = Beside(go_down_and_come_back, other)
-
-        @test
-        def test_hosts_go_down_and_come_back(_lab):
-            beside.result()
-
-        try:
-            return test.main(lab)
-        finally:
-            beside.join()
+    with machines.Lab(NAMES) as lab, machines.Lab(NAMES) as other, concurrent.futures.ThreadPoolExecutor() as pool:
+        # Beside the others, on machines of its own: this test waits most of the time.
+        lab.beside = pool.submit(go_down_and_come_back, other)
+        return run_tests(lab)

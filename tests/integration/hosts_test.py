@@ -4,7 +4,7 @@
 import pathlib
 
 import machines
-from harness import contains, test
+from harness import contains, run_tests
 from launches import check, equal, program, sets
 from machines import place_in, stored
 
@@ -14,9 +14,6 @@ def rows(text):
     return {line.split()[0]: line for line in text.splitlines() if line.startswith("  ")}
 
 
-# ---- check
-
-@test
 def test_check_sends_programs_once(lab):
     names = ("cpu1", "cpu2")
     near = lab.add("near")  # has our programs under the same path
@@ -38,7 +35,6 @@ def test_check_sends_programs_once(lab):
         contains(err, "gone.py")
 
 
-@test
 def test_programs_that_were_sent_run(lab):
     """The machine lacks a library, too: it came along."""
     with place_in(lab, 'hosts: [{name: cpu1, roles: [actor, learner]}]') as place:
@@ -67,7 +63,6 @@ SENTENCES = {"locked": "ssh-copy-id locked", "nowhere.invalid": "resolve", "off"
              "cpu2": "/nowhere/replay-launch", "full": "make room on full", "odd": "exit status 3"}
 
 
-@test
 def test_check_says_what_cannot_work(lab):
     lab.add("locked").allow(False)
     lab.add("off").stop()
@@ -101,4 +96,4 @@ def main():
     machines.skip_unless_possible()
     hidden = [pathlib.Path(program("launch")).resolve().parent, folder_of_a_library()]
     with machines.Lab(("cpu1", "cpu2"), hide=[path for path in hidden if path]) as lab:
-        return test.main(lab)
+        return run_tests(lab)

@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import machines
-from harness import test
+from harness import run_tests
 from launches import ENDLESS, PATIENCE, check, equal, eventually, program, sets
 from machines import place_in
 
@@ -68,7 +68,6 @@ def all_name(place, launcher, cause, words):
     return eventually(page_names, PATIENCE, "the page: " + words)
 
 
-@test
 def test_the_network_and_a_lost_host(lab):
     way = machines.Forwarder(lab, "wan", {port: (lab.home.address, port) for port in PORTS}, rate=RATE)
     broker = ["broker.%s=tcp://0.0.0.0:%d" % pair for pair in zip(("service", "ingest", "events"), PORTS)]
@@ -96,4 +95,4 @@ def test_the_network_and_a_lost_host(lab):
 
 machines.skip_unless_possible()
 with machines.Lab(["cpu1"]) as lab:
-    sys.exit(test.main(lab))
+    sys.exit(run_tests(lab))

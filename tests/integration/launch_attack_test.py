@@ -3,7 +3,6 @@
 import fcntl
 import json
 import os
-import pathlib
 import pty
 import random
 import shutil
@@ -14,7 +13,8 @@ import time
 
 from launches import CONFIG, ENDLESS, PATIENCE, SLOW, Place, check, equal, eventually, program, sets
 from launch_scripts import STUBBORN, counted, foreign
-from harness import contains, free_ports, test
+import harness
+from harness import contains, free_ports, kill, state_of
 
 SEED = int(os.environ.get("RP_TEST_SEED", "0")) or int(time.time())
 SECONDS = float(os.environ.get("RP_ATTACK_SECONDS", "12"))
@@ -23,28 +23,9 @@ TOUGH = ("actors.count=3", "launch.failures=1000", "launch.backoff=20ms", "launc
 NAMES = ("actor-0", "actor-1", "actor-2", "learner-0", "broker", "evaluator-0", "guard")
 
 
-def kill(pid, number):
-    try:
-        os.kill(pid, number)
-    except ProcessLookupError:
-        pass
-
-
-def state_of(pid):
-    """(name, state, parent); None: there is no such process."""
-    try:
-        text = pathlib.Path("/proc/%d/stat" % pid).read_text()
-    except OSError:
-        return None
-    rest = text[text.rindex(")") + 1:].split()
-    return text[text.index("(") + 1:text.rindex(")")], rest[0], int(rest[1])
-
-
 def children(launcher):
     """{pid: (name, state)} of all, zombies too."""
-    pids = [int(path.name) for path in pathlib.Path("/proc").iterdir() if path.name.isdigit()]
-    found = {pid: state_of(pid) for pid in pids}
-    return {pid: found[pid][:2] for pid in pids if found[pid] and found[pid][2] == launcher.popen.pid}
+    return {pid: state[:2] for pid in harness.children(launcher.popen.pid) if (state := state_of(pid))[2]}
 
 
 def guard_of(launcher):
@@ -72,7 +53,6 @@ def attack(run, rng):
         kill(pid, signal.SIGCONT)
 
 
-@test
 def test_attack():
     print("RP_TEST_SEED=%d" % SEED)
     with Place() as place:
@@ -103,9 +83,6 @@ def test_attack():
         check(again.read("report.json")["learner_steps"] >= report["learner_steps"], "learner steps were lost")
 
 
-# ---- the worst moments
-
-@test
 def test_somebody_else_ends_them():
     """A process of ours that ends in order, but not because of us: its work is not done."""
     with Place() as place:
@@ -118,7 +95,6 @@ def test_somebody_else_ends_them():
         run.stop()
 
 
-@test
 def test_broker_and_learner_die():
     """Nobody is left who could tell the new broker how far the run is, but the launcher."""
     with Place() as place:
@@ -136,7 +112,6 @@ def test_broker_and_learner_die():
         run.stop()
 
 
-@test
 def test_broker_dies_at_once():
     """It has written where it listens, and answers nobody."""
     with Place() as place:
@@ -150,7 +125,6 @@ def test_broker_dies_at_once():
         contains(run.ends(), "broker ended after", "small done after")
 
 
-@test
 def test_broker_dies_at_the_end():
     """All steps were taken, and whoever is left waits for a broker that does not come back."""
     with Place() as place:
@@ -163,7 +137,6 @@ def test_broker_dies_at_the_end():
         check(time.monotonic() - asked < PATIENCE / 2, "it took", time.monotonic() - asked, "s")
 
 
-@test
 def test_learner_can_not_save():
     with foreign("#!/bin/sh\nsleep 1000\n") as place:
         learner = place.write("learner.sh", "#!/bin/sh\ntrap 'echo the disk is full; exit 4' TERM\necho ready\n"
@@ -174,7 +147,6 @@ def test_learner_can_not_save():
         check("actor-0 failed while it ended" not in run.text(), "SIGTERM was ours:", run.text())
 
 
-@test
 def test_guard_and_launcher_are_killed():
     with foreign(STUBBORN) as place:
         run = place.launch()
@@ -191,7 +163,6 @@ def test_guard_and_launcher_are_killed():
         place.nobody_left(3 * SLOW)
 
 
-@test
 def test_stopped_launcher():
     """'stop --force' ends one that does not listen."""
     with foreign(STUBBORN) as place:
@@ -203,9 +174,6 @@ def test_stopped_launcher():
         place.nobody_left(3 * SLOW)
 
 
-# ---- odd surroundings
-
-@test
 def test_flood():
     with foreign("#!/bin/sh\ntruncate -s 257M /proc/$$/fd/1\nexec sleep 600\n") as place:
         run = place.launch()
@@ -214,7 +182,6 @@ def test_flood():
         run.stop()
 
 
-@test
 def test_folder_goes_away():
     with Place() as place:
         run = place.running(*sets(*ENDLESS))
@@ -229,7 +196,6 @@ def test_folder_goes_away():
         equal(text.count("the run goes on"), 1, "said once")
 
 
-@test
 def test_without_terminal():
     """nohup: the end of the terminal is not that of the run. And none of the standard files is open."""
     with foreign("#!/bin/sh\nsleep 1000\n") as place:
@@ -246,7 +212,6 @@ def test_without_terminal():
         equal((place.base / "run/launch.lock").read_text(), "", "what was printed is in a file of ours:")
 
 
-@test
 def test_hangup():
     """The log is rotated, then the terminal goes away: the run goes on, and its log under its name."""
     with foreign("#!/bin/sh\nsleep 1000\n") as place:
@@ -271,7 +236,6 @@ def test_hangup():
         equal(popen.wait(PATIENCE), 0, "exit status")
 
 
-@test
 def test_resume_from_elsewhere():
     """Relative paths are those of where the run was begun."""
     with foreign("#!/bin/sh\necho here is $1\nsleep 1000\n") as place:
@@ -288,7 +252,6 @@ def test_resume_from_elsewhere():
         equal(list(elsewhere.iterdir()), [], "files elsewhere")
 
 
-@test
 def test_damaged_state():
     with Place() as place:
         run = place.launch(*sets("stop.steps=500"))
@@ -309,7 +272,6 @@ def test_damaged_state():
         contains(place.call("resume", "runs/latest", *sets("stop.steps=600"), status=2)[1], "config.yaml:", "not valid YAML")
 
 
-@test
 def test_many():
     """Hundreds of actors, with odd characters in their arguments, that all die with one Ctrl-C."""
     odd = "a b\t'\"$HOME `x` \\ {{}"
@@ -325,7 +287,6 @@ def test_many():
         check(time.monotonic() - asked < PATIENCE / 2, "it took", time.monotonic() - asked, "s")
 
 
-@test
 def test_interrupted_at_the_end():
     """Whoever cannot wait for the last measurement gets the report without it."""
     with Place() as place:
@@ -335,7 +296,6 @@ def test_interrupted_at_the_end():
         equal((run.read("report.json")["phase"], run.read("report.json")["final_value"]), ("done", None), "report")
 
 
-@test
 def test_interrupted_profile():
     with Place(CONFIG.replace("count: 2", "count: auto")) as place:
         run = place.launch(*sets("plan.measure=5s"))

@@ -7,7 +7,7 @@ import signal
 import subprocess
 
 from launches import ENDLESS, PATIENCE, Place, check, equal, eventually, program, sets
-from harness import contains, test
+from harness import contains
 import weights
 
 # A learner that leaves a copy of each of its states, so that it can be told which one a file holds.
@@ -46,7 +46,6 @@ def check_best(folder):
     return value, steps
 
 
-@test
 def test_goal_is_kept():
     """A run that stops at stop.value leaves and reports the parameters that reached it, though the learner goes on."""
     with Place() as place:
@@ -66,7 +65,6 @@ def test_goal_is_kept():
         check("best.weights" in (launcher.folder / "report.html").read_text(), "the page does not name the file")
 
 
-@test
 def test_killed_at_any_moment():
     """Each evaluator that is killed leaves a whole file, and the next one goes on from it."""
     with Place() as place:
@@ -95,7 +93,6 @@ def test_killed_at_any_moment():
         equal((again.folder / "best.weights").read_bytes(), kept, "best.weights, which nobody has evaluated again")
 
 
-@test
 def test_last_may_be_the_best():
     """Without an evaluation in the course of the run, the last parameters are measured at its end, and are the best."""
     with Place() as place:
@@ -108,7 +105,6 @@ def test_last_may_be_the_best():
         equal(number(launcher.folder / "best.weights", "steps"), number(launcher.folder / "learner.weights", "steps"), "steps")
 
 
-@test
 def test_eval():
     with Place() as place:
         launcher = place.launch("--folder", "one", *sets("stop.steps=2000", "learners.snapshot_every=100"))
@@ -153,7 +149,6 @@ def test_eval():
         place.call("eval", "one", "--episodes", "none", status=2)
 
 
-@test
 def test_runs():
     """A list of all runs, some of them side by side, and an end for the old ones, but not for one that goes on."""
     with Place() as place:
@@ -203,7 +198,6 @@ def test_runs():
         equal([run["result"] for run in json.loads(place.call("runs", "--json")[0])], ["stopped"], "runs that are left")
 
 
-@test
 def test_in_one_process():
     """replay-single keeps the same files, the same each time; what an earlier run left is not taken for its own."""
     with Place() as place:

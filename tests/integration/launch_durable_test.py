@@ -9,7 +9,7 @@ import subprocess
 import time
 
 from launches import PATIENCE, SLOW, Place, check, equal, program, sets
-from harness import contains, test
+from harness import contains, kill
 
 CONFIG = """
 name: durable
@@ -67,28 +67,15 @@ class Ledger:
         return True
 
 
-def alive(pid):
-    try:
-        os.kill(pid, 0)
-        return True
-    except ProcessLookupError:
-        return False
-
-
 def hurt(run, process, how):
+    """False: there is no such process now."""
     pid = run.pid(process)
-    if not pid or not alive(pid):
+    if how == "kill":
+        return bool(pid) and kill(pid)
+    if not pid or not kill(pid, signal.SIGSTOP):
         return False
-    try:
-        if how == "kill":
-            os.kill(pid, signal.SIGKILL)
-        else:
-            os.kill(pid, signal.SIGSTOP)
-            time.sleep(0.2)
-            os.kill(pid, signal.SIGCONT)
-    except ProcessLookupError:
-        return False
-    return True
+    time.sleep(0.2)
+    return kill(pid, signal.SIGCONT)
 
 
 def resumed(place, *words):
@@ -115,7 +102,6 @@ def hurt_one(place, run, chance):
     return resumed(place), "kill launcher"
 
 
-@test
 def test_kill_anything():
     seed = int(os.environ.get("RP_TEST_SEED", 0)) or random.randrange(1, 1 << 32)
     print("RP_TEST_SEED=%d" % seed)
@@ -144,7 +130,6 @@ def test_kill_anything():
         print("in the end:", ledger.best, "brokers:", len(ledger.brokers))
 
 
-@test
 def test_another_ratio_while_it_runs():
     """It is the target from then on, also for a broker that was killed. Steps never go back, not even at the end."""
     with Place(CONFIG) as place:
@@ -168,7 +153,6 @@ def test_another_ratio_while_it_runs():
         equal((report["spi_target"], report["steps"]), (1, steps[-1]), "report")
 
 
-@test
 def test_resume_finds_the_table():
     with Place(CONFIG) as place:
         run = place.launch("--folder", "run", *sets("stop.steps=0"))
@@ -183,7 +167,6 @@ def test_resume_finds_the_table():
         equal(again.read("report.json")["steps"], steps, "steps")
 
 
-@test
 def test_without_a_journal():
     """The tables are lost with the broker, and nothing else: the learner pauses until min_size is met again."""
     with Place(CONFIG.replace("  folder: broker\n  journal: 50ms\n", "")) as place:
@@ -206,8 +189,6 @@ def test_without_a_journal():
         equal(run.read("report.json")["steps"], steps[-1] + 1000, "steps of both")
 
 
-# ---- a full disk
-
 class SmallDisk:
     """A file system of its own for the run's journal, in a name space of the launcher; it can be made larger."""
 
@@ -224,7 +205,6 @@ class SmallDisk:
                         "remount,size=" + size, str(self.path)], check=True)
 
 
-@test
 def test_full_disk():
     with Place(CONFIG) as place:
         disk = SmallDisk(place, "256k")

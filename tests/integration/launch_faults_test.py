@@ -7,7 +7,7 @@ import time
 
 from launches import CONFIG, PATIENCE, SLOW, Place, check, equal, sets
 from launch_scripts import STUBBORN, counted, foreign
-from harness import contains, test
+from harness import contains
 
 FOREIGN_FOLDER = pathlib.Path(__file__).resolve().parents[1] / "foreign"
 
@@ -19,9 +19,6 @@ def killed(launcher, process):
     launcher.await_start(process, before + 1)
 
 
-# ---- one of them dies
-
-@test
 def test_each_may_die():
     """Actor, learner and evaluator, one after the other, in a run that still comes to its end."""
     with Place() as place:
@@ -39,7 +36,6 @@ def test_each_may_die():
         check(report["learner_steps"] > 1000, report["learner_steps"], "learner steps")
 
 
-@test
 def test_broker_dies():
     with Place() as place:
         run = place.launch(*sets("stop.steps=6000", "environment.delay=500us"))
@@ -60,7 +56,6 @@ def test_broker_dies():
         equal(steps, sorted(steps), "steps; those before the broker's end count")
 
 
-@test
 def test_broker_forgets_the_steps():
     """Where no learner of ours tells a new broker how far the run is, the launcher does."""
     with foreign("#!/bin/sh\nsleep 1000\n") as place:
@@ -80,9 +75,6 @@ def test_broker_forgets_the_steps():
         equal(again.read("report.json")["steps"], 1000, "steps")
 
 
-# ---- the same failure again and again
-
-@test
 def test_gives_up():
     with foreign("#!/bin/sh\necho 'no such licence'\necho try $$ >&2\nexit 7\n") as place:
         run = place.launch(*sets("launch.failures=3"))
@@ -107,7 +99,6 @@ def whole_lines(text, what):
     return sum(line.strip(" |") == what for line in text.splitlines())
 
 
-@test
 def test_cause_once():
     """What a process said before it failed is shown when it fails, and as the last word; not again in between."""
     with foreign("#!/bin/sh\necho 'no such licence'\nexit 7\n") as place:
@@ -119,7 +110,6 @@ def test_cause_once():
         equal(whole_lines(text, "no such licence"), 1, "times that the cause is printed")
 
 
-@test
 def test_no_such_command():
     """Found before anything starts; and where it goes away later."""
     with foreign("") as place:
@@ -135,7 +125,6 @@ def test_no_such_command():
                  "actor-0 could not be started 2 times in a row")
 
 
-@test
 def test_bad_broker():
     """A broker that cannot listen: the run ends, and says why."""
     with foreign("#!/bin/sh\nsleep 1000\n") as place:
@@ -143,9 +132,6 @@ def test_bad_broker():
         contains(run.ends(1), "broker failed 2 times in a row", "192.0.2.1")
 
 
-# ---- those that hang or do not end
-
-@test
 def test_hang():
     with foreign("#!/bin/sh\ntrap 'exit 0' TERM\necho here\nwhile :; do sleep 0.1; done\n", 2) as place:
         run = place.launch(*sets("launch.hang=5s", "learners.command=['sh', '-c', 'while sleep 0.1; do :; done']"))
@@ -159,7 +145,6 @@ def test_hang():
         run.stop()
 
 
-@test
 def test_grace():
     with foreign(STUBBORN) as place:
         run = place.launch(*sets("launch.grace=500ms"))
@@ -170,7 +155,6 @@ def test_grace():
         check(0.5 <= time.monotonic() - asked < PATIENCE / 2, "it took", time.monotonic() - asked, "s")
 
 
-@test
 def test_second_interrupt():
     with foreign(STUBBORN, 2) as place:
         run = place.launch(*sets("launch.grace=60s"))
@@ -190,11 +174,6 @@ def test_second_interrupt():
         place.nobody_left(2 * SLOW)
 
 
-# ---- the launcher is killed
-
-# ---- work that is done
-
-@test
 def test_actors_may_end():
     with foreign("#!/bin/sh\necho all done\nexit 0\n", 2) as place:
         run = place.launch()
@@ -205,7 +184,6 @@ def test_actors_may_end():
         equal(run.read("report.json")["phase"], "failed", "exit")
 
 
-@test
 def test_time_bounds_the_end():
     """stop.time holds for whatever does not end by itself: an actor that does not mind SIGTERM, a learner that still has
     much to learn, and the measurement of the last parameters. Each would take a minute or more."""
@@ -246,7 +224,6 @@ while True:
 """
 
 
-@test
 def test_steps_given_back():
     """An actor that is asked to end gives back steps when all were taken: learner and evaluator end all the same."""
     with Place() as place:

@@ -11,7 +11,6 @@ import stat
 import subprocess
 
 from launches import Place, check, equal, program, sets
-from harness import test
 
 CONFIG = """
 name: keys
@@ -51,7 +50,6 @@ def processes_of(place):
             continue
 
 
-@test
 def test_keys_of_its_own():
     with Place(CONFIG % ("", 0)) as place:
         run = place.launch("--folder", "one", "--quiet")
@@ -82,7 +80,6 @@ def test_keys_of_its_own():
         equal(secrets_of(keys), secrets, "secrets of the resumed run")
 
 
-@test
 def test_keys_of_the_user():
     """The list is the user's: the run's keys are on it while it runs, and the user's own keys stay."""
     with Place() as place:
@@ -95,7 +92,6 @@ def test_keys_of_the_user():
         equal(list((place.base / "two" / "keys").glob("*.key")), [], "keys of the run")
 
 
-@test
 def test_a_key_for_another_broker():
     """A run without keys does not use the key that the user's environment names."""
     with Place((CONFIG % ("", 3000)).replace("mode: curve", "mode: auto")) as place:

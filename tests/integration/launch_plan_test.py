@@ -9,7 +9,7 @@ import sys
 import tempfile
 
 from launches import CONFIG, PATIENCE, Place, check, equal, eventually, sets
-from harness import contains, test
+from harness import contains, run_tests
 
 # Actors and learner sleep most of the time, so that this machine's speed hardly matters: about 230 inserts/s by an actor, and
 # 150 steps of 16 samples by the learner, which is 600 inserts/s.
@@ -45,7 +45,6 @@ def check_plan(plan):
     return chosen
 
 
-@test
 def test_stopped_while_it_measures():
     """In order, and the run can be resumed: then it is measured first."""
     with auto() as place:
@@ -60,7 +59,6 @@ def test_stopped_while_it_measures():
         again.stop()
 
 
-@test
 def test_measured_and_run():
     with auto() as place:
         run = place.launch(*sets("stop.steps=1000"))
@@ -75,7 +73,6 @@ def test_measured_and_run():
         contains(place.call("check", "runs/latest/config.yaml")[0], "actors: %d, learners: 1" % chosen["actors"])
 
 
-@test
 def test_from_the_cache():
     with measured() as place:
         out, said = place.call("plan", "run.yaml", "--json")
@@ -105,7 +102,6 @@ def starve(place, *words):
     return run, actors
 
 
-@test
 def test_resize():
     """More actors, unless that is not wanted."""
     with measured() as place:
@@ -136,6 +132,6 @@ def test_resize():
         check(counts[0] == actors and more in counts, counts, "actors, where", actors, "became", more)
 
 
-status = test.main()
+status = run_tests()
 shutil.rmtree(CACHE, ignore_errors=True)
 sys.exit(status)

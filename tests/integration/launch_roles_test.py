@@ -7,11 +7,9 @@ import stat
 from launches import ENDLESS, Place, check, equal, sets
 from actor import Actor
 from generated import pb
-from harness import test
 from service import Service
 
 
-@test
 def test_items_with_other_fields_are_rejected():
     """The launcher prescribes what the items of the run's table are."""
     with Place() as place:
@@ -30,7 +28,6 @@ def test_items_with_other_fields_are_rejected():
         run.stop()
 
 
-@test
 def test_signatures_of_all_kinds():
     """Every kind of items fits the signature that is prescribed for it."""
     sequences = ("agent.algorithm=impala", "agent.batch=4", "broker.tables[0].limiter=queue", "broker.tables[0].max_size=50",
@@ -45,7 +42,6 @@ def test_signatures_of_all_kinds():
             check("step_type: \"[uint8" in (run.folder / "config.yaml").read_text(), kind, "has no signature")
 
 
-@test
 def test_a_signature_that_does_not_fit():
     """It is a mistake of the file, found before anything starts; one that fits is kept."""
     fields = {"observation": ["float32", 4], "action": "int32", "reward": "float32", "discount": "float32",
@@ -56,7 +52,6 @@ def test_a_signature_that_does_not_fit():
             place.call("check", "run.yaml", *sets("broker.tables[0].signature=" + json.dumps(wrong)), status=status)
 
 
-@test
 def test_a_new_run_goes_on_from_nothing():
     """Weights that somebody has put into its folder are set aside. Nobody else reads the folder."""
     with Place() as place:

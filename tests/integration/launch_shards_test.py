@@ -1,24 +1,16 @@
 """A run whose broker has shards: it learns while shards and their parent are killed, keeps its tables, and refuses what shards cannot
 do."""
 
-import contextlib
 import os
 import pathlib
 import signal
 import subprocess
 
 from launches import PATIENCE, Place, check, equal, eventually, program, sets
-from harness import contains, test
+from harness import children, contains, kill
 
 CONFIG = (pathlib.Path(__file__).resolve().parent.parent.parent / "configs" / "shards.yaml").read_text()
 SHARDS = 4
-
-
-def children(pid):
-    try:
-        return [int(word) for word in pathlib.Path("/proc/%d/task/%d/children" % (pid, pid)).read_text().split()]
-    except OSError:
-        return []
 
 
 def kill_shard(run):
@@ -70,12 +62,10 @@ def pause_without_a_shard(run, place):
         contains(place.call("ask", "run", "pause", status=2)[1], "set it again when all answer")
         run.await_alive(lambda: run.status().get("cause") == "paused", "the pause of the others in the status")
     finally:
-        with contextlib.suppress(ProcessLookupError):  # the launcher may have killed it: it hangs
-            os.kill(shard, signal.SIGCONT)
+        kill(shard, signal.SIGCONT)  # the launcher may have killed it: it hangs
     order(place, "pause")
 
 
-@test
 def test_goal_with_faults():
     """With keys and a journal. Faults come first, so that the goal, which may be reached early, ends no run in the middle of one."""
     with Place(CONFIG) as place:
@@ -112,7 +102,6 @@ def test_goal_with_faults():
         check(report["final_value"] >= 475, "the return is", report["final_value"])
 
 
-@test
 def test_refused():
     with Place(CONFIG) as place:
         for sets_, sentence in (

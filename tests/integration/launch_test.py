@@ -8,7 +8,7 @@ import signal
 import time
 
 from launches import ENDLESS, PATIENCE, Place, check, equal, sets
-from harness import contains, test
+from harness import contains
 
 RESULT = " done after "
 FILES = ("config.yaml", "launch.json", "learner.weights", "metrics.jsonl", "report.html",
@@ -49,9 +49,6 @@ def check_report(launcher):
     return report
 
 
-# ---- to the end
-
-@test
 def test_to_the_last_step():
     with Place() as place:
         launcher = place.launch()
@@ -78,7 +75,6 @@ def test_to_the_last_step():
         contains(out, "no mistakes", "actors: 2, learners: 1")
 
 
-@test
 def test_json_and_quiet():
     with Place() as place:
         lines = place.launch("--json-lines", "--folder", "a", *sets("stop.steps=2000"))
@@ -97,7 +93,6 @@ def test_json_and_quiet():
         equal(objects[-1]["steps"], 2000, "steps")
 
 
-@test
 def test_each_end():
     ends = {"stop.value=1": "an evaluation gave", "stop.learner_steps=60": "60 learner steps were made",
             "stop.time=10s": "stop.time of 10 s is reached"}
@@ -117,7 +112,6 @@ def test_each_end():
         check(runs[2][2].read("report.json")["elapsed_s"] >= 7, "time")
 
 
-@test
 def test_orders():
     """Pause, go, ratio, evaluate and checkpoint of a run that goes on, from the command line; what cannot be done is refused with a reason."""
     with Place() as place:
@@ -160,7 +154,6 @@ def test_orders():
         contains(place.call("ask", "run", "pause", status=1)[1], "does not run now")
 
 
-@test
 def test_resize_by_hand():
     """More and fewer actors while the run goes on; a resumed run has as many."""
     with Place() as place:
@@ -192,9 +185,6 @@ def test_resize_by_hand():
         run.ends(0, PATIENCE)
 
 
-# ---- mistakes
-
-@test
 def test_without_evaluator():
     """An environment of one's own is none that we could measure."""
     with Place() as place:
@@ -205,7 +195,6 @@ def test_without_evaluator():
         check(not (run.folder / "logs/measure.log").exists(), "it was measured")
 
 
-@test
 def test_mistakes():
     with Place() as place:
         viewer = place.start("open", "tcp://127.0.0.1:1")
@@ -238,9 +227,6 @@ def test_mistakes():
         check(not (place.base / "runs").exists(), "mistakes have made a folder")
 
 
-# ---- from another process
-
-@test
 def test_from_another_process():
     with Place() as place:
         run = place.running(*sets(*ENDLESS))
@@ -273,9 +259,6 @@ def test_from_another_process():
         equal(run.read("report.json")["phase"], "stopped", "exit")
 
 
-# ---- again
-
-@test
 def test_interrupt_and_resume():
     with Place() as place:
         first = place.launch(*sets(*ENDLESS))

@@ -6,7 +6,7 @@ import shutil
 import sys
 
 from launches import ENDLESS, PATIENCE, Place, check, equal, eventually, program, sets
-from harness import contains, test
+from harness import contains
 from terminals import PROMPT, Terminal
 
 # What the view shows of a run, by the words that begin its lines.
@@ -126,12 +126,10 @@ def watch(columns, rows):
               "the cursor is shown, lines wrap, and the screen is the usual one")
 
 
-@test
 def test_80_by_24():
     watch(80, 24)
 
 
-@test
 def test_120_by_40():
     watch(120, 40)
 
@@ -149,7 +147,6 @@ def check_narrow(screen, columns):
     contains([line for line in frame if line][-1], "Ctrl-C stops")
 
 
-@test
 def test_keys():
     """Sort, scroll, pause, help; q does not end a run, and a narrower terminal has no rests of a wider one."""
     with Place() as place, Terminal(place, 100, 30) as terminal:
@@ -188,7 +185,6 @@ def test_keys():
         terminal.await_screen(lambda now: PROMPT + "echo typed" in now, "what is typed")
 
 
-@test
 def test_event_above_the_view():
     """What happens is told above the frame, and stays there."""
     with Place() as place, Terminal(place, 100, 30) as terminal:
@@ -209,7 +205,6 @@ def test_event_above_the_view():
         contains("\n".join(screen[result:]), "12,000 steps", "1 restart", "final return ", "report: run/report.html")
 
 
-@test
 def test_status_follow():
     """The same view, from another terminal."""
     with Place() as place, Terminal(place, 90, 30) as terminal:

@@ -10,6 +10,7 @@ import tempfile
 import time
 import uuid
 
+from harness import kill
 from runs import PATIENCE, SLOW, check, equal, eventually, program
 
 CONFIG = """
@@ -75,8 +76,6 @@ class Launcher:
         """Ctrl-C, and the end. Gives what it printed."""
         self.signal()
         return self.ends(0, seconds)
-
-    # ---- the folder
 
     def read(self, file):
         """JSON of the folder; None: there is none (yet)."""
@@ -155,10 +154,7 @@ class Place:
 
     def clean_up(self, failed):
         for pid in self.left():
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
+            kill(pid)
         for launcher in self.launchers:
             launcher.popen.wait()
         if failed:
@@ -175,8 +171,6 @@ class Place:
         path.write_text(text)
         path.chmod(0o755)
         return str(path)
-
-    # ---- launching
 
     def launch(self, *words, config=None):
         """A run in the background."""
@@ -200,8 +194,6 @@ class Place:
         check(done.returncode == status, words, "ended with status", done.returncode, "and not", status, "\n" + done.stdout,
               done.stderr)
         return done.stdout, done.stderr
-
-    # ---- who is there
 
     def left(self):
         """Processes that were started from here, at any depth, guards included."""

@@ -1,7 +1,6 @@
 """Parallel learners as real processes: bit-identical, whoever of them dies and comes back."""
 
 from runs import PATIENCE, Run, check, configuration, equal, eventually
-from harness import test
 
 LEARNERS = 3
 
@@ -52,7 +51,6 @@ def await_joined(run, process, since=0):
     return int(line.split("step=")[1].split()[0])
 
 
-@test
 def test_same_end():
     """All end at the same step with the same bits, the priorities of all are written back, and one counts."""
     steps = 300
@@ -72,7 +70,6 @@ def test_same_end():
         actor.stop()
 
 
-@test
 def test_deaths():
     with make_run() as run:
         run.broker()
@@ -110,15 +107,11 @@ def test_deaths():
         # What actors got never went back, and what the leaders counted are steps of one sequence.
         versions = [r["learner_steps"] for r in run.reports("actor-0")]
         equal(versions, sorted(versions), "steps of the parameters that acted")
-        for process in (*learners, actor):
-            process.ask()
-        for process in (*learners, actor):
-            process.ends()
+        run.stop(*learners, actor)
         counted = run.counter("learner_steps")
         check(counted <= max(step_of(run, i) for i in everyone) + 5, "counted", counted, "learner steps")
 
 
-@test
 def test_pause():
     """A table that gives nothing for longer than a round separates nobody, also when one comes back meanwhile."""
     with make_run() as run:
@@ -138,7 +131,4 @@ def test_pause():
         eventually(lambda: check_equal_prints(run, 0, 1, before + 1) and check_equal_prints(run, 0, 2, before + 1),
                    PATIENCE, "a step at which learners have reported")
         check(min(step_of(run, i) for i in everyone) > before, "learned steps were lost")
-        for process in (*learners, actor):
-            process.ask()
-        for process in (*learners, actor):
-            process.ends()
+        run.stop(*learners, actor)

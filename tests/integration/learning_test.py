@@ -59,8 +59,6 @@ def check_repeatable(pool):
     return prints[0] == prints[1] != prints[2]
 
 
-# ---- bench/learning --agents ----
-
 # Takes the place of replay-launch. The learner waits 0.9 of its first report, which has no beginning, then 0.5 of one second and 0.1
 # of three: 0.2 in all. In these four seconds it makes 80 updates, and two actors take 1,000 steps. A seed fails while there is a
 # file fail-SEED.

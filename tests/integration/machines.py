@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 
+from harness import children, kill
 from launches import CONFIG, PATIENCE, Place, check, eventually
 
 SSHD = shutil.which("sshd", path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
@@ -127,16 +128,12 @@ class Machine:
         (self.base / "tmp").chmod(0o1777)
         lab.plug(self)
 
-    # ---- its network
-
     def cut_off(self):
         """The cable is pulled: no side hears of the other any more."""
         run("ip", "-n", self.space, "link", "set", "eth0", "down")
 
     def join(self):
         run("ip", "-n", self.space, "link", "set", "eth0", "up")
-
-    # ---- power
 
     def write_config(self):
         run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(self.base / "host_key"))
@@ -166,28 +163,16 @@ class Machine:
         if not self.popen:
             return
         for pid in self.processes(everything=True):
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
+            kill(pid)
         self.popen.wait()
         self.popen = None
 
     def log(self):
         return (self.base / "sshd.log").read_text(errors="replace")
 
-    # ---- what is there
-
     def init(self):
         """Process id, seen from here, of the machine's first process; 0: none."""
-        if not self.popen:
-            return 0
-        path = "/proc/%d/task/%d/children" % (self.popen.pid, self.popen.pid)
-        try:
-            children = pathlib.Path(path).read_text().split()
-        except OSError:
-            return 0
-        return int(children[0]) if children else 0
+        return next(iter(children(self.popen.pid)), 0) if self.popen else 0
 
     def processes(self, everything=False):
         """Process ids, seen from here. Without `everything` those of logins and what they started."""

@@ -19,7 +19,7 @@ import zmq
 import keyrings
 from actor import Actor
 from generated import pb
-from harness import Broker, check, contains, equal, eventually, test
+from harness import Broker, check, contains, equal, eventually
 from learner import Learner
 from metrics_text import Metrics, promtool
 from service import Service
@@ -105,8 +105,6 @@ def write(actor, table, n, wait=60, policy=0):
     return not wait or actor.flush(wait)
 
 
-# ------------------------------------------------------------------------------------------------------------ figures --
-
 def work(site):
     """Known work: 20 inserts, 2 batches of 8, 3 updates, one of them in vain, 2 versions of a policy."""
     service = Service(site.endpoint)
@@ -123,8 +121,7 @@ def work(site):
     return learner
 
 
-@test
-def figures_are_those_of_replay_ctl():
+def test_figures_are_those_of_replay_ctl():
     with Site() as site:
         work(site)
         metrics, info = site.web.metrics(), site.ctl("info")
@@ -155,8 +152,7 @@ def figures_are_those_of_replay_ctl():
         equal(metrics.get("replay_shared_value", name="steps"), 5)
 
 
-@test
-def times_and_ages_are_counted():
+def test_times_and_ages_are_counted():
     with Site() as site:
         learner = work(site)
         metrics = site.web.metrics()
@@ -192,8 +188,7 @@ def times_and_ages_are_counted():
         check(0.3 <= metrics.get("replay_insert_wait_seconds_sum") < 30 * SLOW)
 
 
-@test
-def json_and_openmetrics_say_the_same():
+def test_json_and_openmetrics_say_the_same():
     with Site() as site:
         work(site)
         time.sleep(0.15)  # a later snapshot
@@ -239,16 +234,14 @@ def json_and_openmetrics_say_the_same():
                 equal(value, sum(n for bound, n in bounds if bound <= float(dict(labels)["le"]) * (1 + 1e-9)), labels)
 
 
-@test
-def a_shard_labels_all_its_metrics():
+def test_a_shard_labels_all_its_metrics():
     with Site(more="shards: 2\n") as site:
         for shard, name in enumerate(("http", "shard.1.http")):
             samples = Web(site.broker.endpoints[name]).metrics().samples()
             equal({labels[0] for _, labels in samples}, {("shard", str(shard))}, name)
 
 
-@test
-def the_journal_has_figures():
+def test_the_journal_has_figures():
     with tempfile.TemporaryDirectory(prefix="replay-metrics-") as folder:
         with Site(more="folder: %s\njournal: 0s\n" % folder) as site:
             work(site)
@@ -270,16 +263,13 @@ def the_journal_has_figures():
             eventually(lambda: site.web.metrics().get("replay_table_inserts_total", table="replay") == 3, 20, "new inserts")
 
 
-# ----------------------------------------------------------------------------------------------------------- documents --
-
 def described(family):
     """The row of docs/METRICS.md, made from what the broker says: from the rows of proto/wire/figures.c."""
     labels = dict.fromkeys(name for _, pairs in family.samples for name, _ in pairs if name != "le")
     return "| `%s` | %s | %s | %s |" % (family.name, family.kind, ", ".join("`%s`" % name for name in labels), family.help)
 
 
-@test
-def documents_name_what_there_is():
+def test_documents_name_what_there_is():
     with tempfile.TemporaryDirectory(prefix="replay-metrics-") as folder, Site(more="folder: %s\n" % folder) as site:
         work(site)
         metrics = site.web.metrics()
@@ -304,8 +294,6 @@ def documents_name_what_there_is():
              if not re.search(r"(sum|min|max) ?(by|without)? ?\(", t["expr"])]
     equal(apart, [], "queries of docs/grafana.json with a line for each shard")
 
-
-# ------------------------------------------------------------------------------------------------------- bad requests --
 
 class Busy(threading.Thread):
     """A writer and sampler that notes how long its rounds take."""
@@ -377,8 +365,7 @@ def slow(web):
     return time.monotonic() - start
 
 
-@test
-def bad_requests_disturb_nobody():
+def test_bad_requests_disturb_nobody():
     with Site() as site:
         web, busy = site.web, Busy(site)
         eventually(lambda: busy.rounds > 3, 20, "the writer")
@@ -407,8 +394,7 @@ def bad_requests_disturb_nobody():
         print("      %d rounds of a writer, the longest %.0f ms" % (busy.rounds, busy.longest * 1e3))
 
 
-@test
-def a_token_is_needed_with_keys():
+def test_a_token_is_needed_with_keys():
     with keyrings.KeyBroker("http: 127.0.0.1:0\n") as broker:
         web = Web(broker.endpoints["http"])
         path = broker.keys / "http.token"
@@ -438,8 +424,6 @@ def a_token_is_needed_with_keys():
         equal(path.read_text().strip(), token)
 
 
-# --------------------------------------------------------------------------------------------------------------- size --
-
 class Crowded(Actor):
     """A writer that shares its sockets with others."""
 
@@ -452,8 +436,7 @@ class Crowded(Actor):
         self.push = Crowded.push_of_all
 
 
-@test
-def a_thousand_sessions_and_a_hundred_tables():
+def test_a_thousand_sessions_and_a_hundred_tables():
     tables = "tables:\n" + "".join("  - {name: table-%d, max_size: 1000}\n" % i for i in range(100))
     with Site(tables, "session: {expiry: 600s}\n") as site:
         service = Service(site.endpoint)

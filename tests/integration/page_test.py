@@ -10,12 +10,10 @@ import struct
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 
-from browser import Browser, available
+from browser import Browser, available, fetch
 from launches import CONFIG, ENDLESS, PATIENCE, Place, check, equal, eventually, program, sets
-from harness import PORTS, Broker, free_ports, test
+from harness import PORTS, Broker, children, free_ports
 from keyrings import COLUMNS, FIELDS, KeyBroker
 from actor import Actor
 from generated import pb
@@ -77,32 +75,18 @@ def answer(browser, name):
     press(browser, name)
 
 
-def body(url, headers=None):
-    with urllib.request.urlopen(urllib.request.Request(url, headers=headers or {}), timeout=PATIENCE) as reply:
-        return reply.read()
+def change_ratio(browser):
+    """Sets the ratio of the table by its button, and awaits the answer."""
+    browser.wait("the buttons", "return !!%s" % PRESS, "Limiter of replay")
+    press(browser, "Limiter of replay")
+    browser.wait("the question", "return document.querySelector('dialog').open")
+    browser.run("document.querySelector('[name=samples_per_insert]').value = '2'")
+    press(browser, "Yes")
+    browser.wait("the answer", "return document.querySelector('dialog').open && /changed/.test(document.querySelector('dialog').textContent)")
+    press(browser, "Close")
 
 
-def get(url, headers=None):
-    """Status of a GET."""
-    try:
-        with urllib.request.urlopen(urllib.request.Request(url, headers=headers or {}), timeout=PATIENCE) as reply:
-            return reply.status
-    except urllib.error.HTTPError as error:
-        return error.code
-
-
-def post(url, body, headers=None):
-    """Status and text of a POST to /api/do."""
-    request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json", **(headers or {})})
-    try:
-        with urllib.request.urlopen(request, timeout=PATIENCE) as reply:
-            return reply.status, reply.read().decode()
-    except urllib.error.HTTPError as error:
-        return error.code, error.read().decode()
-
-
-@test
-def a_live_run():
+def test_a_live_run():
     """Numbers move, a blocked table is explained, every view is drawn at every size, in dark and in light, without an error."""
     with Place(CONFIG) as place, Browser() as browser:
         # Each learner step takes long, so actors wait for samples.
@@ -118,8 +102,8 @@ def a_live_run():
         before = browser.run("return fetch('api/state').then((r) => r.json())")["run"]["steps"]
         browser.wait("more steps", "return fetch('api/state').then((r) => r.json()).then((s) => s.run.steps > arguments[0])".replace(
             "arguments[0]", str(before)))
-        metrics = Metrics(body(url.split("?")[0] + "metrics").decode(), openmetrics=True)
-        library, packed = (body(url.split("?")[0] + "dygraph.js", {"Accept-Encoding": how}) for how in ("identity", "gzip"))
+        metrics = Metrics(fetch(url.split("?")[0] + "metrics")[1].decode(), openmetrics=True)
+        library, packed = (fetch(url.split("?")[0] + "dygraph.js", {"Accept-Encoding": how})[1] for how in ("identity", "gzip"))
         equal(gzip.decompress(packed), library, "a file that was sent compressed")
         check(len(packed) < len(library) / 2, "compressed to", len(packed), "of", len(library))
         equal(metrics.get("replay_run_actors_wanted", run="small"), 2, "actors in the metrics of the run")
@@ -144,8 +128,7 @@ def a_live_run():
         quiet(browser, url)
 
 
-@test
-def by_keyboard():
+def test_by_keyboard():
     """Every view, the help and the log of a process without a mouse; the focus stays where it is when figures change."""
     with Place(CONFIG) as place, Browser() as browser:
         launcher = place.running(*sets(*ENDLESS))
@@ -184,8 +167,7 @@ def by_keyboard():
         equal(unnamed, [], "elements without a name")
 
 
-@test
-def a_killed_broker():
+def test_a_killed_broker():
     """The page says that the broker is gone, and that it is back."""
     with Place(CONFIG) as place, Browser() as browser:
         launcher = place.running(*sets(*ENDLESS, "launch.backoff=15s"))
@@ -202,30 +184,23 @@ def a_killed_broker():
         browser.wait("the end", "return document.querySelector('#verdict').className === 'bad' && !!document.querySelector('#link.bad')")
 
 
-@test
-def changes_need_a_token_and_a_yes():
+def test_changes_need_a_token_and_a_yes():
     with Place(CONFIG) as place, Browser() as browser:
         launcher = place.running(*sets(*ENDLESS))
         url = page_of(launcher)
         base = url.split("?")[0]
-        equal(post(base + "api/do", {"action": "stop"})[0], 401, "status without a token")
+        equal(fetch(base + "api/do", {}, {"action": "stop"})[0], 401, "status without a token")
         token = {"Authorization": "Bearer " + url.split("token=")[1]}
-        equal(post(base + "api/do", {"action": "stop"}, {**token, "Origin": "http://evil.example"})[0], 403, "from another site")
-        equal(post(base + "api/do", {"action": "fly"}, token)[0], 400, "an unknown action")
+        equal(fetch(base + "api/do", {**token, "Origin": "http://evil.example"}, {"action": "stop"})[0], 403, "from another site")
+        equal(fetch(base + "api/do", token, {"action": "fly"})[0], 400, "an unknown action")
         equal((launcher.folder / "page").stat().st_mode & 0o777, 0o600, "mode of the file with the address")
         equal(place.call("open")[0].strip(), url, "the address that open prints")
         look(browser, base, "broker")  # without the token there is nothing to press
         browser.wait("figures", "return document.querySelectorAll('main td').length > 5")
         equal(browser.run("return document.querySelectorAll('button.danger').length"), 0, "buttons without a token")
         look(browser, url, "broker")
-        browser.wait("the buttons", "return !!%s" % PRESS, "Limiter of replay")
-        press(browser, "Limiter of replay")
-        browser.wait("the question", "return document.querySelector('dialog').open")
-        browser.run("document.querySelector('[name=samples_per_insert]').value = '2'")
-        press(browser, "Yes")
+        change_ratio(browser)
         browser.wait("the change", "return fetch('api/state').then((r) => r.json()).then((s) => s.broker.tables[0].limiter.samples_per_insert === 2)")
-        browser.wait("the answer", "return document.querySelector('dialog').open && /changed/.test(document.querySelector('dialog').textContent)")
-        press(browser, "Close")
         press(browser, "Stop the run")
         answer(browser, "No")
         check(launcher.alive(), "No has ended the run")
@@ -235,25 +210,23 @@ def changes_need_a_token_and_a_yes():
         check(not (launcher.folder / "page").exists(), "the address is still there")
 
 
-@test
-def a_run_with_keys():
+def test_a_run_with_keys():
     """Who may not ask the broker may not ask the page either."""
     with Place(CONFIG) as place:
         launcher = place.running(*sets(*ENDLESS, "broker.security={mode: curve}"))
         url = page_of(launcher)
         base, token = url.split("?token=")
         for path in ("api/state", "api/items?table=replay", "api/writers", "api/log?process=broker", "api/history"):
-            equal(get(base + path), 401, "status of %s without a token" % path)
-            equal(get(base + path, {"Authorization": "Bearer " + token}), 200, "status of %s with the token" % path)
-        equal(get(base), 200, "the page itself")
+            equal(fetch(base + path)[0], 401, "status of %s without a token" % path)
+            equal(fetch(base + path, {"Authorization": "Bearer " + token})[0], 200, "status of %s with the token" % path)
+        equal(fetch(base)[0], 200, "the page itself")
         for text in ("The run ends.", "The run ends already."):
-            status, answer = post(base + "api/do", {"action": "stop"}, {"Authorization": "Bearer " + token})
+            status, answer = fetch(base + "api/do", {"Authorization": "Bearer " + token}, {"action": "stop"})
             equal((status, json.loads(answer)["text"]), (200, text), "the answer")
         launcher.ends(seconds=3 * PATIENCE)  # and not 130: asking twice is no order to kill
 
 
-@test
-def a_finished_run_and_others():
+def test_a_finished_run_and_others():
     """The same page from a run's folder, and two runs in one chart."""
     with Place(CONFIG) as place, Browser() as browser:
         for seed in (1, 2):
@@ -290,7 +263,7 @@ def a_finished_run_and_others():
         shown = browser.run("return fetch('api/state').then((r) => r.json())")["run"]["folder"]
         check(shown.endswith(older), shown, "is shown, and not", older)
         for odd in ("1/..%2fruns%2f" + older, "1/.", "2/" + older, "1/%2e%2e/runs/" + older):
-            equal(get(url.split("?")[0] + odd + "/api/state"), 404, "status of " + odd)
+            equal(fetch(url.split("?")[0] + odd + "/api/state")[0], 404, "status of " + odd)
         quiet(browser, url)
         go(browser, "report")
         browser.wait("the report", "return document.querySelectorAll('main figure').length >= 5")
@@ -363,8 +336,7 @@ def late_episodes(browser, choose):
     equal(browser.run(PICTURE), before, "the step at which somebody has stopped")
 
 
-@test
-def an_agent_plays():
+def test_an_agent_plays():
     """Recorded episodes of a run that goes on: play, pause, drag, speed, and an earlier evaluation; and the last one in the report."""
     with Place(CONFIG) as place, Browser() as browser:
         launcher = place.running(*sets(*ENDLESS, "evaluator.every=300"))
@@ -381,7 +353,7 @@ def an_agent_plays():
             browser.size(width, height)
             check(fits(browser), "play is wider than", width)
             browser.screenshot(str(SHOTS / ("playing-%d.png" % width)))
-        equal(get(url.split("?")[0] + "api/play?at=7"), 404, "status of an episode that does not exist")
+        equal(fetch(url.split("?")[0] + "api/play?at=7")[0], 404, "status of an episode that does not exist")
         late_episodes(browser, choose)
         quiet(browser, url, "/api/play?at=")  # some episodes are dropped, maybe after the page has read the list
         browser.open("about:blank")
@@ -393,8 +365,7 @@ def an_agent_plays():
         quiet(browser, report)
 
 
-@test
-def a_run_that_ends():
+def test_a_run_that_ends():
     """Whoever looks when a run ends sees its result and its report, and no alarm; and goes on to see it without the launcher."""
     with Place(CONFIG) as place, Browser() as browser:
         launcher = place.running(*sets("stop.steps=20000", "environment.delay=1ms"))
@@ -408,13 +379,12 @@ def a_run_that_ends():
         browser.screenshot(str(SHOTS / "ended.png"))
 
 
-@test
-def a_run_that_ends_in_the_background():
+def test_a_run_that_ends_in_the_background():
     """A browser in the background asks every four seconds, and gets the end and the report as well."""
     with Place(CONFIG) as place:
         launcher = place.running(*sets("stop.steps=20000", "environment.delay=1ms"))
         url, _, query = page_of(launcher).strip().partition("?")
-        ask = lambda what: json.loads(body("%sapi/%s?%s" % (url, what, query)))
+        ask = lambda what: json.loads(fetch("%sapi/%s?%s" % (url, what, query))[1])
         eventually(lambda: ask("state") and (launcher.folder / "report.html").exists(), 3 * PATIENCE, "the report")
         time.sleep(4)
         equal(ask("state")["run_alive"], False, "the run goes on")
@@ -425,8 +395,7 @@ def a_run_that_ends_in_the_background():
 CHOOSE = "const choice = document.querySelector('main select'); choice.value = arguments[0]; choice.dispatchEvent(new Event('change'))"
 
 
-@test
-def a_report():
+def test_a_report():
     """The page as one file, opened from the disk: a run's report, and runs that are compared."""
     charts = ["Return", "Loss", "Mean Q", "Norm of the gradient", "Length of episodes", "Exploration", "Inserts per second",
               "Samples per second", "Samples per insert", "Idle share", "Memory of all processes"]
@@ -467,8 +436,7 @@ def a_report():
         quiet(browser, (place.base / "both.html").as_uri())
 
 
-@test
-def an_items_image():
+def test_an_items_image():
     """A broker without a run: an item's image is shown with the right pixels, keys of 64 bits are kept, a curve is drawn."""
     if not PACKAGE.exists():
         print("      an_items_image is left out: this build has no Python package")
@@ -551,8 +519,7 @@ def latency(browser, learner):
     check(measured["p99"] / 2 <= p99 <= measured["p99"] * 1.001, "p99 is", p99, "and not", measured)
 
 
-@test
-def a_broker_shows_itself():
+def test_a_broker_shows_itself():
     """The page at the broker's own address: why it waits, tables, writers, parameters, items; a killed broker comes back."""
     with Broker("http: 127.0.0.1:%d\n" % free_ports(1)[0] + RATIO) as broker, Browser() as browser:
         url = broker.endpoints["http"].strip()
@@ -592,12 +559,11 @@ def a_broker_shows_itself():
         equal(broker.stop(), 0, "exit status")
 
 
-@test
-def a_broker_of_shards_shows_itself():
+def test_a_broker_of_shards_shows_itself():
     """The page of one of several shards, all with keys, shows them as one broker, each in a row, and says which one is away."""
     with KeyBroker("http: 127.0.0.1:0\nshards: 2\n", tables=RATIO) as broker, Browser() as browser:
         token = (broker.keys / "http.token").read_text().strip()
-        shards = [int(pid) for pid in pathlib.Path("/proc/%d/task/%d/children" % (broker.process.pid, broker.process.pid)).read_text().split()]
+        shards = children(broker.process.pid)
         look(browser, broker.endpoints["shard.1.http"].strip() + "?token=" + token, "broker")
         title = "return [...document.querySelectorAll('main h2')].some((one) => one.textContent === arguments[0])"
         browser.wait("two shards", title.replace("arguments[0]", "'Shards (2 of 2 answer)'"))
@@ -611,33 +577,25 @@ def a_broker_of_shards_shows_itself():
         equal(broker.stop(), 0, "exit status")
 
 
-@test
-def a_broker_with_keys_shows_itself():
+def test_a_broker_with_keys_shows_itself():
     """Everything needs the token; with it, the page asks before it changes something; the list of keys has no say in it."""
     with KeyBroker("http: 127.0.0.1:0\n", tables=RATIO) as broker, Browser() as browser:
         url, token = broker.endpoints["http"].strip(), (broker.keys / "http.admin.token").read_text().strip()
         for path in ("api/state", "api/items?table=replay", "api/writers", "api/histogram?table=replay"):
-            equal(get(url + path), 401, "status of %s without a token" % path)
-            equal(get(url + path, {"Authorization": "Bearer " + token}), 200, "status of %s with the token" % path)
+            equal(fetch(url + path)[0], 401, "status of %s without a token" % path)
+            equal(fetch(url + path, {"Authorization": "Bearer " + token})[0], 200, "status of %s with the token" % path)
         broker.new("somebody", "actor")  # a list that is read again does not shut the page out
         broker.ctl("rotate", broker.keys)
         broker.ctl("rotate", broker.keys, "finish")
         eventually(lambda: broker.lines("B0607"), PATIENCE, "the broker's new key")
         look(browser, url + "?token=" + token, "broker")
-        browser.wait("the buttons", "return !!%s" % PRESS, "Limiter of replay")
-        press(browser, "Limiter of replay")
-        browser.wait("the question", "return document.querySelector('dialog').open")
-        browser.run("document.querySelector('[name=samples_per_insert]').value = '2'")
-        press(browser, "Yes")
-        browser.wait("the change", "return document.querySelector('dialog').open && /changed/.test(document.querySelector('dialog').textContent)")
-        press(browser, "Close")
+        change_ratio(browser)
         press(browser, "Stop the broker")
         answer(browser, "Yes")
         equal(broker.process.wait(PATIENCE), 0, "exit status")
 
 
-@test
-def a_broker_on_a_terminal():
+def test_a_broker_on_a_terminal():
     """It prints the address with the token for changes, which nothing else shows."""
     ours, theirs = pty.openpty()
     broker = subprocess.Popen([program("broker"), "--set", "http=127.0.0.1:0"] + sets(*PORTS.replace(": ", "=").split()), stdout=theirs,
@@ -646,14 +604,13 @@ def a_broker_on_a_terminal():
     with open(ours, encoding="utf-8") as terminal:
         url = next(line for line in terminal if line.startswith("http ")).split()[1]
         base, token = url.split("?token=")
-        equal(get(base + "api/state"), 200, "status without a token")
-        equal(post(base + "api/do", {"action": "stop"})[0], 401, "a change without a token")
-        equal(post(base + "api/do", {"action": "stop"}, {"Authorization": "Bearer " + token})[0], 200, "a change with the token")
+        equal(fetch(base + "api/state")[0], 200, "status without a token")
+        equal(fetch(base + "api/do", {}, {"action": "stop"})[0], 401, "a change without a token")
+        equal(fetch(base + "api/do", {"Authorization": "Bearer " + token}, {"action": "stop"})[0], 200, "a change with the token")
         equal(broker.wait(PATIENCE), 0, "exit status")
 
 
-@test
-def a_day():
+def test_a_day():
     """The history of 24 hours costs little memory: the page keeps fewer points of what is long ago."""
     with Place(CONFIG) as place, Browser() as browser:
         launcher = place.running(*sets(*ENDLESS))

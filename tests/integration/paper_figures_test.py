@@ -8,7 +8,7 @@ import sys
 import tempfile
 import xml.etree.ElementTree
 
-from harness import test
+from harness import run_tests
 from launches import check, equal
 
 SCRIPT = pathlib.Path(os.environ["RP_SOURCE_DIR"]) / "bench" / "figures"
@@ -50,19 +50,16 @@ def check_all(wanted):
             check_figure(folder, name, *what)
 
 
-@test
 def test_rates():
     """What replay-bench measures, and what follows from it."""
     check_all(RATES)
 
 
-@test
 def test_runs():
     """What runs of the launcher, of processes and of replay-single give."""
     check_all(RUNS)
 
 
-@test
 def test_refusals():
     """A name that is none; a figure that is computed from others, without them."""
     with tempfile.TemporaryDirectory() as base:
@@ -74,4 +71,4 @@ def test_refusals():
 def main():
     if os.environ.get("RP_SANITIZE"):
         return 77  # it takes too long with instrumentation, and shows nothing new
-    return test.main()
+    return run_tests()

@@ -1,17 +1,14 @@
 """A hostile learner against two real shards with journals: huge and endless permits, storms of retries, kill -9 between charge and answer.
 The limiter has charged what clients were told, once, and its cursor stays within its bounds."""
 
-import os
-import pathlib
 import random
-import signal
 import tempfile
 import time
 
 import blocks
 from actor import Actor
 from generated import pb
-from harness import Broker, check, equal, test
+from harness import Broker, check, children, equal, kill, run_tests, state_of
 from service import Service
 
 INVALID_ARGUMENT, NOT_FOUND, DEADLINE_EXCEEDED, CANCELLED = 1, 2, 4, 11
@@ -46,10 +43,7 @@ class World:
 
     def kill(self, shard):
         """kill -9 of a shard, which its parent starts again."""
-        parent = self.broker.process.pid
-        pids = [int(p) for p in pathlib.Path("/proc/%d/task/%d/children" % (parent, parent)).read_text().split()]
-        pid = next(p for p in pids if pathlib.Path("/proc/%d/comm" % p).read_text().strip() == "replay-shard-%d" % shard)
-        os.kill(pid, signal.SIGKILL)
+        kill(next(pid for pid in children(self.broker.process.pid) if state_of(pid)[0] == "replay-shard-%d" % shard))
 
     def stop(self):
         status = self.broker.stop()
@@ -66,8 +60,7 @@ def permit(service, table, count, id=None, **options):
     return service.send("permit", pb.Permit(table=table, count=count, **options), id=id)
 
 
-@test
-def numbers_at_their_limits(world):
+def test_numbers_at_their_limits(world):
     service = Service(world.endpoints[0])
     before = world.limiter(0, "wide").samples
     world.insert(0, 4)
@@ -83,8 +76,7 @@ def numbers_at_their_limits(world):
     equal(world.limiter(0, "wide").samples, before + room)
 
 
-@test
-def a_kill_between_charge_and_answer(world):
+def test_a_kill_between_charge_and_answer(world):
     """Many clients, each with two connections that send the same permits, while the shard is killed again and again."""
     rng, table, shard = random.Random(3), "wide", 1
     world.insert(shard, 4)
@@ -135,7 +127,7 @@ def a_kill_between_charge_and_answer(world):
 
 def main():
     world = World()
-    status = test.main(world)
+    status = run_tests(world)
     if world.stop():
         print("FAIL  the broker did not end in order")
         status = 1

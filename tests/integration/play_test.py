@@ -11,7 +11,7 @@ import termios
 import time
 
 from launches import ENDLESS, PATIENCE, Place, check, equal, program, sets
-from harness import contains, test
+from harness import contains
 
 PACKAGE = pathlib.Path(program("launch")).resolve().parent / "lib" / "python"
 
@@ -22,8 +22,7 @@ def episodes(folder):
     return [json.loads(line) for line in path.read_text().split("\n")[:-1]] if path.exists() else []
 
 
-@test
-def evaluations_are_recorded():
+def test_evaluations_are_recorded():
     """One episode of each evaluation, in a file of the run, and the last one in its report; a resumed run goes on with the file."""
     with Place() as place:
         launcher = place.running("--folder", "one", *sets(*ENDLESS, "evaluator.every=500"))
@@ -84,8 +83,7 @@ def frames(out):
     return out.count("\x1b[H")
 
 
-@test
-def an_episode_in_a_terminal():
+def test_an_episode_in_a_terminal():
     """eval --show draws at the environment's speed, pauses, and ends with q or Ctrl-C; without a terminal it says so and prints text."""
     with Place() as place:
         place.launch("--folder", "one").ends()
@@ -129,8 +127,7 @@ class Blinker:
 """
 
 
-@test
-def frames_of_python():
+def test_frames_of_python():
     """What an environment in Python renders is recorded, made smaller."""
     if not PACKAGE.is_dir():
         return  # a build without Python

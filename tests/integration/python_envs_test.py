@@ -9,7 +9,6 @@ import subprocess
 import sys
 
 from launches import PATIENCE, Place, check, equal, program, sets
-from harness import test
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PYTHON = "/usr/bin/python3"
@@ -77,8 +76,7 @@ def episodes(launcher):
     return {round(report["return"], 6) for report in reports(launcher) if report["return"] is not None}
 
 
-@test
-def a_run_has_the_numbers_of_its_environment():
+def test_a_run_has_the_numbers_of_its_environment():
     with PythonPlace() as place:
         launcher = place.run()
         equal(reports(launcher)[-1]["actor_steps"], 1000)
@@ -92,8 +90,7 @@ def a_run_has_the_numbers_of_its_environment():
         equal((json.loads(out)["return"], json.loads(out)["episodes"]), (10.0, 3))
 
 
-@test
-def kinds_of_environments():
+def test_kinds_of_environments():
     """Truncation, both ends at once, the old interface, dicts, images, continuous actions, copies."""
     kinds = {"truncating": [], "both": [], "old": [], "mixed": [], "image": ["agent.filters=4"],
              "continuous": ["agent.algorithm=td3"], "counting": ["actors.environments=4"]}
@@ -104,8 +101,7 @@ def kinds_of_environments():
         check(kind != "image" or 'scale: "0.00392156863"' in (launcher.folder / "config.yaml").read_text(), "no scale")
 
 
-@test
-def environments_of_gymnasium():
+def test_environments_of_gymnasium():
     """gym:ID asks gymnasium.make: here a module of that name, with an environment that one can register nowhere else."""
     with PythonPlace() as place:
         place.write("gymnasium.py", "import counting\n\ndef make(id, kind):\n    assert id == 'Counting-v3', id\n"
@@ -116,8 +112,7 @@ def environments_of_gymnasium():
         check('max_steps: "77"' in (launcher.folder / "config.yaml").read_text(), "no time limit")
 
 
-@test
-def vector_environments():
+def test_vector_environments():
     """Whatever way they reset themselves: episodes have their length, and no step is counted twice."""
     modes = [("NEXT_STEP", 0), ("NEXT_STEP", 1), ("SAME_STEP", 0), ("SAME_STEP", 1), ("DISABLED", 0)]
     cases = {mode: [*option(kind="vector", num_envs=3, mode=mode[0], hide=mode[1]), "stop.steps=810", "evaluator.every=0",
@@ -131,8 +126,7 @@ def vector_environments():
         equal((mode, launcher.read("report.json")["final_value"]), (mode, 10.0))
 
 
-@test
-def a_vector_has_its_own_number():
+def test_a_vector_has_its_own_number():
     with PythonPlace() as place:
         launcher = place.run(*option(kind="vector"), "actors.environments=2", "evaluator.episodes=0", status=1)
         check("leave actors.environments out" in launcher.text(), launcher.text())
@@ -141,15 +135,13 @@ def a_vector_has_its_own_number():
         check("environment.max_steps" in launcher.text(), launcher.text())
 
 
-@test
-def a_time_limit_of_the_file():
+def test_a_time_limit_of_the_file():
     with PythonPlace() as place:
         launcher = place.run("environment.max_steps=7", "stop.steps=210", "evaluator.episodes=0", "actors.environments=2")
         equal(episodes(launcher), {7.0})
 
 
-@test
-def environments_that_fail():
+def test_environments_that_fail():
     """The actor ends with a traceback and a sentence, and three failures in a row end the run."""
     words = {"raise": "step() raised ValueError: the cart fell off the table", "exit": "raised SystemExit: 0",
              "nan": "number 0 is nan", "reward": "inf as the reward"}
@@ -163,8 +155,7 @@ def environments_that_fail():
         check(words[how] in launcher.text(), how, "is not in what the launcher says:", launcher.text())
 
 
-@test
-def a_killed_actor_is_started_again():
+def test_a_killed_actor_is_started_again():
     with PythonPlace() as place:
         once = str(place.base / "killed")
         launcher = place.run(*option(kind="failing", how="kill", once=once), "evaluator.episodes=0")
@@ -173,8 +164,7 @@ def a_killed_actor_is_started_again():
         equal(launcher.read("status.json")["steps"], 1000)
 
 
-@test
-def mistakes_are_found_before_anything_starts():
+def test_mistakes_are_found_before_anything_starts():
     cases = [(option(kind="hanging") + ["environment.timeout=500ms"], "did not describe itself within 0.5 s"),
              (option(kind="unusable"), "observation_space has a Text"),
              (option(kind="failing", how="raise", episode=1, step=1), "raised ValueError: the cart fell off the table"),
@@ -200,8 +190,7 @@ def mistakes_are_found_before_anything_starts():
             check("run.yaml:" in err or "--set" in err or "environment" in err, "no place in", err)
 
 
-@test
-def other_programs_say_what_to_do():
+def test_other_programs_say_what_to_do():
     with PythonPlace() as place:
         for name, words in (("actor", "replaybus.actor"), ("learner", "replaybus.describe"), ("single", "replaybus.single")):
             done = subprocess.run([program(name), "-c", str(place.config), "--set", "broker.service=ipc://%s/s" % place.base,
@@ -210,8 +199,7 @@ def other_programs_say_what_to_do():
             check(done.returncode == 1 and words in done.stderr, name, done.returncode, done.stderr)
 
 
-@test
-def one_process_is_repeatable():
+def test_one_process_is_repeatable():
     """python3 -m replaybus.single: the same bits for the same seed."""
     with PythonPlace() as place:
         environment = dict(place.environment, PYTHONPATH="%s:%s" % (EXTENSION.parent.parent, ROOT / "configs" / "python"))
@@ -227,8 +215,7 @@ def one_process_is_repeatable():
         equal((results[0]["environment_steps"], results[0]["environment"]), (1000, "cart_pole:make"))
 
 
-@test
-def a_run_is_stopped_and_resumed():
+def test_a_run_is_stopped_and_resumed():
     """Ctrl-C ends it in order; resume asks the environment nothing and goes on."""
     with PythonPlace() as place:
         launcher = place.launch("--folder", "run", *sets("stop.steps=0", "environment.delay=1ms", "actors.count=2"))
@@ -246,8 +233,7 @@ def a_run_is_stopped_and_resumed():
         equal(again.read("status.json")["steps"], before + 200)
 
 
-@test
-def counts_are_measured():
+def test_counts_are_measured():
     """profile and plan run Python actors like ours."""
     with PythonPlace() as place:
         out, _ = place.call("plan", "run.yaml", "--json", *sets("actors.count=auto", "plan.measure=100ms", "plan.max_actors=1",
@@ -256,8 +242,7 @@ def counts_are_measured():
         check(plan, "no plan")
 
 
-@test
-def cart_pole_learns():
+def test_cart_pole_learns():
     """configs/python/cart_pole.yaml, as it stands, to its bar."""
     with PythonPlace((ROOT / "configs" / "python" / "cart_pole.yaml").read_text()) as place:
         (place.base / "cart_pole.py").write_text((ROOT / "configs" / "python" / "cart_pole.py").read_text())

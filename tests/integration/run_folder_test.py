@@ -14,7 +14,7 @@ import subprocess
 import time
 
 from launches import Place, check, equal, program, sets
-from harness import contains, test
+from harness import contains
 
 GOLDEN = pathlib.Path(os.environ["RP_SOURCE_DIR"], "tests", "golden", "run")
 
@@ -44,7 +44,6 @@ def golden(place, name):
     return folder
 
 
-@test
 def test_it_is_shown_and_resumed():
     with Place() as place:
         run = golden(place, "run")
@@ -66,7 +65,6 @@ def test_it_is_shown_and_resumed():
         equal((status["phase"], status["steps"]), ("done", 900), "the end")
 
 
-@test
 def test_the_latest_run_is_one_that_lives():
     """runs/latest points to a run that has ended, while an older one goes on."""
     with Place() as place:

@@ -6,15 +6,12 @@ import time
 
 from runs import PATIENCE, Run, check, configuration, equal, eventually, program
 from event_files import records
-from harness import test
 from service import Service
 
 
 def make_run(steps=0, broker=""):
     return Run(configuration(broker, evaluator="{episodes: 2, every: 1000}", stop="{steps: %d}" % steps))
 
-
-# ---- files
 
 def check_files(run, process):
     """Both logs hold the same reports."""
@@ -31,9 +28,6 @@ def check_files(run, process):
     return reports
 
 
-# ---- a run to its end
-
-@test
 def test_whole_run():
     steps = 3007  # not a multiple of what an actor claims at once
     with make_run(steps) as run:
@@ -94,9 +88,6 @@ def check_provenance(reports):
     check(last["item_age_seconds_max"] > first["item_age_seconds"], "items do not age")
 
 
-# ---- SIGTERM
-
-@test
 def test_sigterm():
     with make_run() as run:
         broker = run.broker()
@@ -116,34 +107,20 @@ def test_sigterm():
         broker.stop()
 
 
-@test
 def test_sigterm_without_others():
     """Whoever waits for somebody else ends at once, too: for the broker at first, for it to come back, for a learner."""
     with make_run() as run:
-        waiting = [run.learner(), run.actor(0), run.evaluator()]
-        for process in waiting:
-            process.ask()
-        for process in waiting:
-            process.ends(PATIENCE, "to end before there is a broker")
+        run.stop(run.learner(), run.actor(0), run.evaluator(), what="to end before there is a broker")
         broker = run.broker()
         waiting = [run.actor(0), run.evaluator()]
         eventually(lambda: run.info()["server"]["session_count"] >= 1, PATIENCE, "the actor's session")
-        for process in waiting:
-            process.ask()
-        for process in waiting:
-            process.ends(PATIENCE, "to end before there is a learner")
+        run.stop(*waiting, what="to end before there is a learner")
         processes = [run.learner(), run.actor(0), run.evaluator()]
         run.await_more("learner-0", "learner_steps", 20)
         broker.kill()
-        for process in processes:
-            process.ask()
-        for process in processes:
-            process.ends(PATIENCE + 10, "to end without a broker")  # a claim of steps may be under way
+        run.stop(*processes, seconds=PATIENCE + 10, what="to end without a broker")  # a claim of steps may be under way
 
 
-# ---- deaths
-
-@test
 def test_learner_killed():
     with make_run() as run:
         run.broker()
@@ -174,7 +151,6 @@ def test_learner_killed():
             process.stop()
 
 
-@test
 def test_actor_paused():
     """Who gets no time of the processor hears no answers, and must not take that for silence."""
     with make_run(broker="  session: {expiry: 12s}\n") as run:
@@ -189,7 +165,6 @@ def test_actor_paused():
             process.stop()
 
 
-@test
 def test_broker_killed():
     """Without a journal the new broker's table is empty: everybody goes on as soon as it has min_size items."""
     with make_run() as run:
@@ -203,7 +178,7 @@ def test_broker_killed():
         time.sleep(0.2)
         broker = run.broker()
         # Actors that are faster than the learner have taken more steps than before when it comes.
-        counted = Service("ipc://%s/service" % run.base).counter("environment_steps", taken + 1000)
+        counted = Service(run.endpoint).counter("environment_steps", taken + 1000)
         learner.popen.send_signal(signal.SIGCONT)
         run.await_more("learner-0", "learner_steps", 40)
         eventually(lambda: "A0207" in learner.text(), PATIENCE, "the learner to tell how many steps were taken")

@@ -87,7 +87,7 @@ def configuration(broker="", limiter=RATIO, **sections):
 class Run:
     def __init__(self, config):
         self.base = pathlib.Path(tempfile.mkdtemp(prefix="replay-run-"))
-        self.folder, self.processes = self.base / "run", []
+        self.folder, self.processes, self.endpoint = self.base / "run", [], "ipc://%s/service" % self.base
         self.folder.mkdir()
         self.config = self.base / "run.yaml"
         self.config.write_text(config.replace("BASE", str(self.base)))
@@ -104,8 +104,6 @@ class Run:
                 print("---- %s\n%s" % (log.name, log.read_text(errors="replace")[-2000:]))
         shutil.rmtree(self.base, ignore_errors=True)
 
-    # ---- processes
-
     def start(self, name, kind, *more):
         return Process(self, name, [program(kind), "-c", str(self.config), *more])
 
@@ -114,6 +112,13 @@ class Run:
         eventually(lambda: self.info() or not process.alive(), PATIENCE, "the broker's start")
         check(process.alive(), process.text())
         return process
+
+    def stop(self, *processes, seconds=PATIENCE, what="to end"):
+        """Asks all of them to end before it waits for any."""
+        for process in processes:
+            process.ask()
+        for process in processes:
+            process.ends(seconds, what)
 
     def learner(self, index=0, *more):
         return self.start("learner-%d" % index, "learner", "--index", str(index), *more)
@@ -124,11 +129,9 @@ class Run:
     def evaluator(self, *more):
         return self.start("evaluator-0", "actor", "--evaluate", *more)
 
-    # ---- what they say
-
     def ctl(self, command):
         """What the broker tells, or None."""
-        words = [program("ctl"), "-e", "ipc://%s/service" % self.base, "--json", "--timeout", "30s", command]
+        words = [program("ctl"), "-e", self.endpoint, "--json", "--timeout", "30s", command]
         done = subprocess.run(words, capture_output=True, text=True)
         return json.loads(done.stdout) if done.returncode == 0 else None
 

@@ -11,7 +11,7 @@ import sys
 import time
 
 from keyrings import SANITIZED, KeyBroker, KeyWorld, Stranger  # Stranger: for the processes of FLOOD
-from harness import check, equal, eventually, test
+from harness import check, equal, eventually
 
 HANDSHAKES = 2000 if SANITIZED else 10000
 
@@ -141,8 +141,7 @@ def serve_beside(innocent, processes):
     return statistics.median(rates), worst
 
 
-@test
-def a_flood_of_failing_handshakes(world):
+def test_a_flood_of_failing_handshakes(world):
     """The flood takes processor time by itself. So it goes to the broker and, in turn with it, to another that nobody uses: the
     difference is what it costs the innocent client."""
     decoy, innocent, rounds = KeyBroker(), Innocent(world), 5

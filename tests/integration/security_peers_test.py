@@ -12,7 +12,7 @@ import zmq
 
 from keyrings import CTL, SANITIZED, KeyBroker, KeyWorld, Stranger, status, write
 from generated import pb
-from harness import check, contains, equal, eventually, send_large, test
+from harness import check, contains, equal, eventually, send_large
 
 REFUSED, NO_BROKER = 1, 3   # exit statuses of replay-ctl
 TIMEOUT = 60  # seconds of replay-ctl, which must not pass where it is refused
@@ -59,15 +59,13 @@ def is_prompt(seconds):
     check(seconds < TIMEOUT / 2, "the sentence took %.2f s" % seconds)
 
 
-@test
-def a_good_key_comes_in(world):
+def test_a_good_key_comes_in(world):
     code, text, took = world.ctl(world.admin.path)
     equal(code, 0, text)
     is_prompt(took)
 
 
-@test
-def a_strangers_key(world):
+def test_a_strangers_key(world):
     path = world.broker.files / "stranger.key"
     world.broker.ctl("new", path, "--broker", world.broker.public.decode())
 
@@ -79,8 +77,7 @@ def a_strangers_key(world):
     world.untouched(attempt)
 
 
-@test
-def no_key(world):
+def test_no_key(world):
     def attempt():
         code, text, took = world.ctl(None)
         check(code != 0, text)
@@ -89,8 +86,7 @@ def no_key(world):
     world.untouched(attempt)
 
 
-@test
-def the_key_of_another_broker(world):
+def test_the_key_of_another_broker(world):
     path = world.broker.files / "wrong.key"
     other = zmq.curve_keypair()[0].decode()
     world.broker.ctl("new", path, "--broker=" + other)
@@ -106,8 +102,7 @@ def the_key_of_another_broker(world):
     equal(world.ctl(path)[0], 0)
 
 
-@test
-def key_files_that_are_no_good(world):
+def test_key_files_that_are_no_good(world):
     folder, secret = world.broker.files, world.admin.secret.decode()
     loose = folder / "loose.key"
     shutil.copy(world.admin.path, loose)
@@ -136,8 +131,7 @@ def key_files_that_are_no_good(world):
     equal(world.messages(), before + 1)
 
 
-@test
-def new_keys_leave_other_files_alone(world):
+def test_new_keys_leave_other_files_alone(world):
     """A file that has the name already stays as it is, whatever is wrong; a key that cannot be put on the list leaves no file."""
     kept = world.broker.files / "my notes.txt"
     kept.write_text("important")
@@ -168,16 +162,14 @@ def zmq_attempt(world, prepare, name="service", kind=zmq.DEALER):
         equal(got, 0, "an answer")
 
 
-@test
-def other_mechanisms(world):
+def test_other_mechanisms(world):
     def plain(client):
         client.plain_username, client.plain_password = b"admin", b"admin"
     world.untouched(lambda: zmq_attempt(world, lambda client: None))
     world.untouched(lambda: zmq_attempt(world, plain))
 
 
-@test
-def strangers_at_ingest_and_events(world):
+def test_strangers_at_ingest_and_events(world):
     """All three sockets ask for a key."""
     stranger = Stranger(world.broker.public)
     before = world.messages()
@@ -202,8 +194,6 @@ def strangers_at_ingest_and_events(world):
         for listener in sockets:
             listener.close()
 
-
-# ------------------------------------------------------------------------------------------------------------ replays --
 
 class Recorder:
     """Forwards one port to another and keeps what the client sent on each connection."""
@@ -242,8 +232,7 @@ class Recorder:
                 pass
 
 
-@test
-def a_replayed_handshake(world):
+def test_a_replayed_handshake(world):
     """The bytes of a good client's connections, played back: no message is taken twice."""
     service, ingest = Recorder(world.port()), Recorder(world.port("ingest"))
     actor = world.broker.actor(world.actor)
@@ -278,10 +267,6 @@ def a_replayed_handshake(world):
     check(write(actor), "the recorded client goes on")
 
 
-# ------------------------------------------------------------------------------------------------------------- the rest --
-
-# ------------------------------------------------------------------------------------------------ messages without end --
-
 class Holder(Recorder):
     """Forwards the first bytes of a connection and keeps it open: the broker waits for the end of a message."""
 
@@ -311,8 +296,7 @@ def resident(broker):
     return int(line.split()[1]) << 10
 
 
-@test
-def messages_without_end(world):
+def test_messages_without_end(world):
     """The broker's memory is bounded while it waits for the last part of a message, whoever sends it, and over all connections."""
     broker = KeyBroker("memory_limit: 64MiB\nmax_message_bytes: 16MiB\n")   # 8 MiB are for data in flight
     clients = []
@@ -345,8 +329,7 @@ def messages_without_end(world):
         broker.remove()
 
 
-@test
-def who_says_nothing_is_cut_off(world):
+def test_who_says_nothing_is_cut_off(world):
     """Connections that were opened before all other tests."""
     for name, connection in world.idle.items():
         connection.settimeout(60)
@@ -358,8 +341,7 @@ def who_says_nothing_is_cut_off(world):
         connection.close()
 
 
-@test
-def secrets_stay_secret(world):
+def test_secrets_stay_secret(world):
     """In no log, no environment and no command line."""
     pid = world.broker.process.pid
     secrets = [world.admin.secret, world.actor.secret]

@@ -6,7 +6,7 @@ import re
 
 from keyrings import COLUMNS, PERMISSION_DENIED, KeyWorld, status, write
 from generated import pb
-from harness import check, equal, eventually, test
+from harness import check, equal, eventually
 
 SOURCE = pathlib.Path(os.environ.get("RP_SOURCE_DIR", pathlib.Path(__file__).parents[2]))
 
@@ -67,8 +67,7 @@ class World(KeyWorld):
         self.services = {roles: self.broker.service(key) for roles, key in self.keys.items()}
 
 
-@test
-def the_table_has_every_request(world):
+def test_the_table_has_every_request(world):
     """A new request without a row here fails: the broker lists what it dispatches."""
     commands = {command.name for command in world.services["observer"].info().server.commands}
     equal(set(ROWS), commands)
@@ -84,29 +83,25 @@ def try_all(service, roles, revoked=False):
     equal(wrong, [])
 
 
-@test
-def every_role_and_every_request(world):
+def test_every_role_and_every_request(world):
     for roles, service in world.services.items():
         try_all(service, roles)
 
 
-@test
-def an_admin_is_served(world):
+def test_an_admin_is_served(world):
     """Not refused is not enough: what an admin asks is done."""
     admin = world.services["admin"]
     for name in ("hello", "info", "why", "reset", "set_limiter", "params_put", "params_get", "counter", "list"):
         equal(status(admin, name, ROWS[name][1], PAYLOADS.get(name, ())), 0, name)
 
 
-@test
-def a_session_needs_an_actor(world):
+def test_a_session_needs_an_actor(world):
     for roles, service in world.services.items():
         got = status(service, "hello", pb.Hello(name=roles, columns=COLUMNS))
         equal(got == PERMISSION_DENIED, not may(roles, {"actor"}), roles)
 
 
-@test
-def ingest_needs_an_actor(world):
+def test_ingest_needs_an_actor(world):
     """The key that opened a session loses its role: its messages are refused, and taken again when it has the role back."""
     broker = world.broker
     for roles in HOLDERS:
@@ -131,8 +126,7 @@ def broker_table(world):
     return world.services["observer"].table("t")
 
 
-@test
-def a_revoked_key_may_nothing(world):
+def test_a_revoked_key_may_nothing(world):
     key = world.broker.new("revoked", "admin")
     service = world.broker.service(key)
     try_all(service, "admin")
@@ -141,8 +135,7 @@ def a_revoked_key_may_nothing(world):
     try_all(service, "admin", revoked=True)
 
 
-@test
-def changes_are_logged_with_the_key(world):
+def test_changes_are_logged_with_the_key(world):
     broker, admin = world.broker, world.services["admin"]
     writer = broker.actor(broker.new("someone", "actor"))
     check(write(writer))
@@ -156,8 +149,7 @@ def changes_are_logged_with_the_key(world):
     writer.close()
 
 
-@test
-def a_key_is_changed_by_a_command(world):
+def test_a_key_is_changed_by_a_command(world):
     broker = world.broker
     key = broker.new("changing", "observer")
     service = broker.service(key)
@@ -173,8 +165,7 @@ def a_key_is_changed_by_a_command(world):
         check(broker.ctl("change", broker.keys, *words, check=False).returncode in (1, 2), words)
 
 
-@test
-def names_of_sessions_forge_no_line(world):
+def test_names_of_sessions_forge_no_line(world):
     broker = world.broker
     name = 'x" ordinal=9\n2026-01-31T12:00:00.123Z info  B0201 table reset'
     actor = broker.actor(broker.new("forger", "actor"), name)
@@ -186,8 +177,7 @@ def names_of_sessions_forge_no_line(world):
     actor.close()
 
 
-@test
-def the_document_says_the_same(world):
+def test_the_document_says_the_same(world):
     text = (SOURCE / "docs" / "OPERATE.md").read_text()
     table = text.partition("## Roles")[2].partition("\n\nAn admin")[0]
     rows = {}

@@ -15,7 +15,7 @@ import zmq.utils.z85 as z85
 from keyrings import COLUMNS, FIELDS, PERMISSION_DENIED, ROW, SANITIZED, KeyBroker, KeyContext, KeyWorld, Stranger, send, status, write
 from actor import Actor
 from generated import pb
-from harness import check, equal, eventually, free_ports, test
+from harness import check, equal, eventually, free_ports
 from learner import Learner
 from service import Service
 
@@ -31,8 +31,6 @@ class World(KeyWorld):
         super().remove()
         os.system("rm -rf %s" % self.disk)
 
-
-# -------------------------------------------------------------------------------------------------- stolen session ids --
 
 def steal(world, thief, actor):
     """Everything that somebody with another key can do with a session's id."""
@@ -53,8 +51,7 @@ def steal(world, thief, actor):
     service.close()
 
 
-@test
-def a_stolen_session_id(world):
+def test_a_stolen_session_id(world):
     victim, thief = world.broker.new("victim", "actor"), world.broker.new("thief", "actor")
     actor = world.broker.actor(victim, "victim")
     check(write(actor))
@@ -78,8 +75,7 @@ def a_stolen_session_id(world):
     actor.bye()
 
 
-@test
-def keys_of_another_session(world):
+def test_keys_of_another_session(world):
     """Nobody takes the keys of items that another writer will insert, not even with items that wait since before."""
     thief = world.broker.new("squatter", "actor")
     squatter = world.broker.actor(thief, "squatter")
@@ -112,8 +108,7 @@ def keys_of_another_session(world):
         actor.close()
 
 
-@test
-def ids_of_another_keys_requests(world):
+def test_ids_of_another_keys_requests(world):
     """Who knows the client's number, the request's id and all public keys can neither cancel a request nor get its reply."""
     victim, thief = world.broker.new("victim2", "learner"), world.broker.new("thief2", "learner+actor")
     waiting = world.broker.service(victim)
@@ -148,14 +143,11 @@ def decode_key(text):
     return z85.decode(text)
 
 
-# ---------------------------------------------------------------------------------------------------------------- limits --
-
 def open_session(service, name):
     return status(service, "hello", pb.Hello(name=name, columns=COLUMNS))
 
 
-@test
-def limit_of_sessions(world):
+def test_limit_of_sessions(world):
     key = world.broker.new("sessions", "actor")
     world.broker.edit(key, "actor", "sessions=2")
     service, other = world.broker.service(key), world.broker.service(key)
@@ -164,8 +156,7 @@ def limit_of_sessions(world):
     equal([open_session(service, "d"), open_session(service, "e")], [0, RESOURCE_EXHAUSTED])
 
 
-@test
-def limit_of_granted_bytes(world):
+def test_limit_of_granted_bytes(world):
     key = world.broker.new("granted", "actor")
     world.broker.edit(key, "actor", "granted=64KiB")
     before = world.watch.info().server.granted_bytes
@@ -183,8 +174,7 @@ def limit_of_granted_bytes(world):
         actor.bye()
 
 
-@test
-def limit_of_waiting_requests(world):
+def test_limit_of_waiting_requests(world):
     key = world.broker.new("waiting", "actor")
     world.broker.edit(key, "actor", "waiting=2")
     services = [world.broker.service(key) for _ in range(2)]
@@ -199,8 +189,7 @@ def limit_of_waiting_requests(world):
     services[1].ask("cancel", pb.Cancel(id=[ids[1]]))
 
 
-@test
-def limits_without_a_word(world):
+def test_limits_without_a_word(world):
     """A key that nobody gave limits leaves room for the others."""
     with KeyBroker("memory_limit: 64MiB\n") as broker:   # 8 MiB in flight
         hog, other = broker.new("hog", "actor"), broker.new("other", "actor")
@@ -223,8 +212,7 @@ def limits_without_a_word(world):
         equal(status(second, "params_get", small), 4)   # DEADLINE_EXCEEDED: it has waited
 
 
-@test
-def limit_of_unread_bytes(world):
+def test_limit_of_unread_bytes(world):
     """Two clients of one key that do not read; a third, with another key, is not concerned."""
     key = world.broker.new("unread", "learner")
     other = world.broker.new("reader", "learner")
@@ -248,8 +236,7 @@ def limit_of_unread_bytes(world):
     equal(set(ask("params_get", params, 10)[1]), {0}, "parameters")
 
 
-@test
-def limit_of_what_an_actor_counts(world):
+def test_limit_of_what_an_actor_counts(world):
     """No actor ends a run with one number; a learner restores counts of any size."""
     actor, learner = (world.broker.service(world.broker.new(role + "-count", role)) for role in ("actor", "learner"))
 
@@ -265,8 +252,7 @@ def limit_of_what_an_actor_counts(world):
         service.close()
 
 
-@test
-def limit_of_the_insert_rate(world):
+def test_limit_of_the_insert_rate(world):
     """2 writers of one key and 500 items/s: the measured rate is within 20%, and a heartbeat says why it waits. On a busy machine the
     writers may be held up, so that only the best half second must come near the limit."""
     key = world.broker.new("rate", "actor")
@@ -312,8 +298,7 @@ def limit_of_the_insert_rate(world):
     check(any("500" in text and "rate" in text for text in texts), texts[:3])
 
 
-@test
-def writers_that_ignore_the_insert_rate(world):
+def test_writers_that_ignore_the_insert_rate(world):
     """Items one by one without credit, HELLO again and again, new sessions: none of it is faster than the limit, and nothing is lost."""
     key, rate = world.broker.new("unruly", "actor"), 50
     world.broker.edit(key, "actor", "inserts=%d" % rate)
@@ -359,8 +344,7 @@ def writers_that_ignore_the_insert_rate(world):
     actor.bye()
 
 
-@test
-def limits_of_the_configuration(world):
+def test_limits_of_the_configuration(world):
     with KeyBroker("quota: {sessions: 1}") as broker:
         key, other = broker.new("a", "actor"), broker.new("b", "actor")
         service, second = broker.service(key), broker.service(other)
@@ -370,10 +354,7 @@ def limits_of_the_configuration(world):
         equal(open_session(service, "d"), 0)
 
 
-# ------------------------------------------------------------------------------------------------------------- revoking --
-
-@test
-def a_revoked_key(world):
+def test_a_revoked_key(world):
     """Its writer, its sampler and its waiting request are refused at once, and come in again when it is allowed again."""
     key = world.broker.new("both", "actor+learner")
     actor, sampler, waiting = (world.broker.actor(key, "both"), world.broker.service(key), world.broker.service(key))
@@ -407,8 +388,7 @@ def a_revoked_key(world):
     actor.bye()
 
 
-@test
-def a_key_that_loses_a_role(world):
+def test_a_key_that_loses_a_role(world):
     """A sample that waits ends, and what the new role may goes on."""
     key = world.broker.new("loser", "learner")
     service = world.broker.service(key)
@@ -421,8 +401,7 @@ def a_key_that_loses_a_role(world):
     equal(service.wait(get)[0].status, 0)
 
 
-@test
-def a_list_that_cannot_be_read(world):
+def test_a_list_that_cannot_be_read(world):
     """A folder, a FIFO, a loop, a loose file, damaged lines: nobody is let in, the broker goes on, and a good list counts again."""
     path, kept = world.broker.keys / "clients", (world.broker.keys / "clients").read_text()
 
@@ -460,8 +439,7 @@ def a_list_that_cannot_be_read(world):
     check(world.broker.alive())
 
 
-@test
-def a_moment_without_descriptors(world):
+def test_a_moment_without_descriptors(world):
     """The list changes while the broker can open no file: it is read as soon as there are descriptors again."""
     key = world.broker.new("moment", "observer")
     pid = world.broker.process.pid
@@ -478,8 +456,7 @@ def a_moment_without_descriptors(world):
     check(len(world.broker.lines("B0605")) < before + 5, "few lines in the log")
 
 
-@test
-def a_next_key_that_cannot_be_read(world):
+def test_a_next_key_that_cannot_be_read(world):
     """The log says so, before anybody relies on it."""
     path, before = world.broker.keys / "broker.next.key", len(world.broker.lines("B0608"))
     world.broker.ctl("rotate", world.broker.keys)
@@ -488,8 +465,7 @@ def a_next_key_that_cannot_be_read(world):
     path.unlink()
 
 
-@test
-def an_endpoint_that_is_taken_while_the_key_changes(world):
+def test_an_endpoint_that_is_taken_while_the_key_changes(world):
     """The broker serves on, and binds the endpoint when it is free."""
     folder = pathlib.Path(tempfile.mkdtemp(prefix="replay-taken-"))
     path = folder / "events"
@@ -510,8 +486,7 @@ def an_endpoint_that_is_taken_while_the_key_changes(world):
         shutil.rmtree(folder)
 
 
-@test
-def a_folder_that_others_may_write(world):
+def test_a_folder_that_others_may_write(world):
     with KeyBroker() as broker:
         broker.stop()
         broker.keys.chmod(0o777)
@@ -525,8 +500,7 @@ def a_folder_that_others_may_write(world):
         broker.start()
 
 
-@test
-def a_connection_right_after_its_key_was_allowed(world):
+def test_a_connection_right_after_its_key_was_allowed(world):
     """A client of libzmq does not come back after a refusal: a list that is being written must not lead to one."""
     clients = world.broker.keys / "clients"
     for i in range(5):
@@ -538,8 +512,7 @@ def a_connection_right_after_its_key_was_allowed(world):
         service.close()
 
 
-@test
-def a_long_list(world):
+def test_a_long_list(world):
     """20,000 keys are read without holding up who is in."""
     path, kept = world.broker.keys / "clients", (world.broker.keys / "clients").read_text()
     lines = ["k%d actor %s" % (i, z85.encode(os.urandom(32)).decode()) for i in range(20000)]

@@ -9,20 +9,13 @@ import subprocess
 import tempfile
 import time
 
-from harness import BROKER, PORTS, Broker, eventually, test
+from harness import BROKER, PORTS, Broker, children, eventually, state_of
 
 SLOW = 3 if os.environ.get("RP_SANITIZE") else 1
 TABLES = """
 tables:
   - {name: t, max_size: 1000, sampler: {kind: uniform}, limiter: {kind: min_size, min_size: 1}}
 """
-
-
-def is_alive(pid):
-    try:
-        return pathlib.Path("/proc/%d/stat" % pid).read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
-    except OSError:
-        return False
 
 
 def answers(port):
@@ -54,39 +47,24 @@ class Parent(Broker):
         self.process = subprocess.Popen([BROKER, "-c", str(self.config), "--shards", str(self.shards), "--endpoints-file",
                                          str(self.file)], stdout=subprocess.DEVNULL, stderr=self.log)
 
-    def children(self):
-        path = pathlib.Path("/proc/%d/task/%d/children" % (self.process.pid, self.process.pid))
-        try:
-            return [int(word) for word in path.read_text().split()]
-        except OSError:
-            return []
-
     def ready(self):
         eventually(self.file.exists, what="the endpoints file")
         lines = dict(line.split() for line in self.file.read_text().splitlines())
         return [int(lines[("shard.%d." % i if i else "") + "service"].rsplit(":", 1)[1]) for i in range(len(lines) // 3)]
 
     def end(self, number=signal.SIGTERM):
-        children = self.children()
+        shards = children(self.process.pid)
         self.process.send_signal(number)
         status = self.process.wait(60 * SLOW)
-        eventually(lambda: not any(map(is_alive, children)), what="the end of all shards")
+        eventually(lambda: all(state_of(pid)[1] in "ZX" for pid in shards), what="the end of all shards")
         return status
 
 
-def name_of(pid):
-    try:
-        return pathlib.Path("/proc/%d/comm" % pid).read_text().strip()
-    except OSError:
-        return ""
-
-
-@test
-def shards_come_back():
+def test_shards_come_back():
     with Parent(3) as parent, socket.socket() as taker:   # its port is taken while it is away
         ports = parent.ready()
         assert len(ports) == 3 and all(map(answers, ports))
-        victim = next(pid for pid in parent.children() if name_of(pid) == "replay-shard-1")
+        victim = next(pid for pid in children(parent.process.pid) if state_of(pid)[0] == "replay-shard-1")
         taker.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         parent.process.send_signal(signal.SIGSTOP)   # it would be faster otherwise
         os.kill(victim, signal.SIGKILL)
@@ -97,20 +75,18 @@ def shards_come_back():
         taker.close()
         eventually(lambda: answers(ports[1]), what="the shard's return")
         assert parent.ready() == ports
-        os.kill(parent.children()[0], signal.SIGSTOP)   # a shard that is stopped ends, too
+        os.kill(children(parent.process.pid)[0], signal.SIGSTOP)   # a shard that is stopped ends, too
         assert parent.end() == 0
 
 
-@test
-def nobody_survives_the_parent():
+def test_nobody_survives_the_parent():
     with Parent(3) as parent:
         ports = parent.ready()
         assert parent.end(signal.SIGKILL) == -signal.SIGKILL
         assert not any(map(answers, ports))
 
 
-@test
-def a_signal_during_the_start_ends_all():
+def test_a_signal_during_the_start_ends_all():
     for pause in range(0, 90, 6):
         with Parent(4) as parent:
             time.sleep(pause / 1000 * SLOW)
@@ -118,14 +94,13 @@ def a_signal_during_the_start_ends_all():
             assert status in (0, -signal.SIGTERM), status
 
 
-@test
-def a_signal_that_ends_nothing():
+def test_a_signal_that_ends_nothing():
     """SIGUSR1 asks for a checkpoint. While shards start, it is too early, and no reason to end."""
     with Parent(4) as parent:
-        eventually(parent.children, what="the first shard")   # from then on the parent takes signals
+        eventually(lambda: children(parent.process.pid), what="the first shard")   # from then on the parent takes signals
 
         def storm():
-            for pid in [parent.process.pid] + parent.children():
+            for pid in [parent.process.pid] + children(parent.process.pid):
                 os.kill(pid, signal.SIGUSR1)
             return parent.file.exists()
         eventually(storm, what="the endpoints file")
@@ -134,8 +109,7 @@ def a_signal_that_ends_nothing():
         assert parent.end() == 0
 
 
-@test
-def a_path_with_a_space():
+def test_a_path_with_a_space():
     with tempfile.TemporaryDirectory() as folder:
         place = pathlib.Path(folder, "a b")
         place.mkdir()
@@ -147,8 +121,7 @@ def a_path_with_a_space():
             assert parent.end() == 0
 
 
-@test
-def a_file_that_cannot_be_written():
+def test_a_file_that_cannot_be_written():
     with Parent(2, "no/such/folder") as parent:
         assert parent.process.wait(60 * SLOW) == 1
         assert "no/such/folder" in parent.text()

@@ -116,8 +116,6 @@ class Cluster:
             self.daemon("slurmd", "-D", "-N", node, "-f", str(self.conf))
         eventually(lambda: self.states() == {"idle"}, 30 * SLOW, "idle nodes")
 
-    # ---- questions and orders
-
     def call(self, *words, status=0):
         done = subprocess.run(words, capture_output=True, text=True, env=self.environment, timeout=60 * SLOW)
         check(status is None or done.returncode == status, words, "ended with", done.returncode, done.stdout, done.stderr)

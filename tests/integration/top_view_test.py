@@ -6,7 +6,7 @@ import sys
 import time
 
 from launches import ENDLESS, PATIENCE, Place, check, equal, eventually, program, sets
-from harness import contains, test
+from harness import contains
 from terminals import PROMPT, Terminal
 
 LABELS = ("waits", "memory", "messages", "items", "cursor", "waiting")
@@ -34,7 +34,6 @@ def check_frame(screen, columns, rows):
         equal(labels.count(label), 1, label)
 
 
-@test
 def test_top():
     with Place() as place, Terminal(place, 120, 40) as terminal:
         run = place.running("--folder", "run", *sets("actors.count=8", *ENDLESS))

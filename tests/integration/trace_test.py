@@ -1,5 +1,6 @@
 """Traces: replay-ctl trace of real runs, checked against the rules of Chrome's trace format."""
 
+import contextlib
 import functools
 import json
 import pathlib
@@ -7,7 +8,6 @@ import subprocess
 import threading
 
 from runs import PATIENCE, SLOW, Process, Run, check, configuration, equal, eventually, program
-from harness import test
 from generated import pb
 from service import ReplayError, Service
 
@@ -16,8 +16,6 @@ CONFIG = configuration(
     learners="{save_every: 100ms, publish_every: 5}",
     limiter="sample_to_insert_ratio, samples_per_insert: 4, min_size: 100, error_buffer: 100")
 
-
-# ---- the format: https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
 
 def is_time(value):
     return isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0
@@ -28,7 +26,8 @@ def is_id(value):
 
 
 def check_fields(event):
-    """Required fields of every phase that is used, and their types."""
+    """Required fields of every phase that is used, and their types:
+    https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU"""
     check(isinstance(event, dict), "an event is an object:", event)
     check(event.get("ph") in ("X", "M", "s", "f"), "phase", event)
     check(isinstance(event.get("name"), str) and event["name"], "name", event)
@@ -130,8 +129,6 @@ def names(trace, process):
     return {event["name"] for event in trace.spans(process)}
 
 
-# ---- tests
-
 def windows(function):
     """Traces for a second, and for ten if something was not seen in the first: a machine that stalls is slow, and a fault stays."""
     @functools.wraps(function)
@@ -144,9 +141,8 @@ def windows(function):
     return both
 
 
-@test
 @windows
-def a_run_of_actors_and_a_learner(seconds):
+def test_a_run_of_actors_and_a_learner(seconds):
     with Run(CONFIG) as run:
         run.broker()
         run.learner()
@@ -193,9 +189,8 @@ AHEAD_S = 500
 ELSEWHERE = ["unshare", "--time", "--fork", "--kill-child", "--monotonic", str(AHEAD_S)]
 
 
-@test
 @windows
-def a_learner_with_another_clock(seconds):
+def test_a_learner_with_another_clock(seconds):
     """A time namespace stands for another machine: its clock is 500 s ahead, and the trace puts its spans right."""
     if subprocess.run(ELSEWHERE + ["true"], capture_output=True).returncode != 0:
         print("      skipped: no time namespaces here")
@@ -211,26 +206,19 @@ def a_learner_with_another_clock(seconds):
         check(all(e["ts"] < 60e6 for e in trace.spans("learner-0")), "spans far off the trace")
 
 
-BARE = """
-folder: BASE/run
-environment: {name: CartPole-v1}
-agent: {algorithm: dqn}
-broker:
-  service: ipc://BASE/service
-  ingest: ipc://BASE/ingest
-  events: ipc://BASE/events
-  tables: [{name: replay}]
-"""
-
-
-@test
-@windows
-def a_thousand_requests_lose_nothing(seconds):
-    """All are answered, and all are in the trace; a wait that does not end is there, too."""
-    with Run(BARE) as run:
+@contextlib.contextmanager
+def bare():
+    """A broker alone."""
+    with Run(configuration(limiter="min_size, min_size: 1")) as run:
         run.broker()
-        endpoint = "ipc://%s/service" % run.base
-        service, traces = Service(endpoint), []
+        yield run
+
+
+@windows
+def test_a_thousand_requests_lose_nothing(seconds):
+    """All are answered, and all are in the trace; a wait that does not end is there, too."""
+    with bare() as run:
+        service, traces = Service(run.endpoint), []
         waiting = service.send("sample", pb.Sample(table="replay", count=1))
         eventually(lambda: service.table("replay").waiting_samplers == 1, PATIENCE, "the sample to wait")
         thread = threading.Thread(target=lambda: traces.append(take(run.base, 2 * seconds * SLOW)))
@@ -252,18 +240,15 @@ def a_thousand_requests_lose_nothing(seconds):
         equal((open_waits[0]["ts"], open_waits[0]["args"]["note"]), (0, "began before the trace"))
 
 
-@test
-def one_trace_at_a_time():
-    with Run(BARE) as run:
-        run.broker()
-        endpoint = "ipc://%s/service" % run.base
-        first, second = Service(endpoint), Service(endpoint)
+def test_one_trace_at_a_time():
+    with bare() as run:
+        first, second = Service(run.endpoint), Service(run.endpoint)
         id = first.send("trace", pb.Trace(duration_ms=60000))
         eventually(lambda: second.ask("info", pb.Info())[0].HasField("tracing"), PATIENCE, "the trace's start")
         refused = second.ask("trace", pb.Trace(duration_ms=10), check=False)[0]
         equal(refused.status, 6, "a second trace")  # FAILED_PRECONDITION
         check(refused.text, "a refusal has a sentence")
-        done = subprocess.run(words(endpoint, 1, run.base / "no.json"), capture_output=True, text=True)
+        done = subprocess.run(words(run.endpoint, 1, run.base / "no.json"), capture_output=True, text=True)
         equal(done.returncode, 1, "replay-ctl")
         check(not (run.base / "no.json").exists(), "a refused trace leaves no file")
         first.ask("cancel", pb.Cancel(id=[id]))
@@ -278,14 +263,11 @@ def record(name=0, track=0, link=0, start=1 << 40, duration=5, id=7):
                     ((start, 8), (duration, 8), (0, 8), (id, 8), (3, 4), (name, 2), (track, 1), (link, 1)))
 
 
-@test
 @windows
-def clients_share_the_room(seconds):
+def test_clients_share_the_room(seconds):
     """All clients together send more than the broker keeps: each shows its beginning, and one that has little leaves its rest."""
-    with Run(BARE) as run:
-        run.broker()
-        endpoint = "ipc://%s/service" % run.base
-        admin, clients = Service(endpoint), [Service(endpoint) for _ in range(9)]
+    with bare() as run:
+        admin, clients = Service(run.endpoint), [Service(run.endpoint) for _ in range(9)]
         large = b"".join(record(id=i) for i in range(16384))
         id = admin.send("trace", pb.Trace(duration_ms=1000 * seconds * SLOW))
         number = eventually(lambda: clients[0].ask("info", pb.Info())[0].tracing.trace, PATIENCE, "the trace's start")
@@ -301,13 +283,11 @@ def clients_share_the_room(seconds):
             equal(found[client.client][2][-40:], record(id=11999), "the last of the first spans")
 
 
-@test
 @windows
-def odd_spans_make_a_sound_file(seconds):
+def test_odd_spans_make_a_sound_file(seconds):
     """Spans that all overlap fill a bounded number of rows, and a clock that cannot be puts a client out of the trace."""
-    with Run(BARE) as run:
-        run.broker()
-        service, odd, traces = Service("ipc://%s/service" % run.base), Service("ipc://%s/service" % run.base), []
+    with bare() as run:
+        service, odd, traces = Service(run.endpoint), Service(run.endpoint), []
         thread = threading.Thread(target=lambda: traces.append(take(run.base, seconds * SLOW)))
         thread.start()
         told = eventually(lambda: (lambda r: r.HasField("tracing") and r.tracing)(service.ask("info", pb.Info())[0]), PATIENCE,
@@ -323,26 +303,24 @@ def odd_spans_make_a_sound_file(seconds):
         check("\n2976 " in traces[0].said, "replay-ctl does not tell of dropped spans:", traces[0].said)
 
 
-@test
-def a_file_that_cannot_be_written():
+def test_a_file_that_cannot_be_written():
     """A wrong path is known before the trace; a full disk leaves the file as it was; a killed replay-ctl ends its trace."""
-    with Run(BARE) as run:
-        run.broker()
-        endpoint, out = "ipc://%s/service" % run.base, run.base / "out.json"
+    with bare() as run:
+        out = run.base / "out.json"
         for path in (run.base / "none" / "out.json", run.base):
-            done = subprocess.run(words(endpoint, 60, path), capture_output=True, text=True, timeout=120)
+            done = subprocess.run(words(run.endpoint, 60, path), capture_output=True, text=True, timeout=120)
             equal(done.returncode, 1, path)
         out.write_text("old")
         limited = "ulimit -f 1; trap '' XFSZ; exec \"$@\""
-        service = Service(endpoint)
-        command = ["bash", "-c", limited, "-"] + words(endpoint, 0.2, out)
+        service = Service(run.endpoint)
+        command = ["bash", "-c", limited, "-"] + words(run.endpoint, 0.2, out)
         writer = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         while writer.poll() is None:  # enough spans for more than the limit
             service.ask("info", pb.Info())
         writer.communicate()
         equal((writer.returncode, out.read_text()), (1, "old"), "after a full disk")
         equal([path.name for path in run.base.glob("out.json*")], ["out.json"], "files that are left")
-        killed = subprocess.Popen(words(endpoint, 60, out), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        killed = subprocess.Popen(words(run.endpoint, 60, out), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         eventually(lambda: service.ask("info", pb.Info())[0].HasField("tracing"), PATIENCE, "the trace's start")
         killed.kill()
         killed.communicate()
@@ -350,13 +328,10 @@ def a_file_that_cannot_be_written():
         equal(out.read_text(), "old", "after a kill")
 
 
-@test
 @windows
-def wrong_spans_are_refused(seconds):
-    with Run(BARE) as run:
-        run.broker()
-        endpoint = "ipc://%s/service" % run.base
-        admin, client = Service(endpoint), Service(endpoint)
+def test_wrong_spans_are_refused(seconds):
+    with bare() as run:
+        admin, client = Service(run.endpoint), Service(run.endpoint)
         for duration in (0, 60001, 1 << 63):
             equal(admin.ask("trace", pb.Trace(duration_ms=duration), check=False)[0].status, 1, duration)  # INVALID_ARGUMENT
         id = admin.send("trace", pb.Trace(duration_ms=1000 * seconds * SLOW))

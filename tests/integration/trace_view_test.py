@@ -5,7 +5,6 @@ import sys
 
 from browser import ELEMENT, Browser, available
 from runs import PATIENCE, Run, check, equal, eventually
-from harness import test
 from trace_test import CONFIG, take, windows
 
 if available():
@@ -40,9 +39,8 @@ def load(browser, path):
     return found
 
 
-@test
 @windows
-def the_performance_panel_reads_a_trace(seconds):
+def test_the_performance_panel_reads_a_trace(seconds):
     with Run(CONFIG) as run:
         run.broker()
         run.learner()

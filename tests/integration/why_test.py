@@ -9,7 +9,6 @@ import threading
 import urllib.request
 
 from launches import CONFIG, ENDLESS, PATIENCE, Place, check, eventually, program, sets
-from harness import test
 
 PACKAGE = pathlib.Path(program("launch")).resolve().parent / "lib" / "python"
 if not (PACKAGE / "replaybus" / "__init__.py").exists():
@@ -81,23 +80,20 @@ def insert(client, table, count, size=4):
             writer.item(table, slices=1)
 
 
-@test
-def learners_wait_for_inserts():
+def test_learners_wait_for_inserts():
     with Place() as place, Watched(place, [replaybus.Table("t", limiter=RATIO)]) as broker:
         insert(broker.client, "t", 2)
         broker.later(lambda: [next(iter(broker.client.sampler("t", batch_size=4, timeout=PATIENCE))) for _ in range(100)])
         broker.await_cause("actors", "learners")
 
 
-@test
-def actors_wait_for_samples():
+def test_actors_wait_for_samples():
     with Place() as place, Watched(place, [replaybus.Table("t", limiter=RATIO)]) as broker:
         broker.later(lambda: insert(broker.client, "t", 100))
         broker.await_cause("learners", "actors")
 
 
-@test
-def the_table_fills():
+def test_the_table_fills():
     """Samples wait for min_size; when nobody inserts any more, that does not get better by itself."""
     with Place() as place, Watched(place, [replaybus.Table("t", limiter={"kind": "min_size", "min_size": 100})]) as broker:
         writer = broker.client.writer({"x": 0.0})
@@ -110,8 +106,7 @@ def the_table_fills():
         broker.await_cause("size", "learners")
 
 
-@test
-def min_size_above_what_the_table_can_have():
+def test_min_size_above_what_the_table_can_have():
     """Items leave after one sample, so the table never has as many as a second sampler waits for."""
     table = replaybus.Table("t", max_size=50, limiter={"kind": "min_size", "min_size": 50})
     with Place() as place, Watched(place, [table], memory_limit="2MiB") as broker:
@@ -120,23 +115,20 @@ def min_size_above_what_the_table_can_have():
         broker.await_cause("size", "learners")
 
 
-@test
-def memory():
+def test_memory():
     """A queue's items are not evicted: its writer waits for memory."""
     with Place() as place, Watched(place, [replaybus.Table.queue("q", 1000)], memory_limit="2MiB") as broker:
         broker.later(lambda: insert(broker.client, "q", 200, size=16384))
         broker.await_cause("memory", "actors")
 
 
-@test
-def nobody_publishes_parameters():
+def test_nobody_publishes_parameters():
     with Place() as place, Watched(place, [replaybus.Table("t")]) as broker:
         broker.later(lambda: broker.client.params.get("policy", have=0, timeout=PATIENCE))
         broker.await_cause("parameters", "actors")
 
 
-@test
-def a_dead_learner_in_reduce():
+def test_a_dead_learner_in_reduce():
     with Place() as place, Watched(place, [replaybus.Table("t")]) as broker:
         first, second = broker.server.client(name="learner-0"), broker.server.client(name="learner-1")
         alive, dead = first.reduce("learners"), second.reduce("learners")
@@ -146,16 +138,14 @@ def a_dead_learner_in_reduce():
         del dead
 
 
-@test
-def a_killed_broker():
+def test_a_killed_broker():
     with Place() as place, Watched(place, [replaybus.Table("t")]) as broker:
         broker.await_cause("idle", "")
         broker.server.stop()
         broker.await_cause("broker", "")
 
 
-@test
-def a_run_says_the_same():
+def test_a_run_says_the_same():
     """Under the launcher the causes reach status.json; a program that takes all processors is named."""
     with Place(CONFIG) as place:
         launcher = place.running(*sets(*ENDLESS, "environment.delay=0s", "learners.delay=20ms"))

@@ -81,9 +81,6 @@ class _Device:
         return n / (time.monotonic() - start)
 
 
-# ---- without a broker
-
-
 class _Gather:
     """Rows of random stacks, out of one array into buffers that are used in turn, and from there to the device."""
 
@@ -117,9 +114,6 @@ class _Gather:
         with self.torch.cuda.stream(self.stream):
             self.tensors[self.turn].to(self.device.name, non_blocking=True)
             self.events[self.turn].record(self.stream)
-
-
-# ---- the learner
 
 
 class _Learner:
@@ -187,9 +181,6 @@ class _Learner:
         """An update with the batch of the last one."""
         self.update()
         self.device.mark()
-
-
-# ---- the case
 
 
 class _Nowhere:

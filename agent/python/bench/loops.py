@@ -48,9 +48,6 @@ class CLoops:
         return value
 
 
-# ---- writing
-
-
 def write_loop(client: replaybus.Client, make: Callable[[np.ndarray], Any]) -> Callable[[], float]:
     """CPU ns a step of append and item with the steps that make(observation) gives."""
     observation = np.zeros(4, "float32")
@@ -103,9 +100,6 @@ def many_loop(append: Callable[..., int], flush: Callable[..., None], n: int) ->
         return took / (STEPS // n * n)
 
     return run
-
-
-# ---- sampling
 
 
 def fill(client: replaybus.Client) -> None:

@@ -32,10 +32,6 @@ _ESCAPED = re.compile(r"%([0-9A-F]{2})")
 _known: dict[tuple, type] = {}  # named tuples by (name, fields): classes that this process has written
 
 
-def _is_named(value: Any) -> bool:
-    return isinstance(value, tuple) and hasattr(value, "_fields")
-
-
 def _is_numbers(value: list) -> bool:
     return all(_is_numbers(part) if isinstance(part, list) else isinstance(part, (int, float, complex)) for part in value)
 
@@ -49,7 +45,7 @@ def node_of(value: Any, leaf: tuple[type, ...] = ()) -> Node:
             if not isinstance(key, str) or not key:
                 raise TypeError(f"a key of a step is a str with at least one character, not {key!r}")
         return _checked(Node("dict", tuple(value), _nodes(value.values(), leaf)))
-    if _is_named(value):
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
         return _checked(named_node(type(value), _nodes(value, leaf)))
     if isinstance(value, tuple):
         return _checked(Node("tuple", tuple(range(len(value))), _nodes(value, leaf)))
@@ -125,10 +121,6 @@ def _escape(key: str) -> str:
     return f"%{ord(out[0]):02X}{out[1:]}" if out[0] in "([<." else out
 
 
-def _unescape(part: str) -> str:
-    return _ESCAPED.sub(lambda found: chr(int(found[1], 16)), part)
-
-
 def _part_names(node: Node) -> list[str]:
     if node.kind == "dict":
         return [_escape(key) for key in node.keys]
@@ -182,4 +174,4 @@ def _node(heads: list[str], parts: tuple[Node, ...]) -> Node:
         return Node("named", fields, parts, named_class(named[0][1], fields))
     if all(_INDEX.match(head) for head in heads):
         return Node("tuple" if heads[0][0] == "(" else "list", tuple(range(len(heads))), parts)
-    return Node("dict", tuple(map(_unescape, heads)), parts)
+    return Node("dict", tuple(_ESCAPED.sub(lambda found: chr(int(found[1], 16)), head) for head in heads), parts)

@@ -584,7 +584,9 @@ class Evaluator(_Pulls):
         if self._of.weights:
             yield self._begin(weights.load(self._of.weights))
             return
-        self._load_best()
+        with contextlib.suppress(OSError, KeyError, Error):
+            if self.folder is not None:
+                self._best = float(weights.load(self.folder / BEST_FILE)["evaluation/return"][0])
         every = due = self.config["evaluator.every"]
         tensors = None
         while not self.stopped:
@@ -648,11 +650,6 @@ class Evaluator(_Pulls):
         self._line(self.learner_steps, lambda _: {"return": mean, "episodes": len(returns), "seconds": took})
         self.stopped = self.stopped or mean >= self.config["stop.value"]
         return mean
-
-    def _load_best(self) -> None:
-        with contextlib.suppress(OSError, KeyError, Error):
-            if self.folder is not None:
-                self._best = float(weights.load(self.folder / BEST_FILE)["evaluation/return"][0])
 
     def _print(self, returns: Sequence[float], mean: float) -> None:
         if self._of.json:

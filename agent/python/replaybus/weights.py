@@ -22,12 +22,7 @@ STEPS = "steps"  # the tensor with the learner's step
 
 def encode(tensors: Mapping[str, Any]) -> bytes:
     """A block of arrays (or of what numpy makes arrays of), in the order of the mapping."""
-    return _core.weights_encode({name: _contiguous(value) for name, value in tensors.items()})
-
-
-def _contiguous(value: Any) -> np.ndarray:
-    array = np.asarray(value)
-    return array if array.flags.c_contiguous else array.copy(order="C")
+    return _core.weights_encode({name: np.asarray(value, order="C") for name, value in tensors.items()})
 
 
 def decode(block: Any) -> dict[str, np.ndarray]:

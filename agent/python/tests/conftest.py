@@ -1,6 +1,7 @@
 """A broker for the whole run, and a fresh client for each test. Temporary files of tests and of what they start go with the run."""
 import multiprocessing
 import os
+import pathlib
 import shutil
 import tempfile
 import time
@@ -10,6 +11,9 @@ import pytest
 
 import replaybus
 
+BUILD = pathlib.Path(replaybus._core.__file__).resolve().parents[3]  # build/dev of build/dev/lib/python/replaybus
+LAUNCH = BUILD / "replay-launch"
+needs_launch = pytest.mark.skipif(not LAUNCH.exists(), reason="replay-launch is only in a build tree")
 TABLES = [
     replaybus.Table("replay", sampler="prioritized", max_size=200_000),
     replaybus.Table("uniform", max_size=200_000),
@@ -49,6 +53,10 @@ def until(condition, seconds=60):
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.01)
+
+
+def facts(client, table="rollouts"):
+    return client.info(table)["tables"][0]
 
 
 def await_shards(client, n):

@@ -136,9 +136,6 @@ def test_spaces_are_known_by_their_attributes():
     assert spaces.kind_of(one_of()) == "OneOf"
 
 
-# ---- making
-
-
 class Walk:
     """Counts to `length`; its options show what arrived."""
 
@@ -261,9 +258,6 @@ def test_gymnasium_is_asked_for_only_when_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "gymnasium", fake)
     assert isinstance(adapter.open_environments("", "Walk-v3", {"x": "2"}), Environments)
     assert Walk.made[-1] == {"id": "Walk-v3", "x": 2}
-
-
-# ---- describing
 
 
 def test_description_is_yaml(tmp_path):

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import replaybus
+from conftest import LAUNCH
 from replaybus import data, weights
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 AGENTS, CONFIGS = ROOT / "agent" / "python" / "agents", ROOT / "configs" / "agents"
-LAUNCH = pathlib.Path(replaybus._core.__file__).resolve().parents[3] / "replay-launch"
 SHARED = {"common", "offline", "mixed_data"}  # no agents
 FILE = ["stop.learner_steps=200", "agent.options.data=mixed/steps.npz"]
 # Settings that make a run short: of one file of each agent. The others are only checked.

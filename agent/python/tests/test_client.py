@@ -215,9 +215,6 @@ def test_counts_are_not_cut_off(client, count):
             client.updater("uniform", **options)
 
 
-# ---- calls without a writer or a sampler
-
-
 def test_one_shots(client):
     for t in range(5):
         client.insert({"obs": np.full(3, t, "float32"), "more": (t, [1.0, 2.0])}, {"replay": t + 1.0, "uniform": 1.0})

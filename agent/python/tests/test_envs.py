@@ -9,17 +9,13 @@ import numpy as np
 import pytest
 
 import replaybus
-from conftest import in_child, run_threads
+from conftest import BUILD, in_child, run_threads
 
 envs = pytest.importorskip("replaybus.envs", reason="the extension _agent is not built here")
 
-BUILD = pathlib.Path(replaybus.__file__).parents[3]  # build/dev of build/dev/lib/python/replaybus
 PRINT = pathlib.Path(os.environ.get("RP_ENV_PRINT", BUILD / "tests" / "env_print"))
 PLUGINS = pathlib.Path(os.environ.get("RP_PLUGIN_DIR", BUILD / "plugins"))
 needs_tree = pytest.mark.skipif(not PRINT.exists(), reason="needs the programs of a build tree")
-
-
-# ---- exactness
 
 
 def action_of(env, i):
@@ -89,9 +85,6 @@ def test_vector_is_n_single_environments(name):
             assert np.array_equal(observation, observations[i])
         assert bool(info) == bool(terminated.any() or truncated.any())
     assert ended >= n
-
-
-# ---- Gymnasium's interface
 
 
 def test_spaces_and_spec():
@@ -200,9 +193,6 @@ def test_errors_name_the_thing():
         envs.describe("CartPol-v1")
 
 
-# ---- demonstrations
-
-
 @pytest.mark.parametrize("options", [{}, {"size": 20, "randomize": True, "seed": 3}])
 def test_the_expert_of_deepsea_finds_the_treasure(options):
     env, size = envs.make("DeepSea", **options), options.get("size", 10)
@@ -232,9 +222,6 @@ def test_experts_of_a_vector():
         single = envs.make("CartPole-v1")
         single.reset(seed=1)
         single.expert()
-
-
-# ---- autoreset
 
 
 def test_autoreset_next_step():
@@ -283,9 +270,6 @@ def test_preallocated_arrays():
     assert last[0] is not copying.step([0, 1, 0, 1])[0]
     env.close()
     assert np.array_equal(first, last[0])  # the arrays outlive the environment
-
-
-# ---- life
 
 
 def test_closes():
@@ -365,9 +349,6 @@ def test_to_gymnasium(monkeypatch):
     assert seeds == [5]
     one.close()
     assert env.closed
-
-
-# ---- the extension
 
 
 def test_the_package_alone_loads_neither_openblas_nor_mujoco():

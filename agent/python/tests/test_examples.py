@@ -8,10 +8,9 @@ import sys
 
 import pytest
 
-import replaybus
+from conftest import LAUNCH
 
 EXAMPLES = sorted((pathlib.Path(__file__).resolve().parents[1] / "examples").glob("*.py"))
-LAUNCH = pathlib.Path(replaybus._core.__file__).resolve().parents[3] / "replay-launch"
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
@@ -22,7 +21,7 @@ def test_example(path, tmp_path):
         pytest.importorskip("torch", reason="torch is missing: ./dev install gets python3-torch")
     if "replay-launch" in text and not LAUNCH.exists():
         pytest.skip("replay-launch is only in a build tree")
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "RP_LAUNCH": str(LAUNCH)}
+    environment = {**os.environ, "RP_LAUNCH": str(LAUNCH)}
     out = subprocess.run([sys.executable, str(path)], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=400)
     print(out.stdout)
     assert (out.returncode, out.stderr) == (0, ""), out.stdout + out.stderr

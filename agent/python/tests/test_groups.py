@@ -1,12 +1,12 @@
 """Groups: items with the same key that are sampled together and leave together."""
 import collections
 import threading
-import time
 
 import numpy as np
 import pytest
 
 import replaybus
+from conftest import facts, until
 
 
 def table(size=4, deadline="60s", incomplete="drop", **more):
@@ -24,17 +24,6 @@ def write(writer, group, n=1, value=0, steps=1, priority=1.0):
         keys.append(writer.item("rollouts", priority, slices=steps))
         writer.end_episode(wait=False)
     return keys
-
-
-def facts(client):
-    return client.info("rollouts")["tables"][0]
-
-
-def until(condition, seconds=20):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.005)
 
 
 def runs(batch, size):

@@ -14,16 +14,15 @@ import numpy as np
 import pytest
 
 import replaybus
+from conftest import LAUNCH, needs_launch
 from replaybus import weights
-from test_agents import AGENTS, CONFIGS, LAUNCH, sets
+from test_agents import AGENTS, CONFIGS, sets
 
 pytest.importorskip("torch", reason="torch is missing: ./dev install gets python3-torch")
 from replaybus.torch.policy import _unpack  # noqa: E402
 
 sys.path.append(str(AGENTS))
 import grpo  # noqa: E402
-
-built = pytest.mark.skipif(not LAUNCH.exists(), reason="replay-launch is only in a build tree")
 
 
 def start(folder, *settings):
@@ -39,7 +38,7 @@ def ended(process, folder):
     return json.loads((folder / "report.json").read_text())
 
 
-@built
+@needs_launch
 def test_it_learns(tmp_path):
     """Every group is fresh, and the share of right answers rises far above what the first right answers have taught. With keys: actors
     take work under leases, and the learner writes prompts."""
@@ -67,7 +66,7 @@ def kill(pid, folder):
     return False
 
 
-@built
+@needs_launch
 def test_no_prompt_is_lost_when_workers_die(tmp_path):
     """Each prompt is in the learner's ledger, or still in a queue: what a worker had when it was killed, others have done."""
     folder, rng, killed = tmp_path / "run", random.Random(1), 0
@@ -85,8 +84,6 @@ def test_no_prompt_is_lost_when_workers_die(tmp_path):
     waiting = {int(number) for table in saved.tables for item in saved.items(table) for number in np.ravel(item.data["number"])}
     assert len(learned) == len(set(learned)) > 800 and sorted(waiting | set(learned)) == list(range(max(waiting | set(learned)) + 1))
 
-
-# ---- how many prompts are under way
 
 PROMPTS, ANSWERS = 8, 4  # of an update; to a prompt
 BOUND = 2 * PROMPTS  # one batch ahead

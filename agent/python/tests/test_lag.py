@@ -1,13 +1,12 @@
 """Fresh data: items that are too many versions behind are never sampled, and writers wait for the learner's next version."""
 import contextlib
 import threading
-import time
 
 import numpy as np
 import pytest
 
 import replaybus
-from conftest import await_shards
+from conftest import await_shards, facts, until
 
 LAG = {"kind": "lag", "batch": 4}
 
@@ -20,17 +19,6 @@ def write(writer, version, n, timeout=60):
     """Writes n items of a version, whose data is the version."""
     writer.set_policy(version)
     writer.append_block({"x": np.full(n, version, np.float32)}, replaybus.Last(1, "rollouts"), timeout=timeout)
-
-
-def facts(client):
-    return client.info("rollouts")["tables"][0]
-
-
-def until(condition, seconds=60):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.005)
 
 
 def settled(client, size, stale):

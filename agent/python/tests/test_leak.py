@@ -152,23 +152,6 @@ def test_tensors(client):
     sampler.close()
 
 
-@pytest.mark.parametrize("many", [False, True])
-def test_environments(many):
-    envs = pytest.importorskip("replaybus.envs", reason="this package has no environments")
-    env = envs.make_vec("CartPole-v1", 16) if many else envs.make("CartPole-v1")
-    env.reset(seed=1)
-    action = np.ones(16, "int32") if many else 1
-
-    def run(n):
-        for _ in range(n):
-            _, _, terminated, truncated, _ = env.step(action)
-            if not many and (terminated or truncated):
-                env.reset()
-
-    steady(run, 100_000)
-    env.close()
-
-
 def test_environments():
     envs = pytest.importorskip("replaybus.envs", reason="the extension _agent is not built here")
     env, vector, actions = envs.make("CartPole-v1"), envs.make_vec("CartPole-v1", 8), np.zeros(8, np.int64)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import replaybus
+from conftest import until
 
 
 def queue(**more):
@@ -25,13 +26,6 @@ def numbers(batch):
 
 def facts(client, table="jobs"):
     return client.info(table)["tables"][0]
-
-
-def until(condition, seconds=30):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.005)
 
 
 @pytest.mark.parametrize("shards", [1, 2])
@@ -122,8 +116,6 @@ def test_the_items_of_a_client_that_dies_return():
                 batch = sampler.next(30)
                 assert numbers(batch) == [0, 1, 2] and batch.times_sampled.tolist() == [2, 2, 2]
 
-
-# ---- kill -9 of workers and of the broker: every item is acknowledged once, or is there
 
 WORKER = """
 import os, random, sys, time, replaybus

@@ -98,9 +98,6 @@ def shards():
         yield server
 
 
-# ---- the packed form of a batch of items
-
-
 @pytest.mark.parametrize("seed", range(4))
 def test_a_padded_batch_has_a_packed_form(client, seed):
     items = make(seed, 40)
@@ -151,9 +148,6 @@ def test_no_field_has_steps(client):
         batches = list(sampler)
     assert [batch.offsets.tolist() for batch in batches] == [[0, 1, 2], [0, 1, 2], [0, 1]]
     assert np.concatenate([batch.packed["x"] for batch in batches]).tolist() == [0, 1, 2, 3, 4]
-
-
-# ---- batches by steps
 
 
 @pytest.mark.parametrize("in_flight, batch_size", [(4, None), (1, 7), (0, 5), (0, 1000), (2, 1)])
@@ -256,9 +250,6 @@ def test_fields_that_do_not_fit_into_one_array(client):
     assert got == {i: 1 for i in range(6)}
 
 
-# ---- shards, sources, several samplers
-
-
 @pytest.mark.parametrize("in_flight", [0, 4])
 @pytest.mark.parametrize("seed", range(3))
 def test_every_item_of_all_shards_once(shards, seed, in_flight):
@@ -331,9 +322,6 @@ def test_samplers_of_one_queue_take_disjoint_items_and_like_numbers_of_steps(cli
     assert sorted(i for batches in ranks for batch in batches for i in numbers_of(batch)) == list(range(2000))
     for batches in ranks:
         assert all(most - 300 < batch.offsets[-1] <= most for batch in batches[:-1])
-
-
-# ---- tensors
 
 
 @pytest.mark.parametrize("tokens", [None, TOKENS])

@@ -5,7 +5,6 @@ Most tests run a rank on each thread; those with processes also train over torch
 import concurrent.futures
 import gc
 import json
-import os
 import socket
 import subprocess
 import sys
@@ -93,9 +92,6 @@ def batches_of(client, world, table="queue", *args, **options):
     return together(world, run)
 
 
-# ---- the division
-
-
 def loads_of(sizes, owners):
     return np.bincount(np.concatenate(owners), np.concatenate(sizes), len(sizes))
 
@@ -134,9 +130,6 @@ def test_a_division_leaves_no_rank_empty_and_makes_no_share_larger():
 
 def test_what_is_even_does_not_move():
     assert all((to == rank).all() for rank, to in enumerate(ranks.divide([np.full(5, 7), np.full(7, 5), np.array([35])])))
-
-
-# ---- batches
 
 
 @pytest.mark.parametrize("world", [2, 4])
@@ -278,9 +271,6 @@ def test_fields_that_do_not_fit_into_one_array_stay(client):
     assert sorted(seen) == list(range(8))
 
 
-# ---- ranks that are late or gone
-
-
 def test_a_deadline_names_the_late_rank_and_loses_nothing(client):
     items = heavy(7, 40)
     write(client, "queue", items)
@@ -392,8 +382,6 @@ def test_workers_of_a_loader_are_no_ranks(client):
         next(iter(torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=1)))
 
 
-# ---- processes
-
 RANK = """
 import sys
 import torch, torch.distributed as dist
@@ -419,7 +407,7 @@ def processes(client, world, *arguments):
     def start(rank):
         words = map(str, (*arguments[:2], rank, world, *arguments[2:]))
         return subprocess.Popen([sys.executable, "-c", RANK, client.endpoint, *words], text=True, stdout=subprocess.PIPE,
-                                stderr=subprocess.PIPE, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
+                                stderr=subprocess.PIPE)
 
     return [start(rank) for rank in range(world)]
 

@@ -91,16 +91,6 @@ def test_trajectories(client):
     assert item(client)[0].tolist() == [2, 3, 4, 5]
 
 
-def test_steps_are_sent_once(client):
-    with client.trajectory_writer(2) as writer:
-        for t in range(3):
-            writer.append({"x": np.zeros(1000)})
-            if t:
-                writer.create_item("t", 1.0, {"x": writer.history["x"][-2:]})
-        writer.flush()
-        assert not writer._writer._copies._streams
-
-
 def test_partial_and_missing(client):
     with client.trajectory_writer(10) as writer:
         writer.append({"a": 1, "b": 10})

@@ -1,22 +1,20 @@
 """Programs of one's own: what they count, report, publish and save, and how they end."""
 import json
 import os
-import pathlib
 import signal
 import subprocess
 import sys
 import threading
 import time
+from unittest import mock
 
 import numpy as np
 import pytest
 
 import replaybus
 import replaybus.run
-from conftest import until
+from conftest import LAUNCH, needs_launch, until
 from replaybus import weights
-
-LAUNCH = pathlib.Path(replaybus._core.__file__).resolve().parents[3] / "replay-launch"
 
 # A learner that learns nothing: it publishes a policy that balances the pole for a while.
 LEARNER = """
@@ -67,7 +65,7 @@ def await_lines(path, condition):
 
 def end(process, number=signal.SIGTERM):
     process.send_signal(number)
-    out, _ = process.communicate(timeout=60)
+    out, _ = process.communicate(timeout=50)
     assert process.returncode == 0
     return out.split()
 
@@ -127,17 +125,7 @@ def stall(server, seconds):
 
 def test_a_broker_that_stalls_loses_no_count(tmp_path):
     """It stands still for longer than a look at a counter may take: in a claim of steps, and at the end of a learner."""
-    class Last:
-        def put(self, step):
-            pass
-
-        def flush(self, timeout=None):
-            if run.steps:
-                stall(server, 1.5)
-
-        def save(self, path, step):
-            pass
-
+    publisher = mock.Mock(flush=lambda timeout: stall(server, 1.5) if run.steps else None)
     with replaybus.Server([replaybus.Table("uniform")]) as server, server.client() as client:
         with replaybus.run.Actor(endpoint=server.endpoint, table="uniform") as actor:
             actor.client.connect()
@@ -145,7 +133,7 @@ def test_a_broker_that_stalls_loses_no_count(tmp_path):
             assert actor.claims(4)
         assert client.counter("environment_steps").value == 4
         with replaybus.run.Learner(endpoint=server.endpoint, table="uniform", folder=tmp_path) as run:
-            run.publishes(Last())
+            run.publishes(publisher)
             run.step()
         assert (client.counter("learner_steps").value, client.counter("learner_end").value) == (1, 2)
 
@@ -154,9 +142,7 @@ def test_a_learner_that_waits_says_so_and_stops_at_once(clean, tmp_path):
     process = start(clean, tmp_path, REPLAY_INDEX="3")
     path = tmp_path / "learner-3.jsonl"
     await_lines(path, lambda rows: len(rows) > 1 and rows[-1]["wait_share"] > 0.9 and rows[-1]["idle_sample"] > 0.5)
-    begun = time.monotonic()
     assert end(process, signal.SIGINT)[-1] == "0"
-    assert time.monotonic() - begun < 50
     assert clean.counter("learner_steps").value == 0  # only the first learner counts
     assert not (tmp_path / "learner.weights").exists()
 
@@ -176,19 +162,13 @@ def test_an_exception_is_not_the_end_of_a_run(clean):
 
 
 def test_a_full_disk_keeps_nobody_from_the_last_parameters(clean, tmp_path):
-    class Full:
-        def put(self, step):
-            clean.params["policy"] = weights.encode({"steps": np.array([step], "uint64")})
+    def put(step):
+        clean.params["policy"] = weights.encode({"steps": np.array([step], "uint64")})
 
-        def flush(self, timeout=None):
-            return 1
-
-        def save(self, path, step):
-            raise OSError(28, "No space left on device")
-
+    full = mock.Mock(put=put, save=mock.Mock(side_effect=OSError(28, "No space left on device")))
     with pytest.raises(OSError):
         with replaybus.run.Learner(endpoint=clean.endpoint, table="uniform", folder=tmp_path) as run:
-            run.publishes(Full(), every=100)
+            run.publishes(full, every=100)
             run.step()
             run.step()
     assert weights.decode(clean.params["policy"].data)["steps"][0] == 2 and clean.counter("learner_end").value == 3
@@ -196,20 +176,7 @@ def test_a_full_disk_keeps_nobody_from_the_last_parameters(clean, tmp_path):
 
 @pytest.mark.parametrize("sooner", [0, 600], ids=["the learner is first", "actors are first"])
 def test_a_restarted_broker_gets_counts_and_parameters_again(tmp_path, sooner):
-    class Counting:
-        def __init__(self):
-            self.steps = []
-
-        def put(self, step):
-            self.steps.append(step)
-
-        def flush(self, timeout=None):
-            return 1
-
-        def save(self, path, step):
-            pass
-
-    publisher, tables = Counting(), [replaybus.Table("uniform")]
+    publisher, tables = mock.Mock(), [replaybus.Table("uniform")]
     server = replaybus.Server(tables)
     port = int(server.endpoint.rpartition(":")[2])
     with server.client() as client:
@@ -226,11 +193,11 @@ def test_a_restarted_broker_gets_counts_and_parameters_again(tmp_path, sooner):
                     run.report()
                     assert other.counter("environment_steps").value == sooner + 500
                     assert other.counter("learner_steps").value == 1
-                assert publisher.steps == [0, 1]
+                assert publisher.put.call_args_list == [mock.call(0), mock.call(1)]
                 run.stop()
 
 
-@pytest.mark.skipif(not LAUNCH.exists(), reason="replay-launch is only in a build tree")
+@needs_launch
 def test_under_the_launcher(tmp_path):
     (tmp_path / "learner.py").write_text(LEARNER)
     config = {
@@ -241,8 +208,7 @@ def test_under_the_launcher(tmp_path):
         "broker": {"tables": [{"name": "replay", "limiter": {"kind": "sample_to_insert_ratio", "samples_per_insert": 8,
                                                              "min_size": 100, "error_buffer": 800}}]}}
     (tmp_path / "run.yaml").write_text(json.dumps(config))
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    out = subprocess.run([str(LAUNCH), str(tmp_path / "run.yaml")], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
+    out = subprocess.run([str(LAUNCH), str(tmp_path / "run.yaml")], cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert out.returncode == 0, out.stdout + out.stderr
     report = json.loads((tmp_path / "runs" / "latest" / "report.json").read_text())
     assert report["steps"] == 4000 and report["learner_steps"] > 500
@@ -254,8 +220,6 @@ def test_under_the_launcher(tmp_path):
     assert any(row.get("learner_idle") is not None for row in rows)
     assert report["final_weights"] == "learner.weights" and report["final_value"] > 100  # measured at the end
 
-
-# ---- actors
 
 ACTOR = """
 import numpy as np, replaybus.run
@@ -360,9 +324,7 @@ def test_an_actor_that_waits_stops(program, tmp_path):
     with replaybus.Server([replaybus.Table.queue("uniform", 1)]) as server, server.client() as client:
         process = start_own(program, client, tmp_path)
         until(lambda: client.counter("environment_steps").value)
-        begun = time.monotonic()
         end(process)
-        assert time.monotonic() - begun < 50
         assert client.counter("environment_steps").value < 64  # it gave back what it had claimed and not taken
 
 
@@ -379,8 +341,6 @@ def test_options(clean, monkeypatch, tmp_path):
         run.options(clip=3, on=True)
     assert run.config["environment.name"] == "CartPole-v1" and run.config["evaluator.every"] == 100 and run.config["seed"] == 7
 
-
-# ---- evaluators
 
 EVALUATOR = """
 import replaybus.run

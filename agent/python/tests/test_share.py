@@ -2,7 +2,6 @@
 import collections
 import json
 import os
-import pathlib
 import signal
 import subprocess
 import sys
@@ -13,12 +12,11 @@ import pytest
 
 import replaybus
 import replaybus.run
+from conftest import LAUNCH, needs_launch
 from replaybus import weights
 
 torch = pytest.importorskip("torch", reason="torch is missing: ./dev install gets python3-torch")
 import replaybus.torch  # noqa: E402
-
-LAUNCH = pathlib.Path(replaybus._core.__file__).resolve().parents[3] / "replay-launch"
 
 # Writes a line for each of its steps: step, learners, how often it has joined, a print of networks and optimiser, and the keys.
 LEARNER = """
@@ -101,8 +99,7 @@ def test_a_learner_that_was_killed_takes_the_state_of_the_other(tmp_path, backen
 
     def start(index):
         more = {"REPLAY_ENDPOINT": server.endpoint, "REPLAY_FOLDER": str(tmp_path), "REPLAY_INDEX": str(index), "REPLAY_COUNT": "2"}
-        return subprocess.Popen([sys.executable, "-c", LEARNER, *backend], env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **more},
-                                stdout=subprocess.PIPE, text=True)
+        return subprocess.Popen([sys.executable, "-c", LEARNER, *backend], env={**os.environ, **more}, stdout=subprocess.PIPE, text=True)
 
     with replaybus.Server([QUEUE]) as server, server.client() as client:
         processes = [start(0), start(1)]
@@ -137,7 +134,7 @@ with replaybus.run.Actor() as run, run.client.writer() as writer:
 """
 
 
-@pytest.mark.skipif(not LAUNCH.exists(), reason="replay-launch is only in a build tree")
+@needs_launch
 def test_the_launcher_starts_a_killed_learner_again(tmp_path):
     def until(condition):
         end = time.monotonic() + 240
@@ -151,8 +148,7 @@ def test_the_launcher_starts_a_killed_learner_again(tmp_path):
               "actors": {"count": 1, "command": [sys.executable, "{here}/feeder.py"]}, "adder": {"table": "replay"},
               "learners": {"count": 2, "command": [sys.executable, "{here}/learner.py"]}, "stop": {"time": "300s"}, "broker": {"tables": [QUEUE]}}
     (tmp_path / "run.yaml").write_text(json.dumps(config))
-    launcher = subprocess.Popen([str(LAUNCH), str(tmp_path / "run.yaml")], cwd=tmp_path, text=True, stdout=subprocess.PIPE,
-                                env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
+    launcher = subprocess.Popen([str(LAUNCH), str(tmp_path / "run.yaml")], cwd=tmp_path, text=True, stdout=subprocess.PIPE)
     folder = tmp_path / "runs" / "latest"
     until(lambda: together(folder))
     pid = (folder / "pid-1").read_text()

@@ -25,9 +25,6 @@ def fill(client, table="uniform", n=200):
                              "n": np.arange(n)}, item=replaybus.Last(1, table))
 
 
-# ---- tensors
-
-
 def test_structure_and_shared_memory(client):
     fill(client)
     with rt.Sampler(client, "uniform", 16, max_samples=160) as sampler:
@@ -92,9 +89,6 @@ def test_named_tuples_travel(client):
     moved = batch.to("cpu")
     assert type(moved.data) is TorchStep and moved.weight.tolist() == batch.weight.tolist()
     assert moved.block.numel() % 64 == 0 and moved.key.tolist() == batch.key.tolist() and moved.info == batch.info
-
-
-# ---- ends
 
 
 def test_deadline_and_end(client):
@@ -174,21 +168,11 @@ os.kill(os.getpid(), signal.SIGKILL)
         time.sleep(0.05)
 
 
-# ---- the drop-in replay buffer
-
-
 class Space:
     def __init__(self, shape=(), dtype="float32", n=None):
         self.shape, self.dtype = shape, np.dtype(dtype)
         if n is not None:
             self.n = n
-
-
-def test_squeeze(client):
-    with client.writer() as writer:
-        writer.append_block({"x": np.zeros((5, 2))}, item=replaybus.Last(1, "uniform"))
-    with rt.Sampler(client, "uniform", 3, squeeze=True) as sampler:
-        assert sampler.next(60)["x"].shape == (3, 2)
 
 
 def test_replay_buffer():

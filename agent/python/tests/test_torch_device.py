@@ -338,9 +338,6 @@ def test_wait_share(client):
         assert 0 < sampler.stats()["wait_share"] < 1
 
 
-# ---- priorities
-
-
 def priorities_of(client, keys):
     rows = client.fetch("replay", keys)
     return dict(zip(rows.key.tolist(), rows.priority.tolist()))

@@ -1,6 +1,5 @@
 """Weights of torch modules in C networks: replay-actor prints the values and actions of an episode, torch computes the same."""
 import json
-import pathlib
 import subprocess
 
 import numpy as np
@@ -11,8 +10,9 @@ from torch import nn  # noqa: E402
 
 import replaybus  # noqa: E402
 import replaybus.torch as rt  # noqa: E402
+from conftest import BUILD  # noqa: E402
 
-ACTOR = pathlib.Path(replaybus._core.__file__).resolve().parents[3] / "replay-actor"
+ACTOR = BUILD / "replay-actor"
 needs_actor = pytest.mark.skipif(not ACTOR.exists(), reason="replay-actor is only in a build tree")
 
 

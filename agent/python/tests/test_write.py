@@ -138,17 +138,6 @@ def test_slices_of_mixed_signs(client):
     assert sample(client).data["x"].tolist() == [[1, 2, 3]]
 
 
-@pytest.mark.parametrize("dtype", ["bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16",
-                                   "float32", "float64", "complex64", "complex128"])
-def test_every_dtype(client, dtype):
-    value = np.array([[0, 1, 1], [1, 0, 1]]).astype(dtype)
-    with client.writer() as writer:
-        writer.append(value)
-        writer.item("replay")
-    data = sample(client).data
-    assert data.dtype == np.dtype(dtype) and (data[0, 0] == value).all()
-
-
 def test_values_are_converted_or_refused(client):
     with client.writer({"f": Field("float32"), "i": Field("int32", (2,)), "b": Field("bool"), "u": Field("uint8")}) as writer:
         good = {"f": 1.5, "i": [1, 2], "b": True, "u": 255}
@@ -348,9 +337,6 @@ def test_dict_in_another_order_or_of_another_class(client):
                 writer.append(wrong)
     data = client.fetch("uniform", [key]).data
     assert [data["a"].tolist(), data["b"]["c"].tolist(), data["b"]["d"].tolist()] == [[[1] * 4], [[2] * 4], [[3] * 4]]
-
-
-# ---- conditions of patterns, and reading back
 
 
 def test_conditions_of_patterns(client):

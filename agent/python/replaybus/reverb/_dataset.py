@@ -186,13 +186,10 @@ class Dataset(Iterable):
             raise ValueError(f"the items of table '{self._table}' have {len(fields)} fields, and {len(specs)} are expected")
         if self._form.checked:
             for spec, field in zip(specs, fields):
-                self._check_field(spec, field.dtype, field.shape[skip:])
+                if spec.dtype != dtype_name(field.dtype) or not _agree(spec.shape, field.shape[skip:]):
+                    raise ValueError(f"an item of table '{self._table}' does not have the declared form at '{spec.name}'. Specification "
+                                     f"has {_pair(spec.dtype, spec.shape)}.  Tensor has {_pair(field.dtype, field.shape[skip:])}.")
         return _structure.pack(self._form.node, fields)
-
-    def _check_field(self, spec: _structure.Spec, dtype: np.dtype, shape: tuple) -> None:
-        if spec.dtype != dtype_name(dtype) or not _agree(spec.shape, shape):
-            raise ValueError(f"an item of table '{self._table}' does not have the declared form at '{spec.name}'. "
-                             f"Specification has {_pair(spec.dtype, spec.shape)}.  Tensor has {_pair(dtype, shape)}.")
 
     def _check_signature(self) -> None:
         """Raises ValueError if the declared form contradicts the table's signature. Infos count among the tensors, but for the newest

@@ -195,7 +195,10 @@ class TrajectoryWriter:
         for index, value in zip(plan, values):
             if index >= 0:
                 flat[index] = value
-        self._check_unset(flat)
+        for index in self._set:
+            if flat[index] is not None:
+                raise ValueError(f"Field {self._paths[index]} has already been set in the active step by previous (partial) "
+                                 f"append call and thus must be omitted or set to None but got: {flat[index]}")
         try:
             references = self._writer.AppendPartial(flat) if partial_step else self._writer.Append(flat)
         except ColumnError as error:
@@ -219,12 +222,6 @@ class TrajectoryWriter:
         self._histories.append(_ColumnHistory(path, self._writer.max_num_keep_alive_refs, self._steps))
         if path in self._configs:
             self._configure(index, self._configs.pop(path))
-
-    def _check_unset(self, flat: list) -> None:
-        for index in self._set:
-            if flat[index] is not None:
-                raise ValueError(f"Field {self._paths[index]} has already been set in the active step by previous (partial) "
-                                 f"append call and thus must be omitted or set to None but got: {flat[index]}")
 
     def _about(self, error: ColumnError) -> str:
         """The message of a refused value."""
