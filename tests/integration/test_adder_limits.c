@@ -36,19 +36,19 @@ struct fixture {
     rp_sampler *sampler;
 };
 
-static int setup(void **state)
+static void set_up(struct fixture *f)
 {
-    *state = served_new(sizeof(struct fixture), tables, NULL);
-    return 0;
+    served_start(f, tables, NULL);
 }
 
-static int teardown(void **state)
+static void tear_down(struct fixture *f)
 {
-    struct fixture *f = *state;
     rp_sampler_destroy(&f->sampler);
     (void)adder_destroy(&f->adder, 0, NULL);
-    return served_teardown(state);
+    served_stop(f);
 }
+
+FIXTURE(struct fixture, set_up, tear_down)
 
 static struct adder_config transitions(const char *table)
 {
@@ -94,8 +94,7 @@ static void first(struct adder *adder)
 static void polling(struct fixture *f, const char *table)
 {
     rp_sampler_options options = {.struct_size = sizeof options, .batch_size = 1, .on_demand = 1};
-    f->sampler = rp_sampler_new(f->client, table, &options, &err);
-    assert_non_null(f->sampler);
+    f->sampler = must(rp_sampler_new(f->client, table, &options, &err));
 }
 
 static float value_of(const rp_batch *batch, const char *field)
@@ -136,7 +135,7 @@ static uint64_t items_of(const struct fixture *f)
 }
 
 /* One who is held back goes on when half of its items in flight are confirmed, not for each of them. */
-FIXTURE_TEST(struct fixture, waits_for_half, setup, teardown)
+CASE(waits_for_half)
 {
     struct adder_config config = transitions("full");
     config.buffer_items = 8;
@@ -158,7 +157,7 @@ FIXTURE_TEST(struct fixture, waits_for_half, setup, teardown)
     assert_int_equal(items_of(f), 12);
 }
 
-FIXTURE_TEST(struct fixture, full_table_blocks_and_goes_on, setup, teardown)
+CASE(full_table_blocks_and_goes_on)
 {
     struct adder_config config = transitions("full");
     make(f, &config);
@@ -193,7 +192,7 @@ FIXTURE_TEST(struct fixture, full_table_blocks_and_goes_on, setup, teardown)
 }
 
 /* A whole end of an episode (3 items at once) that is done in pieces, and a destroy that does the rest. */
-FIXTURE_TEST(struct fixture, destroy_finishes_the_step, setup, teardown)
+CASE(destroy_finishes_the_step)
 {
     struct adder_config config = transitions("full");
     make(f, &config);
@@ -227,7 +226,7 @@ FIXTURE_TEST(struct fixture, destroy_finishes_the_step, setup, teardown)
 
 /* ---- tables ---- */
 
-FIXTURE_TEST(struct fixture, tables_that_want_something_else, setup, teardown)
+CASE(tables_that_want_something_else)
 {
     struct adder_config config = transitions("replya");
     refused(f, &config, RP_NOT_FOUND, "replya");
@@ -256,7 +255,7 @@ FIXTURE_TEST(struct fixture, tables_that_want_something_else, setup, teardown)
 }
 
 /* The broker comes back with another idea of the table: what it says reaches the caller. */
-FIXTURE_TEST(struct fixture, rejections_surface, setup, teardown)
+CASE(rejections_surface)
 {
     struct adder_config config = transitions("signed");
     make(f, &config);
@@ -274,7 +273,7 @@ FIXTURE_TEST(struct fixture, rejections_surface, setup, teardown)
 }
 
 /* An episode that is too large for its table is refused. The adder goes on, and counts it. */
-FIXTURE_TEST(struct fixture, a_refused_item_is_counted, setup, teardown)
+CASE(a_refused_item_is_counted)
 {
     struct adder_config config = transitions("small");
     config.kind = ADDER_EPISODE;
@@ -294,7 +293,7 @@ FIXTURE_TEST(struct fixture, a_refused_item_is_counted, setup, teardown)
     ok(adder_destroy(&f->adder, WAIT, &err));
 }
 
-FIXTURE_TEST(struct fixture, broker_restart_is_survived, setup, teardown)
+CASE(broker_restart_is_survived)
 {
     struct adder_config config = transitions("free");
     make(f, &config);
@@ -315,7 +314,7 @@ FIXTURE_TEST(struct fixture, broker_restart_is_survived, setup, teardown)
 
 /* ---- wrong use ---- */
 
-FIXTURE_TEST(struct fixture, episode_too_long, setup, teardown)
+CASE(episode_too_long)
 {
     struct adder_config config = {
         .kind = ADDER_EPISODE, .table = (char *)(uintptr_t) "free", .max_length = 5, .chunk_length = 3};
@@ -346,7 +345,7 @@ FIXTURE_TEST(struct fixture, episode_too_long, setup, teardown)
     ok(adder_destroy(&f->adder, WAIT, &err));
 }
 
-FIXTURE_TEST(struct fixture, wrong_calls, setup, teardown)
+CASE(wrong_calls)
 {
     struct adder_config config = transitions("free");
     config.actor_priorities = true;
@@ -378,7 +377,7 @@ FIXTURE_TEST(struct fixture, wrong_calls, setup, teardown)
     ok(adder_destroy(&f->adder, WAIT, &err));
 }
 
-FIXTURE_TEST(struct fixture, wrong_configurations, setup, teardown)
+CASE(wrong_configurations)
 {
     struct adder_config good = transitions("free"), config = good;
     config = good, config.buffer_items = 1;
@@ -396,7 +395,7 @@ FIXTURE_TEST(struct fixture, wrong_configurations, setup, teardown)
 }
 
 /* Two actors: items tell them apart. */
-FIXTURE_TEST(struct fixture, sessions_tell_actors_apart, setup, teardown)
+CASE(sessions_tell_actors_apart)
 {
     struct adder_config config = transitions("free");
     polling(f, "free");

@@ -14,12 +14,10 @@ struct fixture {
     atomic_bool stop;
 };
 
-static int setup(void **state)
+static void set_up(struct fixture *f)
 {
-    struct fixture *f = served_new(sizeof *f, "  - {name: replay, max_size: 10}\n", NULL);
+    served_start(f, "  - {name: replay, max_size: 10}\n", NULL);
     f->time.now_ns = NS_PER_S;
-    *state = f;
-    return 0;
 }
 
 static void begin(struct fixture *f, struct claim *claim, int64_t limit, uint64_t least, uint32_t sharers)
@@ -57,7 +55,7 @@ static uint64_t step(struct fixture *f, struct claim *claim, uint64_t most)
     return n;
 }
 
-#define CASE(name) FIXTURE_TEST(struct fixture, name, setup, served_teardown)
+FIXTURE(struct fixture, set_up, served_stop)
 
 /* One actor: every step is given out once, in order, and there are far fewer claims than parts of five. */
 CASE(blocks)

@@ -42,15 +42,15 @@ static void fill(struct fixture *f)
     ok(rp_writer_destroy(&writer, WAIT, &err));
 }
 
-static int setup(void **state)
+static void set_up(struct fixture *f)
 {
-    struct fixture *f = served_new(sizeof *f, tables, NULL);
+    served_start(f, tables, NULL);
     fill(f);
     ok(rp_params_put(f->client, "policy", "weights", 7, WAIT, NULL, &err));
     ok(rp_counter_add(f->client, "steps", 42, WAIT, NULL, &err));
-    *state = f;
-    return 0;
 }
+
+FIXTURE(struct fixture, set_up, served_stop)
 
 /* Runs replay-ctl with the broker's endpoint and up to six arguments. */
 static int run(struct fixture *f, const char *const *arguments)
@@ -84,7 +84,7 @@ static struct json_object *get(struct json_object *object, const char *name)
 
 /* ---- looking ---- */
 
-FIXTURE_TEST(struct fixture, info, setup, served_teardown)
+CASE(info)
 {
     assert_int_equal(RUN(f, "info"), 0);
     assert_has(f->out, "memory");
@@ -106,7 +106,7 @@ FIXTURE_TEST(struct fixture, info, setup, served_teardown)
     json_object_put(root);
 }
 
-FIXTURE_TEST(struct fixture, items_and_item, setup, served_teardown)
+CASE(items_and_item)
 {
     char key[32];
     assert_int_equal(RUN(f, "items", "replay", "--limit", "5"), 0);
@@ -143,7 +143,7 @@ FIXTURE_TEST(struct fixture, items_and_item, setup, served_teardown)
     assert_int_equal(RUN(f, "item", "nine"), 2);
 }
 
-FIXTURE_TEST(struct fixture, sessions_counters_params, setup, served_teardown)
+CASE(sessions_counters_params)
 {
     assert_int_equal(RUN(f, "counters"), 0);
     assert_has(f->out, "42");
@@ -197,7 +197,7 @@ static int waits_are(void *ctx)
     return asked_waits(wanted->client, NULL, NULL, 0) == wanted->n;
 }
 
-FIXTURE_TEST(struct fixture, why, setup, served_teardown)
+CASE(why)
 {
     assert_int_equal(RUN(f, "why"), 0);
     assert_ptr_equal(strstr(f->out, "nothing waits\n"), f->out);
@@ -230,7 +230,7 @@ FIXTURE_TEST(struct fixture, why, setup, served_teardown)
 
 /* ---- changing ---- */
 
-FIXTURE_TEST(struct fixture, delete, setup, served_teardown)
+CASE(delete)
 {
     char key[2][32];
     snprintf(key[0], sizeof key[0], "%024llu", (unsigned long long)f->keys[0]); /* not octal */
@@ -253,7 +253,7 @@ FIXTURE_TEST(struct fixture, delete, setup, served_teardown)
     json_object_put(root);
 }
 
-FIXTURE_TEST(struct fixture, limiter_and_reset, setup, served_teardown)
+CASE(limiter_and_reset)
 {
     assert_int_equal(RUN(f, "limiter", "replay"), 0);
     assert_non_null(strstr(f->out, "no ratio"));
@@ -292,7 +292,7 @@ FIXTURE_TEST(struct fixture, limiter_and_reset, setup, served_teardown)
 
 /* ---- exit codes and help ---- */
 
-FIXTURE_TEST(struct fixture, refusals, setup, served_teardown)
+CASE(refusals)
 {
     assert_int_equal(RUN(f, "items", "replai"), 1);
     assert_has(f->err, "replai");
@@ -316,7 +316,7 @@ FIXTURE_TEST(struct fixture, refusals, setup, served_teardown)
     assert_has(f->err, "unit");
 }
 
-FIXTURE_TEST(struct fixture, no_broker, setup, served_teardown)
+CASE(no_broker)
 {
     const char *argv[] = {
         process_env("RP_CTL"), "-e", "ipc:///tmp/replay-test-nobody", "--timeout", "200ms", "why", NULL};
@@ -342,7 +342,7 @@ static int ask_dead_run(struct fixture *f, const char *status, const char *timeo
     return process_run(argv, f->out, sizeof f->out, f->err, sizeof f->err);
 }
 
-FIXTURE_TEST(struct fixture, run_that_has_ended, setup, served_teardown)
+CASE(run_that_has_ended)
 {
     static const char *const ended[] = {"done", "stopped", "failed"};
     char status[200];
@@ -357,7 +357,7 @@ FIXTURE_TEST(struct fixture, run_that_has_ended, setup, served_teardown)
     assert_int_equal(ask_dead_run(f, "no JSON", "100ms"), 3);
 }
 
-FIXTURE_TEST(struct fixture, endpoints, setup, served_teardown)
+CASE(endpoints)
 {
     char path[128];
     snprintf(path, sizeof path, "%s/endpoints", f->broker.dir);
@@ -371,7 +371,7 @@ FIXTURE_TEST(struct fixture, endpoints, setup, served_teardown)
     unsetenv("REPLAY_ENDPOINT");
 }
 
-FIXTURE_TEST(struct fixture, help, setup, served_teardown)
+CASE(help)
 {
     static const char *const names[] = {"info",    "why",   "top",    "items",    "item",
                                         "limiter", "reset", "params", "counters", "sessions"};
@@ -390,7 +390,7 @@ FIXTURE_TEST(struct fixture, help, setup, served_teardown)
 
 /* ---- top ---- */
 
-FIXTURE_TEST(struct fixture, top_plain, setup, served_teardown)
+CASE(top_plain)
 {
     assert_int_equal(RUN(f, "top", "--count", "3", "--interval", "20ms"), 0);
     assert_null(strchr(f->out, '\x1b'));

@@ -52,8 +52,7 @@ static int set_up(void **state)
     all = (struct objects){.server = rp_server_start(config, NULL, &err)};
     if (!all.server)
         fail_msg("%s", err.text);
-    all.client = rp_client_connect(rp_server_endpoint(all.server), NULL, WAIT, &err);
-    assert_non_null(all.client);
+    all.client = must(rp_client_connect(rp_server_endpoint(all.server), NULL, WAIT, &err));
     all.writer = rp_writer_new(all.client, &column, 1, NULL, WAIT, &err);
     write_some(all.writer, "replay", 10);
     assert_int_equal(rp_writer_flush(all.writer, 0, WAIT, &err), RP_OK);

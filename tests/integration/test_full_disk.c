@@ -106,8 +106,7 @@ static void full_disk(const char *sync, bool kills)
     broker_process_start(&self->broker, TABLES, more);
     pthread_t thread;
     assert_int_equal(pthread_create(&thread, NULL, write_steps, self), 0);
-    self->client = connect_to(self, &err);
-    assert_non_null(self->client);
+    self->client = must(connect_to(self, &err));
     assert_true(process_await(is_stuck, self));
     assert_false(atomic_load(&self->done));
     if (kills) {
@@ -117,8 +116,7 @@ static void full_disk(const char *sync, bool kills)
     }
     /* who comes now is let in, and told */
     rp_client_destroy(&self->client);
-    self->client = connect_to(self, &err);
-    assert_non_null(self->client);
+    self->client = must(connect_to(self, &err));
     assert_true(is_stuck(self));
     assert_false(atomic_load(&self->done));
     assert_int_equal(mount("tmpfs", tempdir, "tmpfs", MS_REMOUNT, "size=64m"), 0);
@@ -159,8 +157,7 @@ TEST(the_end_does_not_wait_for_a_full_disk, tempdir_enter, tempdir_leave)
     close(file);
     pthread_t thread;
     assert_int_equal(pthread_create(&thread, NULL, write_steps, self), 0);
-    self->client = connect_to(self, &err);
-    assert_non_null(self->client);
+    self->client = must(connect_to(self, &err));
     assert_true(process_await(is_stuck, self));
     struct timespec from, to;
     clock_gettime(CLOCK_MONOTONIC, &from);

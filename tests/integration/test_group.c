@@ -12,21 +12,7 @@
 #define LONG_ROUND 20000
 #define SHORT_ROUND 150
 
-static struct broker_process broker;
-
-static int setup(void **state)
-{
-    (void)state;
-    broker_process_start(&broker, "  - {name: replay, max_size: 10}\n", NULL);
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    broker_process_fini(&broker);
-    return 0;
-}
+#define MOST 3u
 
 /* A learner whose batches are random gradients. */
 struct peer {
@@ -43,7 +29,17 @@ struct peer {
     rp_error err;
 };
 
-static void peer_open(struct peer *self, uint32_t index, uint64_t seed)
+struct fixture {
+    struct broker_process broker;
+    struct peer p[MOST];
+};
+
+static void set_up(struct fixture *f)
+{
+    broker_process_start(&f->broker, "  - {name: replay, max_size: 10}\n", NULL);
+}
+
+static void peer_open(struct fixture *f, struct peer *self, uint32_t index, uint64_t seed)
 {
     static int64_t hidden[] = {4};
     static char dqn[] = "dqn";
@@ -52,7 +48,7 @@ static void peer_open(struct peer *self, uint32_t index, uint64_t seed)
     spec.observation_shape[0] = 3;
     *self = (struct peer){.index = index, .round_ms = LONG_ROUND};
     rng_seed(&self->rng, 100 + index);
-    self->client = must(rp_client_connect(broker.service, NULL, WAIT, &err));
+    self->client = must(rp_client_connect(f->broker.service, NULL, WAIT, &err));
     self->agent = must(agent_new(&config, "test", &spec, seed, &err));
     struct group_options options = {
         .client = self->client, .agent = self->agent, .index = index, .round_ms = &self->round_ms};
@@ -65,6 +61,15 @@ static void peer_close(struct peer *self)
     agent_destroy(&self->agent);
     rp_client_destroy(&self->client);
 }
+
+static void tear_down(struct fixture *f)
+{
+    for (uint32_t i = 0; i < MOST; i++)
+        peer_close(&f->p[i]);
+    broker_process_fini(&f->broker);
+}
+
+FIXTURE(struct fixture, set_up, tear_down)
 
 static rp_status peer_step(struct peer *self)
 {
@@ -112,6 +117,20 @@ static void peer_await(struct peer *self)
         fail_msg("learner %u: %s", self->index, self->err.text);
 }
 
+/* Learners first ... end - 1 step together up to `until`, and have the same parameters then. */
+static void together(struct fixture *f, uint32_t first, uint32_t end, uint64_t until)
+{
+    for (uint32_t i = first; i < end; i++)
+        peer_go(&f->p[i], until, end - first);
+    for (uint32_t i = first; i < end; i++)
+        peer_await(&f->p[i]);
+    const struct agent *one = f->p[first].agent;
+    for (uint32_t i = first + 1; i < end; i++) {
+        assert_int_equal(f->p[i].agent->steps, one->steps);
+        assert_memory_equal(f->p[i].agent->params, one->params, one->n_params * sizeof(float));
+    }
+}
+
 /* Takes steps up to `until` while the other members are silent. */
 static void peer_alone(struct peer *self, uint64_t until)
 {
@@ -121,145 +140,87 @@ static void peer_alone(struct peer *self, uint64_t until)
     self->round_ms = LONG_ROUND;
 }
 
-static void check_same(const struct peer *a, const struct peer *b)
-{
-    assert_int_equal(a->agent->steps, b->agent->steps);
-    assert_memory_equal(a->agent->params, b->agent->params, a->agent->n_params * sizeof(float));
-}
-
 static struct group_info info_of(const struct peer *self)
 {
     return *group_info(self->group);
 }
 
 /* Initial parameters differ, so that one must have come from the other. */
-TEST(two, setup, teardown)
+CASE(two)
 {
-    struct peer p[2];
     for (uint32_t i = 0; i < 2; i++)
-        peer_open(&p[i], i, 1 + i);
-    for (uint32_t i = 0; i < 2; i++)
-        peer_go(&p[i], 20, 2);
-    for (uint32_t i = 0; i < 2; i++)
-        peer_await(&p[i]);
-    check_same(&p[0], &p[1]);
-    assert_int_equal(info_of(&p[0]).starts, 1);
-    assert_int_equal(info_of(&p[0]).lead, 1);
-    assert_int_equal(info_of(&p[1]).starts, 0);
-    assert_int_equal(info_of(&p[1]).joins, 1);
-    for (uint32_t i = 0; i < 2; i++)
-        peer_close(&p[i]);
+        peer_open(f, &f->p[i], i, 1 + i);
+    together(f, 0, 2, 20);
+    assert_int_equal(info_of(&f->p[0]).starts, 1);
+    assert_int_equal(info_of(&f->p[0]).lead, 1);
+    assert_int_equal(info_of(&f->p[1]).starts, 0);
+    assert_int_equal(info_of(&f->p[1]).joins, 1);
 }
 
 /* Learner 0 comes back anew while learner 1 waits for data longer than a round: nobody answers, but nobody is dead. */
-TEST(slow_and_restarted, setup, teardown)
+CASE(slow_and_restarted)
 {
-    struct peer p[2];
     for (uint32_t i = 0; i < 2; i++)
-        peer_open(&p[i], i, 1);
-    for (uint32_t i = 0; i < 2; i++)
-        peer_go(&p[i], 10, 2);
-    for (uint32_t i = 0; i < 2; i++)
-        peer_await(&p[i]);
-    peer_close(&p[0]);
-    peer_open(&p[0], 0, 7);
-    peer_alone(&p[0], 5);  /* learner 1 does not answer */
-    peer_alone(&p[1], 12); /* and the other way round: two groups */
-    assert_int_equal(p[0].agent->steps, 5);
-    for (uint32_t i = 0; i < 2; i++)
-        peer_go(&p[i], 30, 2);
-    for (uint32_t i = 0; i < 2; i++)
-        peer_await(&p[i]);
-    check_same(&p[0], &p[1]);
-    assert_int_equal(info_of(&p[0]).joins, 1);
-    assert_int_equal(info_of(&p[1]).joins, 1); /* at its start: since then it was ahead */
-    for (uint32_t i = 0; i < 2; i++)
-        peer_close(&p[i]);
+        peer_open(f, &f->p[i], i, 1);
+    together(f, 0, 2, 10);
+    peer_close(&f->p[0]);
+    peer_open(f, &f->p[0], 0, 7);
+    peer_alone(&f->p[0], 5);  /* learner 1 does not answer */
+    peer_alone(&f->p[1], 12); /* and the other way round: two groups */
+    assert_int_equal(f->p[0].agent->steps, 5);
+    together(f, 0, 2, 30);
+    assert_int_equal(info_of(&f->p[0]).joins, 1);
+    assert_int_equal(info_of(&f->p[1]).joins, 1); /* at its start: since then it was ahead */
 }
 
 /* The same, and both have taken the same number of steps: only their parameters tell. */
-TEST(equal_steps, setup, teardown)
+CASE(equal_steps)
 {
-    struct peer p[2];
     for (uint32_t i = 0; i < 2; i++)
-        peer_open(&p[i], i, 1);
-    for (uint32_t i = 0; i < 2; i++)
-        peer_go(&p[i], 5, 2);
-    for (uint32_t i = 0; i < 2; i++)
-        peer_await(&p[i]);
-    peer_close(&p[0]);
-    peer_open(&p[0], 0, 7);
-    peer_alone(&p[0], 5);
-    for (uint32_t i = 0; i < 2; i++)
-        peer_go(&p[i], 20, 2);
-    for (uint32_t i = 0; i < 2; i++)
-        peer_await(&p[i]);
-    check_same(&p[0], &p[1]);
-    for (uint32_t i = 0; i < 2; i++)
-        peer_close(&p[i]);
+        peer_open(f, &f->p[i], i, 1);
+    together(f, 0, 2, 5);
+    peer_close(&f->p[0]);
+    peer_open(f, &f->p[0], 0, 7);
+    peer_alone(&f->p[0], 5);
+    together(f, 0, 2, 20);
 }
 
 /* Learner 0 is dead, and the broker forgets everything: the others go on from what they have. */
-TEST(broker_restart_without_first, setup, teardown)
+CASE(broker_restart_without_first)
 {
-    struct peer p[3];
     for (uint32_t i = 0; i < 3; i++)
-        peer_open(&p[i], i, 1);
-    for (uint32_t i = 0; i < 3; i++)
-        peer_go(&p[i], 10, 3);
-    for (uint32_t i = 0; i < 3; i++)
-        peer_await(&p[i]);
-    peer_close(&p[0]);
-    broker_process_stop(&broker, 9);
-    broker_process_again(&broker, NULL);
-    for (uint32_t i = 1; i < 3; i++)
-        peer_go(&p[i], 20, 2);
-    for (uint32_t i = 1; i < 3; i++)
-        peer_await(&p[i]);
-    check_same(&p[1], &p[2]);
-    peer_open(&p[0], 0, 9); /* and a new learner 0 takes it from them */
-    for (uint32_t i = 0; i < 3; i++)
-        peer_go(&p[i], 40, 3);
-    for (uint32_t i = 0; i < 3; i++)
-        peer_await(&p[i]);
-    check_same(&p[0], &p[1]);
-    check_same(&p[0], &p[2]);
-    for (uint32_t i = 0; i < 3; i++)
-        peer_close(&p[i]);
+        peer_open(f, &f->p[i], i, 1);
+    together(f, 0, 3, 10);
+    peer_close(&f->p[0]);
+    broker_process_stop(&f->broker, 9);
+    broker_process_again(&f->broker, NULL);
+    together(f, 1, 3, 20);
+    peer_open(f, &f->p[0], 0, 9); /* and a new learner 0 takes it from them */
+    together(f, 0, 3, 40);
 }
 
 /* A member that asks too late for a round does not wait for a state that nobody gives. */
-TEST(late_joiner, setup, teardown)
+CASE(late_joiner)
 {
-    struct peer p[2];
-    peer_open(&p[0], 0, 1);
-    peer_open(&p[1], 1, 1); /* a member of the reduce from here on, and silent */
-    peer_alone(&p[0], 1);
+    peer_open(f, &f->p[0], 0, 1);
+    peer_open(f, &f->p[1], 1, 1); /* a member of the reduce from here on, and silent */
+    peer_alone(&f->p[0], 1);
     struct timespec from, to;
     clock_gettime(CLOCK_MONOTONIC, &from);
-    for (uint32_t i = 0; i < 2; i++)
-        peer_go(&p[i], 10, 2);
-    for (uint32_t i = 0; i < 2; i++)
-        peer_await(&p[i]);
+    together(f, 0, 2, 10);
     clock_gettime(CLOCK_MONOTONIC, &to);
     assert_true(to.tv_sec - from.tv_sec < 2 * LONG_ROUND / 1000 - 5); /* it would wait for two rounds */
-    check_same(&p[0], &p[1]);
-    for (uint32_t i = 0; i < 2; i++)
-        peer_close(&p[i]);
 }
 
-TEST(twins, setup, teardown)
+CASE(twins)
 {
-    struct peer p[2];
     for (uint32_t i = 0; i < 2; i++)
-        peer_open(&p[i], 0, 1);
-    peer_go(&p[0], 3, 1);
-    peer_go(&p[1], 3, 1);
+        peer_open(f, &f->p[i], 0, 1);
+    peer_go(&f->p[0], 3, 1);
+    peer_go(&f->p[1], 3, 1);
     for (uint32_t i = 0; i < 2; i++)
-        pthread_join(p[i].thread, NULL);
-    assert_int_equal(p[1].status == RP_ALREADY_EXISTS || p[0].status == RP_ALREADY_EXISTS, 1);
-    const struct peer *refused = p[1].status == RP_ALREADY_EXISTS ? &p[1] : &p[0];
+        pthread_join(f->p[i].thread, NULL);
+    assert_int_equal(f->p[1].status == RP_ALREADY_EXISTS || f->p[0].status == RP_ALREADY_EXISTS, 1);
+    const struct peer *refused = f->p[1].status == RP_ALREADY_EXISTS ? &f->p[1] : &f->p[0];
     assert_true(facts_within(refused->err.text, "another learner with index 0"));
-    for (uint32_t i = 0; i < 2; i++)
-        peer_close(&p[i]);
 }

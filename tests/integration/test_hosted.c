@@ -7,6 +7,7 @@
 #include "replay/writer.h"
 #include "tests/support/asked.h"
 #include "tests/support/embed.h"
+#include "tests/support/numbers.h"
 #include "tests/support/process.h"
 
 static const char yaml[] = "service: inproc://service\n" /* not bound */
@@ -35,9 +36,8 @@ static void turn(void *ctx, int wait_ms)
         broker_turn(f->broker, wait_ms);
 }
 
-static int setup(void **state)
+static void setup(struct fixture *f)
 {
-    struct fixture *f = calloc(1, sizeof *f);
     char problems[2048];
     log_set_level(LEVEL_OFF);
     if (!embed_read_config(yaml, &f->config, problems, sizeof problems))
@@ -47,77 +47,51 @@ static int setup(void **state)
     rp_client_options options = {.struct_size = sizeof options, .name = "hosted"};
     const struct conn_host host = {.channels = &f->channels, .turn = turn, .ctx = f};
     f->client = must(client_connect("this process", &options, &host, WAIT, &err));
-    *state = f;
-    return 0;
 }
 
-static int teardown(void **state)
+static void teardown(struct fixture *f)
 {
-    struct fixture *f = *state;
     assert_in_range(process_threads(), 1,
                     f->threads); /* whatever was opened meanwhile; one of the start may have ended */
     rp_client_destroy(&f->client);
     broker_destroy(&f->broker);
     channels_fini(&f->channels);
     schema_free(&broker_schema, &f->config);
-    free(f);
-    return 0;
-}
-
-static rp_writer *open_writer(rp_client *client)
-{
-    static const rp_column column = {.name = "number", .dtype = RP_DTYPE_INT32};
-    rp_writer *writer = must(rp_writer_new(client, &column, 1, NULL, WAIT, &err));
-    return writer;
-}
-
-static uint64_t add_item(rp_writer *writer, const char *table, int32_t number, int64_t timeout_ms)
-{
-    const rp_slice slice = {.column = 0, .count = 1, .start = -1, .squeeze = 1};
-    const void *value = &number;
-    uint64_t key;
-    ok(rp_writer_append(writer, &value, timeout_ms, &err));
-    ok(rp_writer_item(writer, table, 1.0, &slice, 1, timeout_ms, &key, &err));
-    return key;
 }
 
 static rp_sampler *open_sampler(rp_client *client, const char *table, uint32_t batch, uint32_t in_flight)
 {
     rp_sampler_options options = {
         .struct_size = sizeof options, .batch_size = batch, .in_flight = in_flight, .on_demand = in_flight == 0};
-    rp_sampler *sampler = must(rp_sampler_new(client, table, &options, &err));
-    return sampler;
+    return must(rp_sampler_new(client, table, &options, &err));
 }
 
 /* The next n numbers, in batches of any size. */
 static void expect_numbers(rp_sampler *sampler, int32_t first, uint32_t n)
 {
     for (uint32_t done = 0; done < n;) {
-        rp_batch *batch;
-        ok(rp_sampler_next(sampler, &batch, WAIT, &err));
-        const rp_field_view *view = rp_batch_find(batch, "number");
-        const int32_t *numbers = view->data;
-        for (uint64_t i = 0; i < view->bytes / sizeof *numbers; i++)
-            assert_int_equal(numbers[i], first + (int32_t)done++);
+        rp_batch *batch = batch_next(sampler);
+        for (uint32_t i = 0, items = info_of_batch(batch).n; i < items; i++)
+            assert_int_equal(numbers_of(batch)[i], first + (int32_t)done++);
         rp_batch_release(&batch);
     }
 }
 
 /* ---- data ---- */
 
-#define CASE(name) FIXTURE_TEST(struct fixture, name, setup, teardown)
+FIXTURE(struct fixture, setup, teardown)
 
 /* More items than the ring between writer and connection has room for, and than the table has: each call that waits makes
  * the other side move. */
 CASE(queue)
 {
     for (uint32_t in_flight = 0; in_flight <= 4; in_flight += 2) { /* 0: on demand */
-        rp_writer *writer = open_writer(f->client);
+        rp_writer *writer = numbers_writer(f->client);
         rp_sampler *sampler = open_sampler(f->client, "queue", 7, in_flight);
         int32_t written = 0, read = 0;
         for (int32_t round = 0; round < 60; round++) {
             for (uint32_t i = 0; i < 70; i++)
-                add_item(writer, "queue", written++, WAIT);
+                numbers_write(writer, "queue", written++, 1);
             ok(rp_writer_flush(writer, 0, WAIT, &err));
             expect_numbers(sampler, read, 70);
             read += 70;
@@ -168,10 +142,10 @@ CASE(some_columns)
 /* Whoever asks again and again without patience gets there, too. */
 CASE(without_patience)
 {
-    rp_writer *writer = open_writer(f->client);
+    rp_writer *writer = numbers_writer(f->client);
     rp_sampler *sampler = open_sampler(f->client, "queue", 5, 2);
     for (int32_t i = 0; i < 5; i++)
-        add_item(writer, "queue", i, 0);
+        ok(numbers_try(writer, "queue", i, 1, 0, NULL, &err));
     rp_status status;
     do
         status = rp_writer_flush(writer, 0, 0, &err);
@@ -190,9 +164,9 @@ CASE(without_patience)
 /* More items than the ring between a writer and its connection holds, while nothing waits: the writer makes the room itself. */
 CASE(many_items)
 {
-    rp_writer *writer = open_writer(f->client);
+    rp_writer *writer = numbers_writer(f->client);
     for (int32_t i = 0; i < 5000; i++)
-        add_item(writer, "prioritized", i, 0);
+        ok(numbers_try(writer, "prioritized", i, 1, 0, NULL, &err));
     ok(rp_writer_destroy(&writer, WAIT, &err));
     assert_int_equal(asked_table(f->client, "prioritized", "size"), 1000);
 }
@@ -231,11 +205,11 @@ CASE(deaf)
 
 CASE(priorities)
 {
-    rp_writer *writer = open_writer(f->client);
+    rp_writer *writer = numbers_writer(f->client);
     uint64_t keys[20];
     double priorities[20] = {0};
     for (int32_t i = 0; i < 20; i++)
-        keys[i] = add_item(writer, "prioritized", i, WAIT);
+        keys[i] = numbers_write(writer, "prioritized", i, 1);
     ok(rp_writer_flush(writer, 0, WAIT, &err));
     priorities[7] = 1.0;
     rp_updater_options options = {.struct_size = sizeof options, .batch = 3, .in_flight = 2};

@@ -161,8 +161,7 @@ static void pause_ms(uint64_t ms)
 
 static void check_counters(struct scene *scene, uint64_t n)
 {
-    rp_client *client = connect_to(scene, &err);
-    assert_non_null(client);
+    rp_client *client = must(connect_to(scene, &err));
     rp_info *info = asked_info(client, "");
     for (uint32_t i = 0; i < 2; i++) {
         const rp_info *table = rp_info_at(info, "tables", i);
@@ -294,8 +293,7 @@ static void start(struct scene *scene, const char *tables)
 
 static uint64_t size_of_log(const struct scene *scene)
 {
-    rp_client *client = connect_to(scene, &err);
-    assert_non_null(client);
+    rp_client *client = must(connect_to(scene, &err));
     uint64_t size = asked_table(client, "log", "size");
     rp_client_destroy(&client);
     return size;

@@ -58,42 +58,33 @@ static rp_client *connect_to(const struct broker_process *broker)
     return must(rp_client_connect(broker->service, &options, WAIT, &err));
 }
 
-struct fixture {
-    SERVED;
-};
-
 /* Values come by the socket, unless a test sets REPLAY_SHM to 1. */
-static int setup(void **state)
+static void begin(struct served *f)
 {
     setenv("REPLAY_SHM", "0", 1);
-    *state = served_new(sizeof(struct fixture), "  - {name: replay, max_size: 10}\n", "memory_limit: 4GiB\n");
-    return 0;
+    served_start(f, "  - {name: replay, max_size: 10}\n", "memory_limit: 4GiB\n");
 }
 
-static int setup_journal(void **state)
+/* The same with a broker that keeps its state in a folder. */
+static void begin_with_journal(struct served *f)
 {
-    struct fixture *f = calloc(1, sizeof *f);
     char more[400];
-    setenv("REPLAY_SHM", "0", 1);
-    tempdir_enter(state);
+    served_stop(f);
+    tempdir_enter(NULL);
     snprintf(more, sizeof more, "memory_limit: 4GiB\nfolder: %s\njournal: never\n", tempdir);
     broker_process_start(&f->broker, "  - {name: replay, max_size: 10}\n", more);
     f->client = connect_to(&f->broker);
-    *state = f;
-    return 0;
 }
 
-static int teardown(void **state)
+static void end(struct served *f)
 {
-    served_teardown(state);
+    served_stop(f);
     if (tempdir[0])
-        tempdir_leave(state);
+        tempdir_leave(NULL);
     tempdir[0] = '\0';
-    return 0;
 }
 
-#define CASE(name) FIXTURE_TEST(struct fixture, name, setup, teardown)
-#define JOURNAL_CASE(name) FIXTURE_TEST(struct fixture, name, setup_journal, teardown)
+FIXTURE(struct served, begin, end)
 
 static void put(rp_client *client, uint64_t seed, size_t bytes, uint64_t expect)
 {
@@ -160,7 +151,7 @@ static int child_main(const char *what, const char *endpoint)
     return 1;
 }
 
-static pid_t child_start(const struct fixture *f, const char *what)
+static pid_t child_start(const struct served *f, const char *what)
 {
     const char *const argv[] = {"/proc/self/exe", what, f->broker.service, NULL};
     return process_spawn(argv, STDOUT_FILENO, STDERR_FILENO);
@@ -188,7 +179,7 @@ CASE(sizes_around_the_bounds)
 }
 
 struct reader {
-    const struct fixture *f;
+    const struct served *f;
     pthread_t thread;
     uint64_t until, versions, torn;
     char text[256];
@@ -268,7 +259,7 @@ static int has_parts(void *ctx)
 }
 
 /* Kills the broker as soon as so many parts have come, before all have, and starts it again. */
-static void restart_amid(struct fixture *f, struct parts *parts)
+static void restart_amid(struct served *f, struct parts *parts)
 {
     assert_true(process_await(has_parts, parts));
     broker_process_stop(&f->broker, SIGKILL);
@@ -277,7 +268,7 @@ static void restart_amid(struct fixture *f, struct parts *parts)
 }
 
 /* Puts a value as version 1, although the broker is killed meanwhile. */
-static rp_publisher *put_and_restart(struct fixture *f, uint64_t seed)
+static rp_publisher *put_and_restart(struct served *f, uint64_t seed)
 {
     uint8_t *data = value_new(seed, LARGE);
     rp_publisher *publisher = must(rp_publisher_new(f->client, SLOT, &err));
@@ -292,8 +283,9 @@ static rp_publisher *put_and_restart(struct fixture *f, uint64_t seed)
 }
 
 /* A broker with a journal is killed while a value is put, and again while it is got: both go on where they were. */
-JOURNAL_CASE(a_put_and_a_get_go_on_after_a_restart)
+CASE(a_put_and_a_get_go_on_after_a_restart)
 {
+    begin_with_journal(f);
     rp_publisher *publisher = put_and_restart(f, 7);
     struct parts putting = {.publisher = publisher};
     assert_in_range(parts_now(&putting), PARTS, PARTS + 3 * WINDOW); /* those in flight came twice, no others */

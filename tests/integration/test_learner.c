@@ -44,26 +44,22 @@ static void open_learner(struct fixture *f, const char *environment, const char 
     f->learner = must(f->client && f->agent ? learner_new(&options, &err) : NULL);
 }
 
-static int setup(void **state)
+static void setup(struct fixture *f)
 {
-    struct fixture *f = calloc(1, sizeof *f);
     broker_process_start(&f->broker, tables, NULL);
-    *state = f;
-    return 0;
 }
 
-static int teardown(void **state)
+static void teardown(struct fixture *f)
 {
-    struct fixture *f = *state;
     learner_destroy(&f->learner);
     agent_destroy(&f->agent);
     rp_client_destroy(&f->client);
     env_close(&f->env);
     run_config_free(&f->config);
     broker_process_fini(&f->broker);
-    free(f);
-    return 0;
 }
+
+FIXTURE(struct fixture, setup, teardown)
 
 /* Items of one transition of Pendulum-v1, whose numbers are all `value` but for their rewards. */
 static void insert(struct fixture *f, uint32_t n, float value, float reward)
@@ -105,11 +101,10 @@ static double scalar(const struct learner_stats *stats, const char *name)
 }
 
 /* Each second step of TD3 has scalars of the policy: means are over the steps that have one. */
-TEST(scalars, setup, teardown)
+CASE(scalars)
 {
     enum { STEPS = 24, NAMES = 4 };
     static const char *const names[NAMES] = {"loss", "gradient_norm", "policy_gradient_norm", "policy_loss"};
-    struct fixture *f = *state;
     open_learner(f, "Pendulum-v1", "algorithm: td3", "kind: transition, table: replay");
     insert(f, 2 * BATCH, 0.5f, -1.0f);
     struct learner_stats one, all;
@@ -134,7 +129,7 @@ TEST(scalars, setup, teardown)
 }
 
 /* Anybody may insert anything: numbers that are not finite cost a step, not the learner. */
-FIXTURE_TEST(struct fixture, not_finite, setup, teardown)
+CASE(not_finite)
 {
     open_learner(f, "Pendulum-v1", "algorithm: ddpg, huber: 1", "kind: transition, table: replay");
     insert(f, BATCH, 0.5f, NAN);
@@ -150,7 +145,7 @@ FIXTURE_TEST(struct fixture, not_finite, setup, teardown)
         ok(learner_step(f->learner, WAIT, &err));
 }
 
-FIXTURE_TEST(struct fixture, other_items, setup, teardown)
+CASE(other_items)
 {
     open_learner(f, "CartPole-v1", "algorithm: dqn", "kind: transition, table: replay");
     insert(f, 2 * BATCH, 0.5f, 1.0f);
@@ -174,7 +169,7 @@ static void insert_other(struct fixture *f, uint32_t n)
 }
 
 /* They are counted, cost a batch, and a prioritized table hardly picks them again. */
-FIXTURE_TEST(struct fixture, other_items_are_skipped, setup, teardown)
+CASE(other_items_are_skipped)
 {
     struct learner_stats stats;
     open_learner(f, "Pendulum-v1", "algorithm: ddpg", "kind: transition, table: replay");
@@ -197,7 +192,7 @@ FIXTURE_TEST(struct fixture, other_items_are_skipped, setup, teardown)
     assert_true(stats.batches >= 90);
 }
 
-FIXTURE_TEST(struct fixture, other_lengths, setup, teardown)
+CASE(other_lengths)
 {
     open_learner(f, "CartPole-v1", "algorithm: impala", "kind: sequence, table: replay, length: 2, period: 1");
     insert(f, 2 * BATCH, 0.5f, 1.0f);
@@ -206,7 +201,7 @@ FIXTURE_TEST(struct fixture, other_lengths, setup, teardown)
 }
 
 /* Longer steps are no wait for data. */
-FIXTURE_TEST(struct fixture, delay, setup, teardown)
+CASE(delay)
 {
     open_learner(f, "Pendulum-v1", "algorithm: td3", "kind: transition, table: replay");
     insert(f, 2 * BATCH, 0.5f, -1.0f);
@@ -233,15 +228,14 @@ static void *stop_soon(void *stop)
 }
 
 /* A step of an hour ends when it is told to. */
-FIXTURE_TEST(struct fixture, delay_is_stopped, setup, teardown)
+CASE(delay_is_stopped)
 {
     open_learner(f, "Pendulum-v1", "algorithm: td3", "kind: transition, table: replay");
     insert(f, 2 * BATCH, 0.5f, -1.0f);
     atomic_bool stop = false;
     struct learner_options options = {.config = &f->config, .client = f->client, .agent = f->agent, .stop = &stop};
     learner_destroy(&f->learner);
-    f->learner = learner_new(&options, &err);
-    assert_non_null(f->learner);
+    f->learner = must(learner_new(&options, &err));
     f->config.learners.delay_ns = 3600 * NS_PER_S;
     pthread_t thread;
     assert_int_equal(pthread_create(&thread, NULL, stop_soon, &stop), 0);
@@ -252,8 +246,7 @@ FIXTURE_TEST(struct fixture, delay_is_stopped, setup, teardown)
     atomic_store(&stop, false);
     options.lockstep = true;
     learner_destroy(&f->learner);
-    f->learner = learner_new(&options, &err);
-    assert_non_null(f->learner);
+    f->learner = must(learner_new(&options, &err));
     ok(learner_step(f->learner, WAIT, &err));
 }
 
@@ -267,7 +260,7 @@ static int has_sampled(void *ctx)
 
 /* A broker that does not answer holds nobody up who has batches: parameters are published at every step, and none of the
  * steps waits for that. */
-FIXTURE_TEST(struct fixture, publishing_does_not_wait, setup, teardown)
+CASE(publishing_does_not_wait)
 {
     f->learners = "prefetch: 6, publish_every: 1";
     open_learner(f, "Pendulum-v1", "algorithm: ddpg", "kind: transition, table: replay");
@@ -289,7 +282,7 @@ FIXTURE_TEST(struct fixture, publishing_does_not_wait, setup, teardown)
 }
 
 /* Whatever it waits for is counted, under its cause. */
-FIXTURE_TEST(struct fixture, waits_have_causes, setup, teardown)
+CASE(waits_have_causes)
 {
     /* Updates go out in requests of 256, of which 16 may be without an answer; one more is collected meanwhile. */
     enum { FULL = 17 * 256 / BATCH };
@@ -314,7 +307,7 @@ FIXTURE_TEST(struct fixture, waits_have_causes, setup, teardown)
     kill(f->broker.pid, SIGCONT);
 }
 
-FIXTURE_TEST(struct fixture, reduce_is_a_wait, setup, teardown)
+CASE(reduce_is_a_wait)
 {
     f->learners = "count: 2";
     open_learner(f, "Pendulum-v1", "algorithm: ddpg", "kind: transition, table: replay");

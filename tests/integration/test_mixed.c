@@ -5,6 +5,7 @@
 #include "replay/sampler.h"
 #include "replay/writer.h"
 #include "tests/support/asked.h"
+#include "tests/support/numbers.h"
 #include "tests/support/process.h"
 
 static const char tables[] = "  - {name: free, max_size: 1000, limiter: {kind: none}}\n"
@@ -18,10 +19,9 @@ static const char tables[] = "  - {name: free, max_size: 1000, limiter: {kind: n
                              "  - {name: ratio, max_size: 1000, sampler: {kind: uniform}, limiter: {kind:\n"
                              "     sample_to_insert_ratio, samples_per_insert: 2, min_size: 1, error_buffer: 20}}\n";
 
-static int setup(void **state)
+static void begin(struct served *f)
 {
-    *state = served_new(sizeof(struct served), tables, NULL);
-    return 0;
+    served_start(f, tables, NULL);
 }
 
 /* Inserts items of `steps` steps, each with the field x: all its steps, which are the item's number. */
@@ -54,22 +54,7 @@ static rp_sampler *mix(struct served *f, const char *first, const char *second, 
                        const rp_sampler_options *with)
 {
     rp_source sources[] = {{f->client, first, share}, {f->client, second, share < 0 ? -1 : 1 - share}};
-    rp_sampler *sampler = must(rp_sampler_new_mixed(sources, 2, with, &err));
-    return sampler;
-}
-
-static rp_batch_info info_of(const rp_batch *batch)
-{
-    rp_batch_info info = {.struct_size = sizeof info};
-    assert_int_equal(rp_batch_get_info(batch, &info), RP_OK);
-    return info;
-}
-
-static rp_batch_arrays arrays_of(const rp_batch *batch)
-{
-    rp_batch_arrays arrays = {.struct_size = sizeof arrays};
-    assert_int_equal(rp_batch_get_arrays(batch, &arrays), RP_OK);
-    return arrays;
+    return must(rp_sampler_new_mixed(sources, 2, with, &err));
 }
 
 /* Checks each item against its number and length, and counts how often each came. */
@@ -77,7 +62,7 @@ static void note(const rp_batch *batch, uint32_t *seen)
 {
     const rp_field_view *x = rp_batch_field(batch, 0);
     uint64_t longest = 0;
-    assert_int_equal(info_of(batch).n_fields, 1);
+    assert_int_equal(info_of_batch(batch).n_fields, 1);
     for (uint64_t i = 0; i < x->shape[0]; i++) {
         const uint8_t *row = (const uint8_t *)x->data + i * x->shape[1];
         longest = x->lengths[i] > longest ? x->lengths[i] : longest;
@@ -94,7 +79,7 @@ static uint32_t take_all(rp_sampler *sampler, uint32_t *seen)
     rp_status status;
     uint32_t n = 0;
     for (rp_batch *batch; (status = rp_sampler_next(sampler, &batch, WAIT, &err)) == RP_OK; rp_batch_release(&batch)) {
-        n += info_of(batch).n;
+        n += info_of_batch(batch).n;
         note(batch, seen);
     }
     if (status != RP_END_OF_STREAM)
@@ -102,7 +87,7 @@ static uint32_t take_all(rp_sampler *sampler, uint32_t *seen)
     return n;
 }
 
-#define CASE(name) FIXTURE_TEST(struct served, name, setup, served_teardown)
+FIXTURE(struct served, begin, served_stop)
 
 /* Items of different lengths, from a queue that must give each once, beside replay, and an exact end; with and without prefetch. */
 CASE(a_queue_beside_replay)
@@ -192,9 +177,9 @@ CASE(a_first_poll_gets_a_batch)
         rp_sampler_options with = options(40, 1);
         rp_sampler *sampler = mix(f, "a", "b", i ? 0.5 : -1, &with);
         ok(rp_sampler_next(sampler, &batch, 0, &err));
-        assert_int_equal(info_of(batch).n, 40);
-        assert_int_equal(info_of(batch).partial, 0);
-        assert_int_equal(info_of(batch).table_size, 50);
+        assert_int_equal(info_of_batch(batch).n, 40);
+        assert_int_equal(info_of_batch(batch).partial, 0);
+        assert_int_equal(info_of_batch(batch).table_size, 50);
         rp_batch_release(&batch);
         rp_sampler_destroy(&sampler);
     }
@@ -211,15 +196,15 @@ CASE(whole_batches)
     with.fill = RP_FILL_WHOLE;
     rp_sampler *whole = mix(f, "a", "late", 0.5, &with);
     ok(rp_sampler_next(part, &batch, 20, &err));
-    assert_int_equal(info_of(batch).partial, 1);
-    for (uint32_t i = 0; i < info_of(batch).n; i++)
+    assert_int_equal(info_of_batch(batch).partial, 1);
+    for (uint32_t i = 0; i < info_of_batch(batch).n; i++)
         assert_int_equal(arrays_of(batch).source[i], 0);
     rp_batch_release(&batch);
     for (uint32_t i = 0; i < 2; i++)
         assert_int_equal(rp_sampler_next(whole, &batch, 20, &err), RP_DEADLINE_EXCEEDED);
     insert(f->client, "late", "x", 60, 1, 1);
     ok(rp_sampler_next(whole, &batch, WAIT, &err));
-    assert_int_equal(info_of(batch).n, 64);
+    assert_int_equal(info_of_batch(batch).n, 64);
     rp_batch_release(&batch);
     rp_sampler_destroy(&part);
     rp_sampler_destroy(&whole);
@@ -240,7 +225,7 @@ CASE(distinct_batches_that_are_given_up)
         assert_int_equal(rp_sampler_next(sampler, &batch, 10, &err), RP_DEADLINE_EXCEEDED);
         insert(f->client, "late", "x", 101, 24, 1);
         ok(rp_sampler_next(sampler, &batch, WAIT, &err));
-        assert_int_equal(info_of(batch).n, 24);
+        assert_int_equal(info_of_batch(batch).n, 24);
         note(batch, seen);
         for (uint32_t k = 0; k < 256; k++)
             assert_true(seen[k] <= 1);
@@ -261,9 +246,9 @@ CASE(sources_of_different_fields)
     rp_sampler *sampler = mix(f, "a", "b", 0.5, &with);
     for (rp_batch *batch; (status = rp_sampler_next(sampler, &batch, WAIT, &err)) == RP_OK; rp_batch_release(&batch)) {
         uint32_t source = arrays_of(batch).source[0];
-        for (uint32_t i = 0; i < info_of(batch).n; i++, n++)
+        for (uint32_t i = 0; i < info_of_batch(batch).n; i++, n++)
             assert_int_equal(arrays_of(batch).source[i], source);
-        assert_int_equal(info_of(batch).partial, 1);
+        assert_int_equal(info_of_batch(batch).partial, 1);
         assert_non_null(rp_batch_find(batch, source ? "y" : "x"));
         note(batch, seen[source]);
     }
@@ -318,7 +303,7 @@ CASE(a_call_that_its_caller_ends)
     for (uint32_t left = 40; left > 0;) { /* the last ones in smaller batches */
         ok(rp_sampler_next(sampler, &batch, 100, &err));
         note(batch, seen);
-        for (uint32_t i = 0; i < info_of(batch).n; i++)
+        for (uint32_t i = 0; i < info_of_batch(batch).n; i++)
             left -= arrays_of(batch).source[i] == 0;
         rp_batch_release(&batch);
     }

@@ -22,10 +22,8 @@ struct fixture {
     struct observation seen;
 };
 
-static int set_up(void **state)
+static void set_up(struct fixture *f)
 {
-    struct fixture *f = calloc(1, sizeof *f);
-    *state = f;
     log_set_level(LEVEL_OFF);
     broker_process_start(&f->broker, tables, "");
     rp_client_options options = {.struct_size = sizeof options, .name = "actor-3", .backoff_max_ms = 200};
@@ -35,20 +33,18 @@ static int set_up(void **state)
     f->observer = observer_new(&observe, &err);
     if (!f->client || !f->observer)
         fail_msg("%s", err.text);
-    return 0;
 }
 
-static int tear_down(void **state)
+static void tear_down(struct fixture *f)
 {
-    struct fixture *f = *state;
     observer_destroy(&f->observer);
     rp_sampler_destroy(&f->sampler);
     rp_writer_destroy(&f->writer, 0, NULL);
     rp_client_destroy(&f->client);
     broker_process_fini(&f->broker);
-    free(f);
-    return 0;
 }
+
+FIXTURE(struct fixture, set_up, tear_down)
 
 static void add_items(struct fixture *f, int n)
 {
@@ -74,7 +70,7 @@ static int sample_waits(void *ctx)
     return f->seen.waiting_samplers == 2 && f->seen.samples == 9;
 }
 
-FIXTURE_TEST(struct fixture, counts_and_waits, set_up, tear_down)
+CASE(counts_and_waits)
 {
     static const rp_column column = {.name = "x", .dtype = RP_DTYPE_FLOAT32};
     rp_counter_add(f->client, "environment_steps", 70, WAIT, NULL, NULL);
@@ -82,8 +78,7 @@ FIXTURE_TEST(struct fixture, counts_and_waits, set_up, tear_down)
     rp_counter_add(f->client, "learner_steps", 7, WAIT, NULL, NULL);
     rp_params_put(f->client, "policy", "p", 1, WAIT, NULL, NULL);
     rp_params_put(f->client, "policy", "q", 1, WAIT, NULL, NULL);
-    f->writer = rp_writer_new(f->client, &column, 1, NULL, WAIT, &err);
-    assert_non_null(f->writer);
+    f->writer = must(rp_writer_new(f->client, &column, 1, NULL, WAIT, &err));
     add_items(f, 9);
     assert_true(process_await(insert_waits, f));
     assert_true(f->seen.broker);
@@ -98,8 +93,7 @@ FIXTURE_TEST(struct fixture, counts_and_waits, set_up, tear_down)
     assert_string_equal(f->seen.samples_wait, "");
     assert_true(isnan(f->seen.actor_idle) && isnan(f->seen.value)); /* there is no folder */
     rp_sampler_options options = {.struct_size = sizeof options, .batch_size = 20, .in_flight = 2};
-    f->sampler = rp_sampler_new(f->client, "queue", &options, &err);
-    assert_non_null(f->sampler);
+    f->sampler = must(rp_sampler_new(f->client, "queue", &options, &err));
     assert_true(process_await(sample_waits, f));
     assert_int_equal(f->seen.inserts, 9);
     assert_int_equal(f->seen.samples, 9);
@@ -116,7 +110,7 @@ static int broker_answers(void *ctx)
 }
 
 /* Without a broker what it said last stands, and nobody waits longer than asked for. */
-FIXTURE_TEST(struct fixture, broker_goes_and_comes, set_up, tear_down)
+CASE(broker_goes_and_comes)
 {
     rp_counter_add(f->client, "environment_steps", 70, WAIT, NULL, NULL);
     assert_true(process_await(broker_answers, f));
@@ -132,7 +126,7 @@ FIXTURE_TEST(struct fixture, broker_goes_and_comes, set_up, tear_down)
     assert_int_equal(f->seen.steps, 0);
 }
 
-TEST(nobody_answers, set_up, tear_down)
+CASE(nobody_answers)
 {
     struct observe_options observe = {.service = "nonsense", .table = "queue", .folder = ""};
     assert_null(observer_new(&observe, &err));

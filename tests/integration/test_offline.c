@@ -1,6 +1,5 @@
 /* Offline learning: an expert's episodes go through a real broker into a checkpoint, and learners without actors imitate
  * them; in one process, as processes, and under the launcher. */
-#include <stdarg.h>
 
 #include "agent/env/env.h"
 #include "agent/learn/adder.h"

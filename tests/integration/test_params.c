@@ -9,21 +9,46 @@
 #include "tests/support/asked.h"
 #include "tests/support/process.h"
 
-static rp_client *connect_to(const struct served *f)
+struct member {
+    rp_client *client;
+    rp_reduce *reduce;
+    pthread_t thread;
+    int64_t round_ms, timeout_ms;
+    float values[3];
+    rp_reduced result;
+    rp_status status;
+    rp_error err;
+};
+
+#define MEMBERS 3u
+struct fixture {
+    SERVED;
+    struct member m[MEMBERS];
+};
+
+static rp_client *connect_to(const struct fixture *f)
 {
-    rp_client *client = must(rp_client_connect(f->broker.service, NULL, WAIT, &err));
-    return client;
+    return must(rp_client_connect(f->broker.service, NULL, WAIT, &err));
 }
 
-static int setup(void **state)
+static void set_up(struct fixture *f)
 {
-    *state = served_new(sizeof(struct served), "  - {name: replay, max_size: 10}\n", NULL);
-    return 0;
+    served_start(f, "  - {name: replay, max_size: 10}\n", NULL);
+}
+
+static void tear_down(struct fixture *f)
+{
+    for (uint32_t i = 0; i < MEMBERS; i++) {
+        if (f->m[i].reduce)
+            ok(rp_reduce_leave(&f->m[i].reduce, WAIT, &err));
+        rp_client_destroy(&f->m[i].client);
+    }
+    served_stop(f);
 }
 
 /* ---- slots ---- */
 
-#define CASE(name) FIXTURE_TEST(struct served, name, setup, served_teardown)
+FIXTURE(struct fixture, set_up, tear_down)
 
 CASE(put_and_get)
 {
@@ -131,23 +156,14 @@ CASE(counters)
 
 /* ---- reduce ---- */
 
-struct member {
-    rp_client *client;
-    rp_reduce *reduce;
-    pthread_t thread;
-    int64_t round_ms, timeout_ms;
-    float values[3];
-    rp_reduced result;
-    rp_status status;
-    rp_error err;
-};
-
-static void member_join(const struct served *f, struct member *m)
+static void join(struct fixture *f, uint32_t members)
 {
-    m->client = connect_to(f);
-    m->reduce = must(rp_reduce_join(m->client, "learners", WAIT, &err));
-    m->round_ms = -1;
-    m->timeout_ms = WAIT;
+    for (struct member *m = f->m; m < f->m + members; m++) {
+        m->client = connect_to(f);
+        m->reduce = must(rp_reduce_join(m->client, "learners", WAIT, &err));
+        m->round_ms = -1;
+        m->timeout_ms = WAIT;
+    }
 }
 
 static void *member_main(void *arg)
@@ -177,17 +193,19 @@ static void member_expect(struct member *m, float sum, uint32_t contributors, ui
     assert_int_equal(m->result.counted, counted);
 }
 
-static void member_fini(struct member *m)
+/* A round of two. */
+static void add_both(struct member *m, float a, float b)
 {
-    ok(rp_reduce_leave(&m->reduce, WAIT, &err));
-    rp_client_destroy(&m->client);
+    member_start(&m[0], a);
+    member_start(&m[1], b);
+    member_expect(&m[0], a + b, 2, 1);
+    member_expect(&m[1], a + b, 2, 1);
 }
 
 CASE(reduce_rounds)
 {
-    struct member m[3] = {{0}};
-    for (uint32_t i = 0; i < 3; i++)
-        member_join(f, &m[i]);
+    struct member *m = f->m;
+    join(f, 3);
     for (uint32_t round = 1; round <= 5; round++) {
         for (uint32_t i = 0; i < 3; i++)
             member_start(&m[i], (float)(round + i));
@@ -197,8 +215,6 @@ CASE(reduce_rounds)
             assert_int_equal(m[i].result.members, 3);
         }
     }
-    for (uint32_t i = 0; i < 3; i++)
-        member_fini(&m[i]);
 }
 
 /* This program again, as a process that joins the group, says so, and waits to be killed. */
@@ -212,7 +228,7 @@ static int die_main(const char *endpoint)
         pause();
 }
 
-static pid_t start_victim(const struct served *f)
+static pid_t start_victim(const struct fixture *f)
 {
     int pipes[2];
     assert_int_equal(pipe(pipes), 0);
@@ -233,53 +249,37 @@ static pid_t start_victim(const struct served *f)
 /* A member whose process is killed holds the others up no longer than their deadline, and only once. */
 CASE(reduce_dying_member)
 {
-    struct member m[2] = {{0}};
-    member_join(f, &m[0]);
-    member_join(f, &m[1]);
+    struct member *m = f->m;
+    join(f, 2);
     pid_t victim = start_victim(f);
     kill(victim, SIGKILL);
     waitpid(victim, NULL, 0);
     m[0].round_ms = m[1].round_ms = 200;
-    member_start(&m[0], 1);
-    member_start(&m[1], 2);
-    member_expect(&m[0], 3, 2, 1);
-    member_expect(&m[1], 3, 2, 1);
+    add_both(m, 1, 2);
     m[0].round_ms = m[1].round_ms = -1; /* would wait for ever if the dead one still counted */
-    member_start(&m[0], 4);
-    member_start(&m[1], 5);
-    member_expect(&m[0], 9, 2, 1);
-    member_expect(&m[1], 9, 2, 1);
+    add_both(m, 4, 5);
     assert_int_equal(m[0].result.members, 2);
-    member_fini(&m[0]);
-    member_fini(&m[1]);
 }
 
 /* One that comes too late gets the sum without its part and is in the group again. */
 CASE(reduce_late_member)
 {
-    struct member m[2] = {{0}};
-    member_join(f, &m[0]);
-    member_join(f, &m[1]);
+    struct member *m = f->m;
+    join(f, 2);
     m[0].round_ms = 100;
     member_start(&m[0], 1);
     member_expect(&m[0], 1, 1, 1);
     member_start(&m[1], 7);
     member_expect(&m[1], 1, 1, 0);
     m[0].round_ms = -1;
-    member_start(&m[0], 2);
-    member_start(&m[1], 3);
-    member_expect(&m[0], 5, 2, 1);
-    member_expect(&m[1], 5, 2, 1);
-    member_fini(&m[0]);
-    member_fini(&m[1]);
+    add_both(m, 2, 3);
 }
 
 /* A call that times out leaves its vector in the round; the next one takes up the wait. */
 CASE(reduce_deadline)
 {
-    struct member m[2] = {{0}};
-    member_join(f, &m[0]);
-    member_join(f, &m[1]);
+    struct member *m = f->m;
+    join(f, 2);
     m[0].timeout_ms = 50;
     member_start(&m[0], 1);
     pthread_join(m[0].thread, NULL);
@@ -294,36 +294,32 @@ CASE(reduce_deadline)
     member_start(&m[0], 5);
     ok(rp_reduce_leave(&m[1].reduce, WAIT, &err));
     member_expect(&m[0], 5, 1, 1);
-    rp_client_destroy(&m[1].client);
-    member_fini(&m[0]);
 }
 
 CASE(reduce_broker_restart)
 {
-    struct member m = {0};
-    member_join(f, &m);
+    struct member *m = f->m;
+    join(f, 1);
     for (uint32_t i = 0; i < 3; i++) {
-        member_start(&m, 1);
-        member_expect(&m, 1, 1, 1);
+        member_start(m, 1);
+        member_expect(m, 1, 1, 1);
     }
     broker_process_stop(&f->broker, SIGKILL);
     broker_process_again(&f->broker, NULL);
-    member_start(&m, 6);
-    pthread_join(m.thread, NULL);
-    assert_int_equal(m.status, RP_FAILED_PRECONDITION);
-    assert_non_null(strstr(m.err.text, "joined again"));
-    assert_true(m.values[0] == 6);
-    member_start(&m, 6);
-    member_expect(&m, 6, 1, 1);
-    assert_int_equal(m.result.round, 1);
-    member_fini(&m);
+    member_start(m, 6);
+    pthread_join(m->thread, NULL);
+    assert_int_equal(m->status, RP_FAILED_PRECONDITION);
+    assert_non_null(strstr(m->err.text, "joined again"));
+    assert_true(m->values[0] == 6);
+    member_start(m, 6);
+    member_expect(m, 6, 1, 1);
+    assert_int_equal(m->result.round, 1);
 }
 
 CASE(reduce_wrong_length)
 {
-    struct member m[2] = {{0}};
-    member_join(f, &m[0]);
-    member_join(f, &m[1]);
+    struct member *m = f->m;
+    join(f, 2);
     member_start(&m[0], 1);
     float longer[4] = {1, 2, 3, 4};
     rp_reduced result;
@@ -338,8 +334,6 @@ CASE(reduce_wrong_length)
         assert_int_equal(m[0].status, RP_INVALID_ARGUMENT);
     }
     assert_int_equal(rp_reduce_add(m[1].reduce, NULL, 0, 200, WAIT, &result, &err), RP_INVALID_ARGUMENT);
-    member_fini(&m[0]);
-    member_fini(&m[1]);
 }
 
 int main(int argc, char **argv)

@@ -54,11 +54,9 @@ static void set_config(struct fixture *f, const char *const *overrides)
     fclose(file);
 }
 
-static int set_up(void **state)
+static void set_up(struct fixture *f)
 {
-    struct fixture *f = calloc(1, sizeof *f);
-    int status = tempdir_enter(state);
-    *state = f;
+    tempdir_enter(NULL);
     snprintf(f->path, sizeof f->path, "%s/config.yaml", tempdir);
     setenv("XDG_CACHE_HOME", tempdir, 1);
     f->options = (struct profile_options){.config = &f->config,
@@ -70,16 +68,15 @@ static int set_up(void **state)
                                           .progress = on_progress,
                                           .context = f};
     set_config(f, NULL);
-    return status;
 }
 
-static int tear_down(void **state)
+static void tear_down(struct fixture *f)
 {
-    struct fixture *f = *state;
     run_config_free(&f->config);
-    free(f);
-    return tempdir_leave(state);
+    tempdir_leave(NULL);
 }
+
+FIXTURE(struct fixture, set_up, tear_down)
 
 /* Of this process, the guard aside. */
 static int count_children(void)
@@ -150,7 +147,7 @@ static void check_rates(const struct plan_input *input)
     assert_true(input->broker_memory > 1e6);
 }
 
-FIXTURE_TEST(struct fixture, measures_and_remembers, set_up, tear_down)
+CASE(measures_and_remembers)
 {
     struct plan_input input, again;
     bool from_cache;
@@ -174,7 +171,7 @@ FIXTURE_TEST(struct fixture, measures_and_remembers, set_up, tear_down)
     plan_input_free(&input);
 }
 
-FIXTURE_TEST(struct fixture, respects_numbers, set_up, tear_down)
+CASE(respects_numbers)
 {
     struct plan_input input;
     bool from_cache;
@@ -186,7 +183,7 @@ FIXTURE_TEST(struct fixture, respects_numbers, set_up, tear_down)
     check_nothing_runs();
 }
 
-FIXTURE_TEST(struct fixture, stops_when_told, set_up, tear_down)
+CASE(stops_when_told)
 {
     struct plan_input input;
     bool from_cache;
@@ -198,7 +195,7 @@ FIXTURE_TEST(struct fixture, stops_when_told, set_up, tear_down)
     assert_int_equal(profile_measure(&f->options, &input, &from_cache, &err), RP_NOT_FOUND);
 }
 
-FIXTURE_TEST(struct fixture, tells_who_failed, set_up, tear_down)
+CASE(tells_who_failed)
 {
     struct plan_input input;
     bool from_cache;

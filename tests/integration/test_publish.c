@@ -20,25 +20,21 @@ struct fixture {
     rp_subscriber *subscriber;
 };
 
-static int setup(void **state)
+static void set_up(struct fixture *f)
 {
-    struct fixture *f = calloc(1, sizeof *f);
     broker_process_start(&f->broker, "  - {name: replay, max_size: 10}\n", "memory_limit: 64MiB\n");
     rp_client_options options = {.struct_size = sizeof options, .backoff_max_ms = 50};
     f->client = rp_client_connect(f->broker.service, &options, WAIT, &err);
     if (!f->client || !(f->publisher = rp_publisher_new(f->client, SLOT, &err)) ||
         !(f->subscriber = rp_subscriber_new(f->client, SLOT, 0, &err)))
         fail_msg("%s", err.text);
-    *state = f;
-    return 0;
 }
 
-static int teardown(void **state)
+static void tear_down(struct fixture *f)
 {
-    struct fixture *f = *state;
     rp_publisher_destroy(&f->publisher, 0, NULL);
     rp_subscriber_destroy(&f->subscriber);
-    return served_teardown(state);
+    served_stop(f);
 }
 
 static void put(struct fixture *f, uint32_t value)
@@ -107,7 +103,7 @@ static void await(struct await want)
 
 /* ---- publisher ---- */
 
-#define CASE(name) FIXTURE_TEST(struct fixture, name, setup, teardown)
+FIXTURE(struct fixture, set_up, tear_down)
 
 /* One put is under way for as long as the broker does not answer; of the blocks given meanwhile the newest is sent. */
 CASE(newest_wins)

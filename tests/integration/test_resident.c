@@ -2,7 +2,6 @@
 
 #include "replay/replay.h"
 #include "tests/support/asked.h"
-#include "tests/support/process.h"
 #include "tests/support/shardbed.h"
 
 #define MIB (UINT64_C(1) << 20)

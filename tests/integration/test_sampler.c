@@ -2,10 +2,8 @@
 #include <pthread.h>
 
 #include "replay/admin.h"
-#include "replay/client.h"
-#include "replay/sampler.h"
-#include "replay/writer.h"
 #include "tests/support/asked.h"
+#include "tests/support/numbers.h"
 #include "tests/support/process.h"
 
 static const char tables[] = "  - {name: queue, max_size: 100000, max_times_sampled: 1, sampler: {kind: fifo},\n"
@@ -16,10 +14,9 @@ static const char tables[] = "  - {name: queue, max_size: 100000, max_times_samp
                              "  - {name: late, max_size: 1000, sampler: {kind: uniform},\n"
                              "     limiter: {kind: min_size, min_size: 10}}\n";
 
-static int setup(void **state)
+static void begin(struct served *f)
 {
-    *state = served_new(sizeof(struct served), tables, NULL);
-    return 0;
+    served_start(f, tables, NULL);
 }
 
 /* Inserts items of one step: {number, [number, number + 0.5]}; priority 1 + number. Gives their keys if wanted. */
@@ -52,23 +49,7 @@ static rp_sampler_options options(uint32_t batch, uint32_t in_flight)
 
 static rp_sampler *sampler_new(rp_client *client, const char *table, const rp_sampler_options *with)
 {
-    rp_sampler *sampler = must(rp_sampler_new(client, table, with, &err));
-    return sampler;
-}
-
-static rp_batch *next(rp_sampler *sampler)
-{
-    rp_batch *batch = NULL;
-    ok(rp_sampler_next(sampler, &batch, WAIT, &err));
-    assert_non_null(batch);
-    return batch;
-}
-
-static uint32_t batch_size(const rp_batch *batch)
-{
-    rp_batch_info info = {.struct_size = sizeof info};
-    assert_int_equal(rp_batch_get_info(batch, &info), RP_OK);
-    return info.n;
+    return must(rp_sampler_new(client, table, with, &err));
 }
 
 struct expectation {
@@ -97,7 +78,7 @@ static rp_status poll_batch(rp_sampler *sampler, rp_batch **batch)
 
 /* ---- order and bounds ---- */
 
-#define CASE(name) FIXTURE_TEST(struct served, name, setup, served_teardown)
+FIXTURE(struct served, begin, served_stop)
 
 CASE(order_and_max_samples)
 {
@@ -116,7 +97,7 @@ CASE(order_and_max_samples)
         assert_int_equal(number->rank, 1);
         assert_int_equal(pair->rank, 2);
         assert_int_equal(pair->shape[1], 2);
-        for (uint32_t i = 0; i < batch_size(batch); i++, expected++) {
+        for (uint32_t i = 0; i < info_of_batch(batch).n; i++, expected++) {
             assert_int_equal(((int32_t *)number->data)[i], expected);
             assert_true(((float *)pair->data)[2 * i + 1] == (float)expected + 0.5f);
         }
@@ -139,15 +120,13 @@ CASE(bounded_prefetch)
     struct expectation want = {f->client, "queue", 15};
     assert_true(process_await(samples_reached, &want));
     for (uint32_t k = 1; k <= 4; k++) {
-        rp_batch *batch = next(sampler);
-        rp_batch_release(&batch);
+        batches_pass(sampler, 1);
         want.samples = 15 + 5 * k;
         assert_true(process_await(samples_reached, &want));
         /* Several requests to the same broker later, still no more. */
         for (uint32_t i = 0; i < 20; i++)
             assert_int_equal(asked_table(f->client, "queue", "limiter.samples"), want.samples);
-        rp_sampler_stats stats = {.struct_size = sizeof stats};
-        assert_int_equal(rp_sampler_get_stats(sampler, &stats), RP_OK);
+        rp_sampler_stats stats = stats_of(sampler);
         assert_true(stats.requested + stats.ready <= 3);
         assert_int_equal(stats.batches, k);
     }
@@ -163,8 +142,7 @@ CASE(bursts)
     struct expectation want = {f->client, "queue", 40};
     assert_true(process_await(samples_reached, &want));
     for (uint32_t k = 1; k <= 12; k++) {
-        rp_batch *batch = next(sampler);
-        rp_batch_release(&batch);
+        batches_pass(sampler, 1);
         want.samples = 40 + 20 * (k / 4);
         assert_true(process_await(samples_reached, &want));
         for (uint32_t i = 0; i < 20; i++)
@@ -181,9 +159,8 @@ CASE(timeout_ends_stream)
     rp_sampler_options with = options(10, 4);
     with.end_after_ms = 150;
     rp_sampler *sampler = sampler_new(f->client, "queue", &with);
-    rp_batch *batch = next(sampler);
-    rp_batch_info info = {.struct_size = sizeof info};
-    rp_batch_get_info(batch, &info);
+    rp_batch *batch = batch_next(sampler);
+    rp_batch_info info = info_of_batch(batch);
     assert_int_equal(info.n, 7);
     assert_int_equal(info.partial, 1);
     assert_true(strlen(rp_batch_text(batch)) > 0);
@@ -208,7 +185,7 @@ CASE(zero_timeout_polls)
     uint32_t items = 0;
     rp_status status;
     while ((status = rp_sampler_next(sampler, &batch, WAIT, &err)) == RP_OK) {
-        items += batch_size(batch);
+        items += info_of_batch(batch).n;
         rp_batch_release(&batch);
     }
     assert_int_equal(status, RP_END_OF_STREAM);
@@ -231,9 +208,7 @@ CASE(deadline_says_why)
         fail_msg("not said what for: %s", err.text);
     /* The same requests are still under way. */
     insert(f->client, "late", 4, 6, NULL);
-    batch = next(sampler);
-    assert_int_equal(batch_size(batch), 8);
-    rp_batch_release(&batch);
+    assert_int_equal(batches_pass(sampler, 1), 8);
     rp_sampler_destroy(&sampler);
 }
 
@@ -244,9 +219,8 @@ CASE(flexible_and_distinct)
     with.distinct = 1;
     rp_sampler *sampler = sampler_new(f->client, "uniform", &with);
     for (uint32_t k = 0; k < 5; k++) {
-        rp_batch *batch = next(sampler);
-        rp_batch_arrays arrays = {.struct_size = sizeof arrays};
-        rp_batch_get_arrays(batch, &arrays);
+        rp_batch *batch = batch_next(sampler);
+        rp_batch_arrays arrays = arrays_of(batch);
         assert_int_equal(arrays.n, 30);
         for (uint32_t i = 0; i < arrays.n; i++) {
             for (uint32_t j = 0; j < i; j++)
@@ -260,9 +234,7 @@ CASE(flexible_and_distinct)
     with = options(100, 1);
     with.fill = RP_FILL_AT_ONCE;
     sampler = sampler_new(f->client, "queue", &with);
-    rp_batch *batch = next(sampler);
-    assert_int_equal(batch_size(batch), 12);
-    rp_batch_release(&batch);
+    assert_int_equal(batches_pass(sampler, 1), 12);
     rp_sampler_destroy(&sampler);
 }
 
@@ -311,16 +283,14 @@ CASE(stop)
         with.on_demand = on_demand;
         insert(f->client, "queue", 0, 30, NULL);
         rp_sampler *sampler = sampler_new(f->client, "queue", &with);
-        batch = next(sampler);
-        got += batch_size(batch);
-        rp_batch_release(&batch);
+        got += batches_pass(sampler, 1);
         struct expectation all = {f->client, "queue", 30 * on_demand + expected};
         assert_true(process_await(samples_reached, &all));
         ok(rp_sampler_stop(sampler, &err));
         assert_true(process_await(nothing_waits, f->client)); /* what waits is recalled soon, not at once */
         insert(f->client, "queue", 30, 8, NULL);
         while (rp_sampler_next(sampler, &batch, WAIT, &err) == RP_OK) {
-            got += batch_size(batch);
+            got += info_of_batch(batch).n;
             rp_batch_release(&batch);
         }
         assert_int_equal(err.status, RP_END_OF_STREAM);
@@ -364,16 +334,15 @@ CASE(demand_asks_for_nothing_ahead)
     assert_int_equal(asked_table(f->client, "queue", "limiter.samples"), 0);
     for (int32_t expected = 0; expected < 75;) {
         ok(rp_sampler_next(sampler, &batch, 0, &err));
-        uint32_t n = batch_size(batch);
+        uint32_t n = info_of_batch(batch).n;
         assert_int_equal(n, expected < 70 ? 10 : 5);
         for (uint32_t i = 0; i < n; i++)
-            assert_int_equal(((int32_t *)rp_batch_find(batch, "number")->data)[i], expected++);
+            assert_int_equal(numbers_of(batch)[i], expected++);
         rp_batch_release(&batch);
         assert_int_equal(asked_table(f->client, "queue", "limiter.samples"), expected);
     }
     assert_int_equal(rp_sampler_next(sampler, &batch, 0, &err), RP_END_OF_STREAM);
-    rp_sampler_stats stats = {.struct_size = sizeof stats};
-    ok(rp_sampler_get_stats(sampler, &stats));
+    rp_sampler_stats stats = stats_of(sampler);
     assert_int_equal(stats.batches, 8);
     assert_int_equal(stats.items, 75);
     assert_int_equal(stats.requested + stats.ready, 0);
@@ -401,10 +370,10 @@ static void take_mixed(rp_sampler *sampler, uint32_t n, bool rising, uint32_t *s
 {
     int32_t last[2] = {-1, -1};
     while (n > 0) {
-        rp_batch *batch = next(sampler);
+        rp_batch *batch = batch_next(sampler);
         const rp_field_view *number = rp_batch_find(batch, "number"), *other = rp_batch_find(batch, "other");
         assert_true(!number != !other);
-        for (uint32_t i = 0; i < batch_size(batch); i++, n--) {
+        for (uint32_t i = 0; i < info_of_batch(batch).n; i++, n--) {
             int32_t value = number ? ((int32_t *)number->data)[i] : ((int32_t *)other->data)[2 * i + 1];
             assert_int_equal(value % 2, number ? 0 : 1);
             assert_true(!rising || value > last[value % 2]);
@@ -434,8 +403,7 @@ CASE(items_of_different_fields)
             assert_int_equal(seen[i], 1);
         rp_batch *batch = NULL;
         assert_int_equal(rp_sampler_next(sampler, &batch, WAIT, &err), RP_END_OF_STREAM);
-        rp_sampler_stats stats = {.struct_size = sizeof stats};
-        ok(rp_sampler_get_stats(sampler, &stats));
+        rp_sampler_stats stats = stats_of(sampler);
         assert_int_equal(stats.items, 40);
         assert_int_equal(stats.batches, 10); /* of 5 replies */
         rp_sampler_destroy(&sampler);
@@ -481,7 +449,7 @@ CASE(demand_polls_and_waits)
     }
     insert(f->client, "late", 4, 6, NULL);
     ok(rp_sampler_next(sampler, &batch, 0, &err));
-    assert_int_equal(batch_size(batch), 8);
+    assert_int_equal(info_of_batch(batch).n, 8);
     rp_batch_release(&batch);
     rp_sampler_destroy(&sampler);
 }
@@ -503,7 +471,7 @@ CASE(demand_waits_in_the_broker)
         assert_int_equal(pthread_create(&thread, NULL, insert_when_waited_for, f->client), 0);
         rp_batch *batch = NULL;
         ok(rp_sampler_next(sampler, &batch, timeout, &err));
-        assert_int_equal(batch_size(batch), 8);
+        assert_int_equal(info_of_batch(batch).n, 8);
         rp_batch_release(&batch);
         pthread_join(thread, NULL);
         ok(rp_admin_reset(f->client, "late", WAIT, NULL, &err));
@@ -527,7 +495,7 @@ CASE(demand_without_broker)
     /* The requests of the calls before are gone. */
     assert_int_equal(asked_table(f->client, "queue", "limiter.samples"), 0);
     ok(rp_sampler_next(sampler, &batch, 0, &err));
-    assert_int_equal(((int32_t *)rp_batch_find(batch, "number")->data)[0], 0);
+    assert_int_equal(numbers_of(batch)[0], 0);
     assert_int_equal(asked_table(f->client, "queue", "limiter.samples"), 4);
     rp_batch_release(&batch);
     rp_sampler_destroy(&sampler);
@@ -554,12 +522,10 @@ CASE(weights_and_metadata)
     rp_sampler_options with = options(64, 1);
     with.beta = 0.7;
     rp_sampler *sampler = sampler_new(f->client, "prioritized", &with);
-    rp_batch *batch = next(sampler);
-    rp_batch_arrays a = {.struct_size = sizeof a};
-    rp_batch_get_arrays(batch, &a);
+    rp_batch *batch = batch_next(sampler);
+    rp_batch_arrays a = arrays_of(batch);
     const int32_t *number = rp_batch_find(batch, "number")->data;
-    rp_batch_info info = {.struct_size = sizeof info};
-    rp_batch_get_info(batch, &info);
+    rp_batch_info info = info_of_batch(batch);
     assert_int_equal(info.table_size, 9);
     double largest = 0;
     for (uint32_t i = 0; i < a.n; i++) {
@@ -596,9 +562,9 @@ CASE(updates_and_deletes)
     assert_int_equal(change.missing, 1);
     rp_sampler_options with = options(20, 1);
     rp_sampler *sampler = sampler_new(f->client, "prioritized", &with);
-    rp_batch *batch = next(sampler);
+    rp_batch *batch = batch_next(sampler);
     for (uint32_t i = 0; i < 20; i++)
-        assert_int_equal(((int32_t *)rp_batch_find(batch, "number")->data)[i], 77);
+        assert_int_equal(numbers_of(batch)[i], 77);
     rp_batch_release(&batch);
     rp_sampler_destroy(&sampler);
 
@@ -706,23 +672,23 @@ static void restart_under_sampler(struct served *f, int signal_number)
     broker_process_again(&f->broker, NULL);
     insert(f->client, "late", 100, 20, NULL);
     for (uint32_t k = 0; k < 10; k++) {
-        batch = next(sampler);
-        assert_int_equal(batch_size(batch), 8);
+        batch = batch_next(sampler);
+        assert_int_equal(info_of_batch(batch).n, 8);
         for (uint32_t i = 0; i < 8; i++)
-            assert_true(((int32_t *)rp_batch_find(batch, "number")->data)[i] >= 100);
+            assert_true(numbers_of(batch)[i] >= 100);
         rp_batch_release(&batch);
     }
     rp_sampler_destroy(&sampler);
 }
 
-TEST(survives_kill, setup, served_teardown)
+CASE(survives_kill)
 {
-    restart_under_sampler(*state, SIGKILL);
+    restart_under_sampler(f, SIGKILL);
 }
 
-TEST(survives_shutdown, setup, served_teardown)
+CASE(survives_shutdown)
 {
-    restart_under_sampler(*state, SIGTERM);
+    restart_under_sampler(f, SIGTERM);
 }
 
 CASE(table_gone_after_restart)

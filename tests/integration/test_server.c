@@ -16,14 +16,12 @@
 
 static rp_server *start(const char *yaml)
 {
-    rp_server *server = must(rp_server_start(yaml, NULL, &err));
-    return server;
+    return must(rp_server_start(yaml, NULL, &err));
 }
 
 static rp_client *connect_to(const rp_server *server)
 {
-    rp_client *client = must(rp_client_connect(rp_server_endpoint(server), NULL, WAIT, &err));
-    return client;
+    return must(rp_client_connect(rp_server_endpoint(server), NULL, WAIT, &err));
 }
 
 static void write_items(rp_client *client, uint32_t n)

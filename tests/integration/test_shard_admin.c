@@ -9,6 +9,7 @@
 #include "replay/sampler.h"
 #include "replay/writer.h"
 #include "tests/support/asked.h"
+#include "tests/support/numbers.h"
 #include "tests/support/shardbed.h"
 
 #define SHARDS 3u
@@ -31,13 +32,9 @@ struct fixture {
 /* Inserts ITEMS episodes of one item. */
 static void fill(struct fixture *f)
 {
-    rp_column columns[] = {{.name = "number", .dtype = RP_DTYPE_INT32}};
-    rp_slice slice = {.column = 0, .count = 1, .start = -1, .squeeze = 1};
-    rp_writer *writer = must(rp_writer_new(f->client, columns, 1, NULL, WAIT, &err));
+    rp_writer *writer = numbers_writer(f->client);
     for (int32_t i = 0; i < (int32_t)ITEMS; i++) {
-        const void *values[] = {&i};
-        ok(rp_writer_append(writer, values, WAIT, &err));
-        ok(rp_writer_item(writer, "uniform", 1, &slice, 1, WAIT, &f->keys[i], &err));
+        f->keys[i] = numbers_write(writer, "uniform", i, 1);
         ok(rp_writer_end_episode(writer, RP_END_GO, WAIT, &err));
         f->by_shard[f->keys[i] >> 56]++;
     }
@@ -98,10 +95,10 @@ static void near(double a, double b)
     assert_true(fabs(a - b) <= 1e-9 * (1 + fabs(b)));
 }
 
-#define CASE(name) FIXTURE_TEST(struct fixture, name)
+#define ADMIN_TEST(name) TEST_WITH(struct fixture, f, name)
 
 /* Sums over all shards are what one broker with this configuration says. */
-CASE(a_table_is_the_sum_of_its_shards)
+ADMIN_TEST(a_table_is_the_sum_of_its_shards)
 {
     rp_info *info = info_of(f, NULL, 1);
     assert_int_equal(rp_info_count(info, "tables"), 2);
@@ -149,7 +146,7 @@ CASE(a_table_is_the_sum_of_its_shards)
     rp_info_free(&info);
 }
 
-CASE(all_items_are_listed_and_fetched)
+ADMIN_TEST(all_items_are_listed_and_fetched)
 {
     rp_info *list = NULL;
     uint64_t cursor = 0;
@@ -185,7 +182,7 @@ CASE(all_items_are_listed_and_fetched)
     assert_int_equal(rp_admin_list(f->client, "none", 0, 1, WAIT, &list, &err), RP_NOT_FOUND);
 }
 
-CASE(a_limiter_is_divided)
+ADMIN_TEST(a_limiter_is_divided)
 {
     rp_limiter_change change = {.struct_size = sizeof change,
                                 .set = RP_LIMITER_MIN_SIZE | RP_LIMITER_ERROR_BUFFER,
@@ -230,7 +227,7 @@ static uint64_t samples_of(struct fixture *f)
 }
 
 /* Tables without a ratio need no permits, and their samples count all the same, also after kill -9. */
-CASE(samples_are_counted)
+ADMIN_TEST(samples_are_counted)
 {
     rp_sampler_options options = {.struct_size = sizeof options, .batch_size = 12, .on_demand = 1};
     rp_sampler *sampler = must(rp_sampler_new(f->client, "uniform", &options, &err));
@@ -253,7 +250,7 @@ CASE(samples_are_counted)
 }
 
 /* A sampler of a table that has no items waits for permits at shards. */
-CASE(permits_that_wait_are_shown)
+ADMIN_TEST(permits_that_wait_are_shown)
 {
     rp_sampler_options options = {.struct_size = sizeof options, .batch_size = 8};
     rp_client *other = rp_client_connect(f->shards.services[0], NULL, WAIT, &err);
@@ -276,7 +273,7 @@ static uint32_t count(const char *text, const char *part)
 }
 
 /* A trace has each shard as a process of its own. */
-CASE(a_trace_is_of_all)
+ADMIN_TEST(a_trace_is_of_all)
 {
     char *json = NULL;
     ok(rp_admin_trace_json(f->client, 100, &json, &err));
@@ -290,7 +287,7 @@ CASE(a_trace_is_of_all)
     rp_string_free(&json);
 }
 
-CASE(a_checkpoint_is_of_all)
+ADMIN_TEST(a_checkpoint_is_of_all)
 {
     rp_info *made = NULL;
     ok(rp_admin_checkpoint(f->client, WAIT, &made, &err));
@@ -324,7 +321,7 @@ static void change_at(struct fixture *f, uint32_t shard, double samples_per_inse
     ok(conn_call(client_shard(f->client, shard), &message, NULL, &err));
 }
 
-CASE(replay_ctl_shows_each_shard)
+ADMIN_TEST(replay_ctl_shows_each_shard)
 {
     static char out[100000];
     char size[40];
@@ -372,7 +369,7 @@ static uint32_t list_rest(struct fixture *f, uint32_t *missing)
 }
 
 /* A stopped shard is silent although it is connected; a killed one is away. Neither holds up the others. */
-CASE(a_shard_without_an_answer_is_named)
+ADMIN_TEST(a_shard_without_an_answer_is_named)
 {
     struct clock clock = clock_system();
     uint32_t rest = ITEMS - f->by_shard[1], missing;

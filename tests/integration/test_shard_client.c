@@ -10,7 +10,7 @@
 #include "replay/params.h"
 #include "replay/sampler.h"
 #include "replay/writer.h"
-#include "tests/support/process.h"
+#include "tests/support/numbers.h"
 #include "tests/support/shardbed.h"
 
 #define SHARDS 3u
@@ -27,13 +27,10 @@ struct fixture {
 
 static const rp_client_options quick = {.struct_size = sizeof quick, .backoff_min_ms = 5, .backoff_max_ms = 40};
 
-static int setup(void **state)
+static void set_up(struct fixture *f)
 {
-    struct fixture *f = calloc(1, sizeof *f);
-    *state = f;
     shardbed_start(&f->bed, SHARDS, tables, NULL);
     f->client = shardbed_connect(&f->bed, 1, &quick);
-    return 0;
 }
 
 static int setup_none(void **state)
@@ -42,14 +39,15 @@ static int setup_none(void **state)
     return 0;
 }
 
-static int teardown(void **state)
+static void tear_down(struct fixture *f)
 {
-    struct fixture *f = *state;
     rp_client_destroy(&f->client);
     shardbed_stop(&f->bed);
-    free(f);
-    return 0;
 }
+
+FIXTURE(struct fixture, set_up, tear_down)
+/* The test starts its shards itself. */
+#define CASE_OF_OWN_SHARDS(name) TEST_WITH(struct fixture, f, name, setup_none, fixture_tear_down)
 
 static const rp_client_info *info_of(struct fixture *f)
 {
@@ -77,15 +75,10 @@ static int is_alone(void *ctx)
 /* Inserts items, an episode for each, and gives their keys. Every shard gets some. */
 static void insert(rp_client *client, const char *table, uint64_t keys[ITEMS])
 {
-    rp_column column = {.name = "number", .dtype = RP_DTYPE_INT32};
-    rp_writer *writer = rp_writer_new(client, &column, 1, NULL, WAIT, &err);
+    rp_writer *writer = numbers_writer(client);
     uint32_t counts[SHARDS] = {0};
-    if (!writer)
-        fail_msg("%s", err.text);
     for (uint32_t i = 0; i < ITEMS; i++) {
-        const void *value = &i;
-        ok(rp_writer_append(writer, &value, WAIT, &err));
-        ok(rp_writer_item_last(writer, table, 1, 1, WAIT, &keys[i], &err));
+        keys[i] = numbers_write(writer, table, (int32_t)i, 1);
         ok(rp_writer_end_episode(writer, RP_END_GO, WAIT, &err));
         counts[client_shard_of(client, keys[i])]++;
     }
@@ -114,12 +107,11 @@ static uint32_t fill(rp_writer *writer)
 }
 
 /* The window of a writer holds for all shards together, less a part for each; what waits for a shard that is away takes no room. */
-TEST(window, setup_none, teardown)
+CASE_OF_OWN_SHARDS(window)
 {
     static const char held[] = "  - {name: held, max_size: 3000, limiter: {kind: sample_to_insert_ratio, "
                                "samples_per_insert: 1, min_size: 3, error_buffer: 3}}\n";
     enum { MOST = 60, PART = MOST / SHARDS };
-    struct fixture *f = *state;
     rp_column column = {.name = "number", .dtype = RP_DTYPE_INT32};
     rp_writer_options options = {.struct_size = sizeof options, .max_in_flight_items = MOST, .batch_items = 5};
     rp_writer_info info = {.struct_size = sizeof info};
@@ -140,8 +132,6 @@ TEST(window, setup_none, teardown)
 }
 
 /* ---- connecting ---- */
-
-#define CASE(name) FIXTURE_TEST(struct fixture, name, setup, teardown)
 
 CASE(connect)
 {
@@ -199,7 +189,7 @@ CASE(moved_shard)
 }
 
 /* One of 16 comes late, and the client does not wait for it. */
-FIXTURE_TEST(struct fixture, sixteen, setup_none, teardown)
+CASE_OF_OWN_SHARDS(sixteen)
 {
     shardbed_prepare(&f->bed, 16);
     for (uint32_t i = 0; i < 16; i++)
@@ -585,7 +575,7 @@ CASE(put_at_a_silent_shard)
 }
 
 /* A sampler that waits for a silent shard names that shard. */
-FIXTURE_TEST(struct fixture, silent_shard_is_named, setup_none, teardown)
+CASE_OF_OWN_SHARDS(silent_shard_is_named)
 {
     rp_batch *batch;
     rp_sampler_options options = {.struct_size = sizeof options};
@@ -662,7 +652,7 @@ static rp_client *connect_with(const struct fixture *f, const char *key_file, rp
 }
 
 /* Every shard has a key of its own, and the client's key file names them all, in another order than that of the shards. */
-FIXTURE_TEST(struct fixture, keys, setup_none, teardown)
+CASE_OF_OWN_SHARDS(keys)
 {
     char file[128], folder[128], more[300], own[41], broker[41];
     shardbed_prepare(&f->bed, SHARDS);

@@ -10,6 +10,7 @@
 #include "replay/sampler.h"
 #include "replay/writer.h"
 #include "tests/support/naive.h"
+#include "tests/support/numbers.h"
 #include "tests/support/shardbed.h"
 #include "tests/support/tempdir.h"
 
@@ -88,17 +89,9 @@ static bool is_whole(const rp_batch *batch, bool plain)
     return true;
 }
 
-static rp_sampler_stats stats_of(rp_sampler *sampler)
-{
-    rp_sampler_stats stats = {.struct_size = sizeof stats};
-    assert_int_equal(rp_sampler_get_stats(sampler, &stats), RP_OK);
-    return stats;
-}
-
 static void take(rp_sampler *sampler, bool plain)
 {
-    rp_batch *batch = NULL;
-    ok(rp_sampler_next(sampler, &batch, WAIT, &err));
+    rp_batch *batch = batch_next(sampler);
     assert_true(is_whole(batch, plain));
     rp_batch_release(&batch);
 }
@@ -147,12 +140,12 @@ TEST(the_same_batches_as_by_the_socket)
     }
 }
 
-TEST(a_broker_that_shares_nothing)
+FIXTURE(struct broker_process, (void), broker_process_fini)
+
+CASE(a_broker_that_shares_nothing)
 {
-    struct broker_process broker;
-    broker_process_start(&broker, tables, "shared_memory: false\n");
-    check_samplers(broker.service, 10, true, 0);
-    broker_process_fini(&broker);
+    broker_process_start(f, tables, "shared_memory: false\n");
+    check_samplers(f->service, 10, true, 0);
 }
 
 TEST(each_shard_shares_its_memory)
@@ -166,11 +159,10 @@ TEST(each_shard_shares_its_memory)
 }
 
 /* The memory of a new broker takes the place of that of the old one. */
-TEST(a_broker_is_killed_and_started_again)
+CASE(a_broker_is_killed_and_started_again)
 {
-    struct broker_process broker;
-    broker_process_start(&broker, tables, NULL);
-    rp_client *client = must(rp_client_connect(broker.service, NULL, WAIT, &err));
+    broker_process_start(f, tables, NULL);
+    rp_client *client = must(rp_client_connect(f->service, NULL, WAIT, &err));
     rp_sampler *sampler = sampler_of(client, 1);
     uint64_t before = 0;
     for (uint32_t round = 0; round < 3; round++) {
@@ -184,12 +176,11 @@ TEST(a_broker_is_killed_and_started_again)
         assert_int_equal(stats.shared, 1);
         assert_true(stats.shared_bytes > before);
         before = stats.shared_bytes;
-        broker_process_stop(&broker, SIGKILL);
-        broker_process_again(&broker, NULL);
+        broker_process_stop(f, SIGKILL);
+        broker_process_again(f, NULL);
     }
     rp_sampler_destroy(&sampler);
     rp_client_destroy(&client);
-    broker_process_fini(&broker);
 }
 
 static int end_wait(void *ctx)
@@ -301,13 +292,12 @@ static void overwrite_all(struct stream *stream, rp_sampler *other)
     }
 }
 
-TEST(a_stopped_sampler_loses_its_loan_and_reads_nothing_torn)
+CASE(a_stopped_sampler_loses_its_loan_and_reads_nothing_torn)
 {
-    struct broker_process broker;
     /* 1 MiB of samples is kept: fewer than one reader asks for. */
-    broker_process_start(&broker, tables, "memory_limit: 16MiB\n");
-    struct reader *reader = reader_start(broker.service); /* first: a client here has threads */
-    rp_client *client = must(rp_client_connect(broker.service, NULL, WAIT, &err));
+    broker_process_start(f, tables, "memory_limit: 16MiB\n");
+    struct reader *reader = reader_start(f->service); /* first: a client here has threads */
+    rp_client *client = must(rp_client_connect(f->service, NULL, WAIT, &err));
     struct stream stream;
     stream_open(&stream, client, 4, true);
     stream_add(&stream, "t", ITEMS);
@@ -329,17 +319,15 @@ TEST(a_stopped_sampler_loses_its_loan_and_reads_nothing_torn)
     rp_sampler_destroy(&other);
     stream_close(&stream);
     rp_client_destroy(&client);
-    broker_process_fini(&broker);
 }
 
-TEST(samplers_that_are_killed_harm_nobody)
+CASE(samplers_that_are_killed_harm_nobody)
 {
-    struct broker_process broker;
-    broker_process_start(&broker, tables, "memory_limit: 64MiB\n");
+    broker_process_start(f, tables, "memory_limit: 64MiB\n");
     struct reader *readers[4];
     for (uint32_t i = 0; i < 4; i++)
-        readers[i] = reader_start(broker.service);
-    rp_client *client = must(rp_client_connect(broker.service, NULL, WAIT, &err));
+        readers[i] = reader_start(f->service);
+    rp_client *client = must(rp_client_connect(f->service, NULL, WAIT, &err));
     struct stream stream;
     stream_open(&stream, client, 10, true);
     stream_add(&stream, "t", ITEMS);
@@ -353,7 +341,6 @@ TEST(samplers_that_are_killed_harm_nobody)
     rp_sampler_destroy(&other);
     stream_close(&stream);
     rp_client_destroy(&client);
-    broker_process_fini(&broker);
 }
 
 /* ---- writers ---- */
@@ -426,23 +413,21 @@ TEST(a_broker_is_killed_while_it_reads_a_writer, tempdir_enter, tempdir_leave)
 }
 
 /* More bytes than may be in flight in shared memory were never sent: they hold nobody up. */
-TEST(a_broker_comes_back_without_a_table)
+CASE(a_broker_comes_back_without_a_table)
 {
     enum { MANY = 10000 }; /* 40 MB */
-    struct broker_process broker;
     struct stream stream;
-    broker_process_start(&broker, "  - {name: t, max_size: 300}\n  - {name: u, max_size: 300}\n", NULL);
-    rp_client *client = must(rp_client_connect(broker.service, NULL, WAIT, &err));
+    broker_process_start(f, "  - {name: t, max_size: 300}\n  - {name: u, max_size: 300}\n", NULL);
+    rp_client *client = must(rp_client_connect(f->service, NULL, WAIT, &err));
     stream_open(&stream, client, 10, true);
     stream_add(&stream, "u", ITEMS);
-    broker_process_stop(&broker, SIGTERM);
+    broker_process_stop(f, SIGTERM);
     stream_write(&stream, "t", MANY);
-    broker_process_again(&broker, "  - {name: u, max_size: 300}\n");
+    broker_process_again(f, "  - {name: u, max_size: 300}\n");
     assert_int_equal(rp_writer_flush(stream.writer, 0, WAIT, &err), RP_NOT_FOUND);
     stream_add(&stream, "u", ITEMS);
     stream_close(&stream);
     rp_client_destroy(&client);
-    broker_process_fini(&broker);
 }
 
 static void write_for_ever(const char *service)
@@ -459,18 +444,17 @@ static int has_no_writer(void *client)
     return figure(client, "server.shared_clients") == 1; /* the sampler */
 }
 
-TEST(writers_that_are_killed_leave_nothing_torn)
+CASE(writers_that_are_killed_leave_nothing_torn)
 {
-    struct broker_process broker;
-    broker_process_start(&broker, tables, "session: {expiry: 1s}\n");
+    broker_process_start(f, tables, "session: {expiry: 1s}\n");
     pid_t writers[3];
     for (uint32_t i = 0; i < 3; i++) { /* first: a client here has threads */
         writers[i] = fork();
         if (writers[i] == 0)
-            write_for_ever(broker.service);
+            write_for_ever(f->service);
         assert_true(writers[i] > 0);
     }
-    rp_client *client = must(rp_client_connect(broker.service, NULL, WAIT, &err));
+    rp_client *client = must(rp_client_connect(f->service, NULL, WAIT, &err));
     rp_sampler *sampler = sampler_of(client, 1);
     for (uint32_t i = 0; i < 3; i++) {
         for (uint32_t k = 0; k < 20; k++)
@@ -483,5 +467,4 @@ TEST(writers_that_are_killed_leave_nothing_torn)
     assert_true(process_await(has_no_writer, client));
     rp_sampler_destroy(&sampler);
     rp_client_destroy(&client);
-    broker_process_fini(&broker);
 }

@@ -50,6 +50,8 @@ static void end(struct world *self)
     twin_folder_fini(&self->folder);
 }
 
+FIXTURE(struct world, (void), end)
+
 static void fill(uint64_t key, uint8_t *out)
 {
     struct rng rng = rng_of(key);
@@ -147,22 +149,21 @@ static bool is_instrumented(void)
     return how && how[0] && strcmp(how, "coverage") != 0;
 }
 
-TEST(eight_times_memory)
+CASE(eight_times_memory)
 {
-    struct world world;
-    begin(&world, "folder: %s\njournal: off\ncheckpoint: {keep: 0}\nstorage: {memory: 8MiB}\nmemory_limit: 64MiB\n");
-    uint64_t before = resident(&world), most = 0;
-    while (world.keys < 64 * MIB / ITEM) {
-        insert_all(&world, world.keys + 256);
-        uint64_t now = resident(&world);
+    begin(f, "folder: %s\njournal: off\ncheckpoint: {keep: 0}\nstorage: {memory: 8MiB}\nmemory_limit: 64MiB\n");
+    uint64_t before = resident(f), most = 0;
+    while (f->keys < 64 * MIB / ITEM) {
+        insert_all(f, f->keys + 256);
+        uint64_t now = resident(f);
         most = now > most ? now : most;
     }
-    fetch_all(&world);
-    struct testpeer *peer = connect_peer(&world);
+    fetch_all(f);
+    struct testpeer *peer = connect_peer(f);
     for (uint32_t i = 0; i < 100; i++) {
         check(testpeer_sampled(peer, "t", 64));
         testpeer_forget(peer);
-        uint64_t now = resident(&world);
+        uint64_t now = resident(f);
         most = now > most ? now : most;
     }
     testpeer_close(peer);
@@ -170,7 +171,6 @@ TEST(eight_times_memory)
     print_message("resident: %u MiB at first, %u MiB at most\n", (unsigned)(before / MIB), (unsigned)(most / MIB));
     if (!is_instrumented())
         assert_true(most < before + 40 * MIB);
-    end(&world);
 }
 
 static const struct testpeer_answer *look(struct testpeer *peer, uint64_t id)
@@ -182,21 +182,20 @@ static const struct testpeer_answer *look(struct testpeer *peer, uint64_t id)
     return answer;
 }
 
-TEST(samplers_and_a_writer_at_once)
+CASE(samplers_and_a_writer_at_once)
 {
-    struct world world;
-    begin(&world, "folder: %s\njournal: off\ncheckpoint: {keep: 0}\nstorage: {memory: 2MiB}\nmemory_limit: 64MiB\n");
-    insert_all(&world, 1024);
+    begin(f, "folder: %s\njournal: off\ncheckpoint: {keep: 0}\nstorage: {memory: 2MiB}\nmemory_limit: 64MiB\n");
+    insert_all(f, 1024);
     enum { SAMPLERS = 6 };
     struct testpeer *peers[SAMPLERS];
     uint64_t ids[SAMPLERS], answered = 0;
     for (uint32_t i = 0; i < SAMPLERS; i++) {
-        peers[i] = connect_peer(&world);
+        peers[i] = connect_peer(f);
         ids[i] = testpeer_sample(peers[i], "t", 32, NO_TIMEOUT, 0);
     }
     uint32_t idle = 0;
-    while ((answered < 300 || world.keys < 4096) && idle < 20000) {
-        bool moved = world.keys < 4096 && insert(&world);
+    while ((answered < 300 || f->keys < 4096) && idle < 20000) {
+        bool moved = f->keys < 4096 && insert(f);
         for (uint32_t i = 0; i < SAMPLERS; i++) {
             const struct testpeer_answer *answer = look(peers[i], ids[i]);
             if (!answer)
@@ -213,33 +212,30 @@ TEST(samplers_and_a_writer_at_once)
             zmq_poll(NULL, 0, 1);
     }
     assert_true(answered >= 300);
-    assert_true(process_await(all_resolved, &world));
+    assert_true(process_await(all_resolved, f));
     for (uint32_t i = 0; i < SAMPLERS; i++) {
         check(testpeer_await(peers[i], ids[i]));
         testpeer_close(peers[i]);
     }
-    fetch_all(&world);
-    end(&world);
+    fetch_all(f);
 }
 
-TEST(killed_and_started_again)
+CASE(killed_and_started_again)
 {
-    struct world world;
-    begin(&world, "folder: %s\njournal: never\nstorage: {memory: 2MiB}\nmemory_limit: 64MiB\n");
-    insert_all(&world, 2048);
-    fetch_all(&world);
-    broker_process_stop(&world.broker, SIGKILL);
-    broker_process_again(&world.broker, NULL);
-    fetch_all(&world);
-    broker_process_stop(&world.broker, SIGKILL);
-    broker_process_again(&world.broker, NULL);
-    struct testpeer *peer = connect_peer(&world);
+    begin(f, "folder: %s\njournal: never\nstorage: {memory: 2MiB}\nmemory_limit: 64MiB\n");
+    insert_all(f, 2048);
+    fetch_all(f);
+    broker_process_stop(&f->broker, SIGKILL);
+    broker_process_again(&f->broker, NULL);
+    fetch_all(f);
+    broker_process_stop(&f->broker, SIGKILL);
+    broker_process_again(&f->broker, NULL);
+    struct testpeer *peer = connect_peer(f);
     for (uint32_t i = 0; i < 50; i++) {
         check(testpeer_sampled(peer, "t", 64));
         testpeer_forget(peer);
     }
     testpeer_close(peer);
-    end(&world);
 }
 
 /* Counts the half MiB of all segments; flip: turns a byte of each over. */
@@ -273,16 +269,15 @@ static int files_are_large(void *ctx)
     return visit_files(ctx, false) >= 10;
 }
 
-TEST(damaged_files)
+CASE(damaged_files)
 {
-    struct world world;
-    begin(&world, "folder: %s\njournal: off\ncheckpoint: {keep: 0}\nstorage: {memory: 1MiB}\nmemory_limit: 64MiB\n");
-    insert_all(&world, 1024);
-    assert_true(process_await(files_are_large, &world));
-    visit_files(&world, true);
-    struct testpeer *peer = connect_peer(&world);
+    begin(f, "folder: %s\njournal: off\ncheckpoint: {keep: 0}\nstorage: {memory: 1MiB}\nmemory_limit: 64MiB\n");
+    insert_all(f, 1024);
+    assert_true(process_await(files_are_large, f));
+    visit_files(f, true);
+    struct testpeer *peer = connect_peer(f);
     uint32_t lost = 0;
-    for (uint64_t key = 1; key <= world.keys; key++) {
+    for (uint64_t key = 1; key <= f->keys; key++) {
         const struct testpeer_answer *answer = testpeer_fetch(peer, "t", 1, &key);
         if (answer->status == RP_DATA_LOSS) {
             assert_true(facts_within(answer->text, "could not be read from the broker's disk"));
@@ -300,7 +295,6 @@ TEST(damaged_files)
         assert_int_equal(answer->reply->sample->n_key, 64);
         testpeer_forget(peer);
     }
-    assert_int_equal(testpeer_table_info(peer, "t")->size, world.keys - lost);
+    assert_int_equal(testpeer_table_info(peer, "t")->size, f->keys - lost);
     testpeer_close(peer);
-    end(&world);
 }

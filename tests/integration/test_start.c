@@ -31,47 +31,43 @@ static int serves_now(void *ctx)
     return serves(((struct broker_process *)ctx)->service);
 }
 
-TEST(a_path_that_is_taken_is_refused)
+FIXTURE(struct broker_process, (void), broker_process_fini)
+
+CASE(a_path_that_is_taken_is_refused)
 {
-    struct broker_process broker;
     char said[1024] = "";
-    broker_process_start(&broker, tables, NULL);
-    assert_int_equal(run_another(&broker, said, sizeof said), 1);
-    assert_non_null(strstr(said, broker.service));
-    assert_true(serves(broker.service));
-    broker_process_fini(&broker);
+    broker_process_start(f, tables, NULL);
+    assert_int_equal(run_another(f, said, sizeof said), 1);
+    assert_non_null(strstr(said, f->service));
+    assert_true(serves(f->service));
 }
 
-TEST(what_a_killed_broker_left_is_no_obstacle)
+CASE(what_a_killed_broker_left_is_no_obstacle)
 {
-    struct broker_process broker;
     char path[128];
     struct stat file;
-    broker_process_start(&broker, tables, NULL);
-    broker_process_stop(&broker, SIGKILL);
-    snprintf(path, sizeof path, "%s/service", broker.dir);
+    broker_process_start(f, tables, NULL);
+    broker_process_stop(f, SIGKILL);
+    snprintf(path, sizeof path, "%s/service", f->dir);
     assert_int_equal(stat(path, &file), 0);
-    broker_process_again(&broker, NULL);
-    assert_true(serves(broker.service));
-    broker_process_fini(&broker);
+    broker_process_again(f, NULL);
+    assert_true(serves(f->service));
 }
 
-TEST(a_file_at_the_path_is_kept)
+CASE(a_file_at_the_path_is_kept)
 {
-    struct broker_process broker;
     char path[128], said[1024] = "";
-    broker_process_start(&broker, tables, NULL);
-    broker_process_stop(&broker, SIGKILL);
-    snprintf(path, sizeof path, "%s/ingest", broker.dir);
+    broker_process_start(f, tables, NULL);
+    broker_process_stop(f, SIGKILL);
+    snprintf(path, sizeof path, "%s/ingest", f->dir);
     assert_int_equal(unlink(path), 0);
     int file = open(path, O_WRONLY | O_CREAT | O_EXCL, 0600);
     assert_int_equal(write(file, "mine", 4), 4);
     close(file);
-    assert_int_equal(run_another(&broker, said, sizeof said), 1);
+    assert_int_equal(run_another(f, said, sizeof said), 1);
     struct stat now;
     assert_int_equal(stat(path, &now), 0);
     assert_int_equal(now.st_size, 4);
-    broker_process_fini(&broker);
 }
 
 enum { MANY = 5 };
@@ -111,22 +107,21 @@ static pid_t start_at_end_of(const int *start, const char *config)
 }
 
 /* Of brokers that start at the same instant exactly one stays. */
-TEST(one_of_many_gets_the_path)
+CASE(one_of_many_gets_the_path)
 {
-    struct broker_process broker;
     struct race race = {.ended = 0};
     char config[128];
     int start[2];
-    broker_process_start(&broker, tables, NULL);
-    broker_process_stop(&broker, SIGKILL);
-    snprintf(config, sizeof config, "%s/broker.yaml", broker.dir);
+    broker_process_start(f, tables, NULL);
+    broker_process_stop(f, SIGKILL);
+    snprintf(config, sizeof config, "%s/broker.yaml", f->dir);
     assert_int_equal(pipe(start), 0);
     for (int i = 0; i < MANY; i++)
         race.pids[i] = start_at_end_of(start, config);
     close(start[0]);
     close(start[1]);
     int ended = process_await(all_but_one_ended, &race);
-    int served = ended && process_await(serves_now, &broker);
+    int served = ended && process_await(serves_now, f);
     for (int i = 0; i < MANY; i++)
         if (race.pids[i])
             kill(race.pids[i], SIGKILL);
@@ -134,7 +129,6 @@ TEST(one_of_many_gets_the_path)
     assert_true(served);
     assert_int_equal(race.ended, MANY - 1);
     assert_int_equal(race.wrong, 0);
-    broker_process_fini(&broker);
 }
 
 /* ---- descriptors ---- */

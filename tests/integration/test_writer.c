@@ -38,25 +38,19 @@ struct fixture {
     int64_t step;
 };
 
-static int set_up(void **state)
+static void set_up(struct fixture *f)
 {
-    struct fixture *f = calloc(1, sizeof *f);
     rp_client_options options = {.struct_size = sizeof options, .backoff_max_ms = 200};
     log_set_level(LEVEL_OFF);
     broker_process_start(&f->broker, tables, sessions);
     f->client = must(rp_client_connect(f->broker.service, &options, 5000, &err));
-    *state = f;
-    return 0;
 }
 
-static int tear_down(void **state)
+static void tear_down(struct fixture *f)
 {
-    struct fixture *f = *state;
     rp_writer_destroy(&f->writer, 0, NULL);
     rp_client_destroy(&f->client);
     broker_process_fini(&f->broker);
-    free(f);
-    return 0;
 }
 
 static void open_writer(struct fixture *f, uint32_t chunk_length, uint64_t keep_alive)
@@ -97,7 +91,7 @@ static uint64_t table_size(struct fixture *f, const char *name)
 
 /* ---- rows */
 
-#define CASE(name) FIXTURE_TEST(struct fixture, name, set_up, tear_down)
+FIXTURE(struct fixture, set_up, tear_down)
 
 /* Items of random slices are fetched by key and compared row by row. */
 CASE(rows_come_back_as_they_were_written)
@@ -260,8 +254,7 @@ CASE(a_held_back_table_is_explained_and_holds_back_nobody_else)
     ok(rp_writer_flush(f->writer, 5, WAIT, &err));
     rp_sampler_options options = {.struct_size = sizeof options, .batch_size = 1};
     options.max_samples = options.in_flight = 5;
-    rp_sampler *sampler = rp_sampler_new(f->client, "queue", &options, &err);
-    assert_non_null(sampler);
+    rp_sampler *sampler = must(rp_sampler_new(f->client, "queue", &options, &err));
     ok(rp_writer_flush(f->writer, 0, 5000, &err));
     rp_sampler_destroy(&sampler);
 }
@@ -330,8 +323,7 @@ CASE(a_stopped_process_takes_its_session_up_again)
     assert_int_equal(write(go[1], "g", 1), 1);
     /* Make room in the queue for all 15. */
     rp_sampler_options options = {.struct_size = sizeof options, .batch_size = 1, .max_samples = 15};
-    rp_sampler *sampler = rp_sampler_new(f->client, "queue", &options, &err);
-    assert_non_null(sampler);
+    rp_sampler *sampler = must(rp_sampler_new(f->client, "queue", &options, &err));
     uint64_t steps[15];
     for (int i = 0; i < 15; i++) {
         rp_batch *batch = NULL;

@@ -1,7 +1,5 @@
 #include "tests/support/asked.h"
 
-#include "tests/support/test.h"
-
 rp_info *asked_info(rp_client *client, const char *table)
 {
     rp_info *info = NULL;

@@ -1,5 +1,4 @@
 #include "tests/support/curves.h"
-#include "tests/support/test.h"
 
 struct plan_unit unit_of(double rate, double cpu, double broker_cpu, double memory)
 {

@@ -3,7 +3,6 @@
 #include "broker/journal/stream.h"
 #include "broker/sample/kept_samples.h"
 #include "broker/spill/spill.h"
-#include "tests/support/test.h"
 #include "tests/support/testpeer.h"
 
 bool embed_read_config(const char *yaml, struct broker_config *config, char *problems, size_t size)

@@ -1,5 +1,4 @@
 #include "tests/support/facts.h"
-#include "tests/support/test.h"
 
 #include <ctype.h>
 

@@ -1,5 +1,4 @@
 #include "tests/support/fakepeer.h"
-#include "tests/support/test.h"
 
 #include <time.h>
 #include <zmq.h>

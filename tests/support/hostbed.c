@@ -1,5 +1,4 @@
 #include "tests/support/hostbed.h"
-#include "tests/support/test.h"
 
 #include <dirent.h>
 #include <sys/stat.h>
@@ -86,9 +85,8 @@ const char *hostbed_log(const struct hostbed *f, const char *name)
 
 /* ---- fixture ---- */
 
-int hostbed_set_up(void **state)
+void hostbed_set_up(struct hostbed *f)
 {
-    struct hostbed *f = calloc(1, sizeof *f);
     snprintf(f->dir, sizeof f->dir, "/tmp/test-host-XXXXXX");
     assert_non_null(mkdtemp(f->dir));
     snprintf(f->folder, sizeof f->folder, "%s/run", f->dir);
@@ -99,8 +97,6 @@ int hostbed_set_up(void **state)
     unsetenv("XDG_RUNTIME_DIR");
     setenv("SSH_CONNECTION", "192.0.2.1 1 192.0.2.2 22", 1); /* of the user's own login */
     assert_int_equal(guard_start(&f->guard, &err), RP_OK);
-    *state = f;
-    return 0;
 }
 
 static bool is_work(const char *name)
@@ -120,17 +116,14 @@ const char *hostbed_work(const struct hostbed *f)
     return path;
 }
 
-int hostbed_tear_down(void **state)
+void hostbed_tear_down(struct hostbed *f)
 {
-    struct hostbed *f = *state;
     char command[128];
     host_destroy(&f->host);
     guard_stop(&f->guard);
     hostbed_await_nobody(f);
     snprintf(command, sizeof command, "rm -rf '%s'", f->dir);
-    int rc = system(command);
-    free(f);
-    return rc;
+    assert_int_equal(system(command), 0);
 }
 
 void hostbed_make(struct hostbed *f, const char *const *carrier, int64_t lease_ns)

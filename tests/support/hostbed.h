@@ -49,8 +49,8 @@ void hostbed_shell(struct hostbed *f, struct process *process, const char *name,
 int hostbed_await_end(struct hostbed *f, struct process *process);
 const char *hostbed_log(const struct hostbed *f, const char *name);
 
-int hostbed_set_up(void **state);
-int hostbed_tear_down(void **state);
+void hostbed_set_up(struct hostbed *f);
+void hostbed_tear_down(struct hostbed *f);
 /* The work folder of a node agent that has not ended; "": none. */
 const char *hostbed_work(const struct hostbed *f);
 /* Makes the host and opens it. */
@@ -60,7 +60,5 @@ void hostbed_connect(struct hostbed *f, int64_t lease_ns);
 void hostbed_connect_script(struct hostbed *f, const char *script);
 /* Process id of the node agent. */
 pid_t hostbed_node(const struct hostbed *f);
-
-#define HOSTBED_TEST(name) TEST(name, hostbed_set_up, hostbed_tear_down)
 
 #endif

@@ -1,5 +1,4 @@
 #include "tests/support/learning.h"
-#include "tests/support/test.h"
 
 struct agent *learning_agent(const struct agent_config *config, const rp_env_spec *spec, uint64_t seed)
 {

@@ -1,9 +1,6 @@
 #include "tests/support/naive.h"
 
 #include <inttypes.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
 
 #include "proto/base/rng.h"
 

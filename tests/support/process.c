@@ -9,7 +9,6 @@
 #include <time.h>
 
 #include "agent/launch/process/spawn.h"
-#include "tests/support/test.h"
 
 const char *process_env(const char *name)
 {
@@ -150,22 +149,18 @@ void broker_process_fini(struct broker_process *self)
     rmdir(self->dir);
 }
 
-void *served_new(size_t size, const char *tables, const char *more)
+void served_start(void *fixture, const char *tables, const char *more)
 {
-    struct served *self = calloc(1, size);
-    assert_non_null(self);
+    struct served *self = fixture;
     broker_process_start(&self->broker, tables, more);
     self->client = must(rp_client_connect(self->broker.service, NULL, WAIT, &err));
-    return self;
 }
 
-int served_teardown(void **state)
+void served_stop(void *fixture)
 {
-    struct served *self = *state;
+    struct served *self = fixture;
     rp_client_destroy(&self->client);
     broker_process_fini(&self->broker);
-    free(self);
-    return 0;
 }
 
 /* ---- programs ---- */

@@ -33,10 +33,9 @@ void broker_process_fini(struct broker_process *self);
 struct served {
     SERVED;
 };
-/* Returns a fixture of this size, with a broker (see broker_process_start) and a client. */
-void *served_new(size_t size, const char *tables, const char *more);
-/* For cmocka: ends both, and frees the fixture. */
-int served_teardown(void **state);
+/* Starts a broker (see broker_process_start) and a client for a fixture that begins with SERVED. */
+void served_start(void *fixture, const char *tables, const char *more);
+void served_stop(void *fixture);
 
 /* Starts a program (argv[0] is its path) with these descriptors as its output and errors. Fails the test if it does not
  * start. */

@@ -1,7 +1,6 @@
 #include "tests/support/runtext.h"
 
 #include "tests/support/facts.h"
-#include "tests/support/test.h"
 
 struct run_config runtext_read(const char *text, const char *const *overrides)
 {

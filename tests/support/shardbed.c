@@ -1,6 +1,5 @@
 /* See shardbed.h. */
 #include "tests/support/shardbed.h"
-#include "tests/support/test.h"
 
 void shardbed_prepare(struct shardbed *self, uint32_t n)
 {

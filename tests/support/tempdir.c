@@ -1,5 +1,4 @@
 #include "tests/support/tempdir.h"
-#include "tests/support/test.h"
 
 #include <fcntl.h>
 #include <sched.h>

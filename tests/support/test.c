@@ -42,6 +42,25 @@ int test_run_file(const char *file, CMFixtureFunction set_up, CMFixtureFunction 
     return failed;
 }
 
+FILE *printing;
+static char *printed[8];
+static uint32_t n_printed;
+
+void printing_begin(void)
+{
+    static size_t size;
+    char **text = &printed[n_printed % 8];
+    free(*text);
+    printing = open_memstream(text, &size);
+    assert_non_null(printing);
+}
+
+char *printing_end(void)
+{
+    fclose(printing);
+    return printed[n_printed++ % 8];
+}
+
 void assert_has(const char *text, const char *what)
 {
     if (!text || !strstr(text, what))

@@ -35,6 +35,12 @@ void test_add(struct test *test);
 /* Runs the tests of a file, or of all if file is NULL. Returns the number of those that failed; 1 if there are none. */
 int test_run_file(const char *file, CMFixtureFunction set_up, CMFixtureFunction tear_down);
 
+/* PRINTED(print(x, printing)): what the call has written to the stream `printing`. Seven further ones leave it as it is. */
+extern FILE *printing;
+void printing_begin(void);
+char *printing_end(void);
+#define PRINTED(call) (printing_begin(), (call), printing_end())
+
 /* Fails with the text if it does not contain what it should, or contains what it should not. */
 void assert_has(const char *text, const char *what);
 void assert_has_not(const char *text, const char *what);
@@ -72,6 +78,22 @@ void *must(void *object);
         test_with_##title(*state);                                                                                     \
     }                                                                                                                  \
     static void test_with_##title(type *name __attribute__((unused)))
-#define FIXTURE_TEST(type, title, ...) TEST_WITH(type, f, title, __VA_ARGS__)
+
+/* FIXTURE(type, begin, end) before CASE(title) { ... }, which is a TEST whose body has `f`, a zeroed object of that type: begin(f) has been called, and
+ * end(f) is called after the test, also if it failed. */
+#define FIXTURE(type, begin, end)                                                                                      \
+    typedef type fixture_type;                                                                                         \
+    static int fixture_set_up(void **state)                                                                            \
+    {                                                                                                                  \
+        begin(*state = calloc(1, sizeof(type)));                                                                       \
+        return 0;                                                                                                      \
+    }                                                                                                                  \
+    static int fixture_tear_down(void **state)                                                                         \
+    {                                                                                                                  \
+        end(*state);                                                                                                   \
+        free(*state);                                                                                                  \
+        return 0;                                                                                                      \
+    }
+#define CASE(title) TEST_WITH(fixture_type, f, title, fixture_set_up, fixture_tear_down)
 
 #endif

@@ -1,7 +1,6 @@
 #include "tests/support/testpeer.h"
 
 #include "proto/base/rng.h"
-#include "tests/support/test.h"
 
 #define PATIENCE_MS 1000 /* with a request that may be lost */
 

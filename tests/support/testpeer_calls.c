@@ -1,5 +1,4 @@
 /* Requests that tests make often. */
-#include "tests/support/test.h"
 #include "tests/support/testpeer.h"
 
 uint64_t testpeer_sample(struct testpeer *self, const char *table, uint32_t count, int64_t timeout_ms, int flags)

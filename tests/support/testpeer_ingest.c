@@ -1,5 +1,4 @@
 /* The writing side of a testpeer: makes messages of layouts, chunks and items. */
-#include "tests/support/test.h"
 #include "tests/support/testpeer.h"
 
 static uint64_t *table_items(struct testpeer *self, const char *table)

@@ -1,5 +1,4 @@
 /* Reads a sample reply by the rules of PROTOCOL.md, section 11. */
-#include "tests/support/test.h"
 #include "tests/support/testpeer.h"
 
 #include <fcntl.h>

@@ -1,11 +1,8 @@
 #include "tests/support/twin.h"
 
-#include <stdarg.h>
-
 #include "broker/checkpoint/checkpoint.h"
 #include "broker/journal/stream.h"
 #include "broker/session/session.h"
-#include "tests/support/test.h"
 #include "tests/support/testpeer.h"
 
 void twin_folder_init(struct twin_folder *self)
@@ -25,9 +22,8 @@ static void run(const char *format, ...)
     assert_int_equal(system(command), 0);
 }
 
-void twin_folder_copy(struct twin_folder *self, const struct twin_folder *from)
+void twin_folder_fill(const struct twin_folder *self, const struct twin_folder *from)
 {
-    twin_folder_init(self);
     /* Files may vanish while they are copied: a checkpoint makes older files superfluous. */
     for (uint32_t tries = 0;; tries++) {
         char command[256];
@@ -37,6 +33,12 @@ void twin_folder_copy(struct twin_folder *self, const struct twin_folder *from)
         assert_true(tries < 20);
         run("rm -r %s && mkdir %s", self->path, self->path);
     }
+}
+
+void twin_folder_copy(struct twin_folder *self, const struct twin_folder *from)
+{
+    twin_folder_init(self);
+    twin_folder_fill(self, from);
 }
 
 void twin_folder_fini(struct twin_folder *self)

@@ -10,8 +10,10 @@ struct twin_folder {
 };
 
 void twin_folder_init(struct twin_folder *self);
-/* Copies all files as they are now. */
+/* Makes a folder with copies of all files as they are now. */
 void twin_folder_copy(struct twin_folder *self, const struct twin_folder *from);
+/* The same into a folder that is there. */
+void twin_folder_fill(const struct twin_folder *self, const struct twin_folder *from);
 void twin_folder_fini(struct twin_folder *self);
 /* Returns the YAML of a journal in this folder and further keys, in static memory. */
 const char *twin_config(const struct twin_folder *self, const char *more);

@@ -2,7 +2,6 @@
 
 #include "broker/checkpoint/checkpoint.h"
 #include "broker/journal/stream.h"
-#include "tests/support/test.h"
 
 const char world_tables[] =
     "  - {name: fifo, max_size: 40, sampler: {kind: fifo}, remover: {kind: fifo}, limiter: {kind: none}}\n"

@@ -14,9 +14,9 @@ struct writer_fixture {
     int32_t step; /* for the test's own count */
 };
 
-/* For cmocka: starts the broker and connects the client; *state becomes the fixture. */
-int writer_fixture_set_up(void **state);
-int writer_fixture_tear_down(void **state);
+/* Starts the broker and connects the client. */
+void writer_fixture_start(struct writer_fixture *self);
+void writer_fixture_stop(struct writer_fixture *self);
 /* Opens a writer in place of the one before. Fails the test if that does not work. */
 void writer_fixture_open(struct writer_fixture *self, const rp_column *columns, uint32_t n,
                          const rp_writer_options *options);

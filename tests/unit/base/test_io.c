@@ -1,14 +1,10 @@
 /* Whole files: what is read back, what replaces what, and what a failure leaves behind. */
 #include <errno.h>
 #include <fcntl.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "proto/base/io.h"
 #include "tests/support/tempdir.h"
-#include "tests/support/test.h"
 
 TEST(round_trip, tempdir_enter, tempdir_leave)
 {

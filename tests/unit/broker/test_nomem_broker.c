@@ -17,8 +17,6 @@ static const char tables[] =
     "     extensions: [{kind: insert_on_sample, table: copies}]}\n"
     "  - {name: copies, max_size: 200, sampler: {kind: fifo}, remover: {kind: fifo}, limiter: {kind: none}}\n";
 
-#define COPIES 5u /* the last table */
-
 struct run {
     struct embed embed;
     struct testpeer *writer, *learner;
@@ -46,16 +44,7 @@ static void insert(struct run *run, const char *table, uint64_t first_key, uint3
 
 static struct testpeer_answer *sample(struct run *run, const char *table, uint32_t count, bool distinct)
 {
-    Replay__Sample ask = REPLAY__SAMPLE__INIT;
-    ask.table = testpeer_text(table);
-    ask.count = count;
-    ask.distinct = distinct;
-    ask.has_timeout_ms_case = REPLAY__SAMPLE__HAS_TIMEOUT_MS_TIMEOUT_MS;
-    TESTPEER_REQUEST(request, SAMPLE, sample, &ask);
-    struct testpeer_answer *answer = testpeer_call(run->learner, &request);
-    assert_int_equal(answer->status, RP_OK);
-    assert_int_equal(answer->reply->sample->n_key, count);
-    return answer;
+    return nomem_sample(run->learner, table, count, distinct);
 }
 
 /* ---- scenarios ---- */
@@ -291,83 +280,6 @@ static void scene_reduce(struct run *run)
     }
 }
 
-/* ---- what there is in the end ---- */
-
-#define MOST 300u
-
-struct item_state {
-    uint64_t key;
-    double priority;
-    uint32_t times_sampled;
-};
-
-struct state {
-    uint32_t n_sessions, waiting[6], size[6], n[6];
-    uint64_t inserts[6], samples[6], charged[6], updates[6], bytes[6], orphaned[6];
-    struct item_state item[6][MOST];
-    uint32_t not_copied;
-};
-
-static int by_key(const void *a, const void *b)
-{
-    uint64_t x = ((const struct item_state *)a)->key, y = ((const struct item_state *)b)->key;
-    return (x > y) - (x < y);
-}
-
-/* An item that cannot be copied for lack of memory is counted, and the sample goes on. */
-static void count_not_copied(void *to, const char *name, double value)
-{
-    if (strcmp(name, "not_copied") == 0)
-        *(uint32_t *)to += (uint32_t)value;
-}
-
-static void look(struct run *run, struct state *out)
-{
-    struct broker *broker = run->embed.broker;
-    memset(out, 0, sizeof *out);
-    out->n_sessions = broker->sessions.n_open;
-    for (uint32_t t = 0; t < broker->tables.n; t++) {
-        const struct table *table = &broker->tables.list[t];
-        out->waiting[t] = (uint32_t)table->n_waiting_items;
-        out->size[t] = table->in.size;
-        out->inserts[t] = table->stats.total_inserts;
-        out->samples[t] = table->stats.total_samples;
-        out->charged[t] = table->limiter.samples;
-        out->updates[t] = table->stats.updates;
-        out->bytes[t] = table->bytes;
-        out->orphaned[t] = table->stats.orphaned_picks;
-        for (uint32_t i = 0; i < table->n_extensions; i++)
-            table->extensions[i].ops->stats(table->extensions[i].self, count_not_copied, &out->not_copied);
-        bool random = strcmp(table->name, "prio") == 0;
-        for (uint32_t slot = 0; slot < table->in.high; slot++) {
-            const struct item *item = &table->in.items[slot];
-            if (item->span.n)
-                out->item[t][out->n[t]++] =
-                    (struct item_state){item->key, item->priority, random ? 0 : item->times_sampled};
-        }
-        qsort(out->item[t], out->n[t], sizeof out->item[t][0], by_key);
-    }
-}
-
-static void compare(const struct state *want, const struct state *got)
-{
-    assert_int_equal(got->n_sessions, want->n_sessions);
-    assert_int_equal(got->size[COPIES] + got->not_copied, want->size[COPIES]);
-    for (uint32_t t = 0; t < COPIES; t++) {
-        if (got->size[t] != want->size[t] || got->inserts[t] != want->inserts[t] || got->samples[t] != want->samples[t])
-            fail_msg("table %u: size %u %u inserts %u %u samples %u %u", t, got->size[t], want->size[t],
-                     (unsigned)got->inserts[t], (unsigned)want->inserts[t], (unsigned)got->samples[t],
-                     (unsigned)want->samples[t]);
-        assert_int_equal(got->n[t], got->size[t]);
-        assert_int_equal(got->waiting[t], want->waiting[t]);
-        assert_int_equal(got->charged[t], want->charged[t]);
-        assert_int_equal(got->updates[t], want->updates[t]);
-        assert_int_equal(got->bytes[t], want->bytes[t]);
-        assert_int_equal(got->orphaned[t], want->orphaned[t]);
-        assert_memory_equal(got->item[t], want->item[t], sizeof want->item[t]);
-    }
-}
-
 /* ---- all of them ---- */
 
 static void play(const struct nomem_scene *scene, uint64_t n, enum nomem_mode mode, struct state *out)
@@ -384,7 +296,7 @@ static void play(const struct nomem_scene *scene, uint64_t n, enum nomem_mode mo
     scene->act(&run);
     nomem_disarm();
     embed_advance(&run.embed, 1100);
-    look(&run, out);
+    nomem_look(run.embed.broker, out);
     embed_stop(&run.embed);
 }
 
@@ -399,6 +311,7 @@ int main(void)
         {"params", .act = scene_params},
         {"reduce", .act = scene_reduce},
     };
-    const struct nomem_group group = {scenes, sizeof scenes / sizeof scenes[0], play, compare, sizeof(struct state), 0};
+    const struct nomem_group group = {
+        scenes, sizeof scenes / sizeof scenes[0], play, nomem_compare, sizeof(struct state), 0};
     return nomem_main(&group);
 }

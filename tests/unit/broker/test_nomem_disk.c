@@ -1,8 +1,6 @@
 /* Every allocation of a broker that keeps its state on disk fails once, and from each on all of them do: journal, checkpoint,
  * restore, and chunks that are spilled and read back. Whoever asked gets an error, nobody
  * crashes or waits for ever, nothing leaks, and after a retry the tables, and the files, are as if nothing had failed. */
-#include <dirent.h>
-
 #include "broker/checkpoint/checkpoint.h"
 #include "broker/journal/stream.h"
 #include "broker/spill/spill.h"
@@ -11,7 +9,6 @@
 
 /* ---- a broker with a folder, a writer and a learner ---- */
 
-#define TABLES 3u
 static const char tables[] =
     "  - {name: plain, max_size: 40, sampler: {kind: fifo}, remover: {kind: fifo}, limiter: {kind: none}}\n"
     "  - {name: queue, max_size: 200, sampler: {kind: fifo}, max_times_sampled: 1, limiter: {kind: none}}\n"
@@ -28,55 +25,11 @@ static void folder_make(struct twin_folder *self)
         twin_folder_init(self);
 }
 
-static void each_file(const struct twin_folder *self, void (*act)(const char *path, const char *to), const char *to)
-{
-    DIR *folder = opendir(self->path);
-    assert_non_null(folder);
-    for (const struct dirent *file; (file = readdir(folder)) != NULL;) {
-        char path[400], target[400];
-        snprintf(path, sizeof path, "%s/%s", self->path, file->d_name);
-        snprintf(target, sizeof target, "%s/%s", to ? to : "", file->d_name);
-        if (file->d_name[0] != '.')
-            act(path, target);
-    }
-    closedir(folder);
-}
-
-static void file_copy(const char *path, const char *to)
-{
-    static uint8_t bytes[1 << 20];
-    FILE *in = fopen(path, "r"), *out = fopen(to, "w");
-    assert_true(in && out);
-    for (size_t n; (n = fread(bytes, 1, sizeof bytes, in)) > 0;)
-        assert_int_equal(fwrite(bytes, 1, n, out), n);
-    fclose(in);
-    assert_int_equal(fclose(out), 0);
-}
-
-static void file_remove(const char *path, const char *to)
-{
-    (void)to;
-    assert_int_equal(unlink(path), 0);
-}
-
-static void folder_remove_all(const struct twin_folder *self)
-{
-    each_file(self, file_remove, NULL);
-    assert_int_equal(rmdir(self->path), 0);
-}
-
 struct run {
     struct embed embed;
     struct twin_folder folder;
     struct testpeer *writer, *learner;
 };
-
-/* Pushes all, and waits until it is in its table. */
-static void push(struct run *run)
-{
-    run->writer->oldest_chunk = run->writer->chunk + 1;
-    nomem_push(run->writer);
-}
 
 /* n items of a chunk each, of so many rows; own: in a frame of its own, which the disk writer copies. */
 static void insert(struct run *run, const char *table, uint64_t first_key, uint32_t n, uint32_t rows, bool own)
@@ -90,21 +43,13 @@ static void insert(struct run *run, const char *table, uint64_t first_key, uint3
         uint64_t chunk = testpeer_chunk(run->writer, rows, blocks, own);
         testpeer_item(run->writer, layout, first_key + i, 1 + (double)i, chunk, 0, rows);
     }
-    push(run);
+    run->writer->oldest_chunk = run->writer->chunk + 1;
+    nomem_push(run->writer);
 }
 
 static struct testpeer_answer *sample(struct run *run, const char *table, uint32_t count)
 {
-    Replay__Sample ask = REPLAY__SAMPLE__INIT;
-    ask.table = testpeer_text(table);
-    ask.count = count;
-    ask.has_timeout_ms_case = REPLAY__SAMPLE__HAS_TIMEOUT_MS_TIMEOUT_MS;
-    TESTPEER_REQUEST(request, SAMPLE, sample, &ask);
-    struct testpeer_answer *answer = testpeer_call(run->learner, &request);
-    if (answer->status != RP_OK)
-        fail_msg("sample: %u %s", answer->status, answer->text);
-    assert_int_equal(answer->reply->sample->n_key, count);
-    return answer;
+    return nomem_sample(run->learner, table, count, false);
 }
 
 /* A checkpoint that fails is asked for again. */
@@ -200,43 +145,6 @@ static void scene_spill_out(struct run *run)
     assert_true(run->embed.broker->store.spilled_chunks > 0);
 }
 
-/* ---- what there is in the end ---- */
-
-struct state {
-    uint32_t n_sessions, size[TABLES];
-    uint64_t inserts[TABLES], samples[TABLES], updates[TABLES], bytes[TABLES], keys[TABLES];
-    int64_t counter;
-};
-
-static void look(struct run *run, struct state *out)
-{
-    struct broker *broker = run->embed.broker;
-    memset(out, 0, sizeof *out);
-    out->n_sessions = broker->sessions.n_open;
-    for (uint32_t t = 0; t < TABLES; t++) {
-        const struct table *table = &broker->tables.list[t];
-        out->size[t] = table->in.size;
-        out->inserts[t] = table->stats.total_inserts;
-        out->samples[t] = table->stats.total_samples;
-        out->updates[t] = table->stats.updates;
-        out->bytes[t] = table->bytes;
-        for (uint32_t slot = 0; slot < table->in.high; slot++)
-            if (table->in.items[slot].span.n)
-                out->keys[t] += table->in.items[slot].key * UINT64_C(0x9E3779B97F4A7C15) ^ table->in.items[slot].key;
-    }
-    out->counter = broker->params.n_counters ? broker->params.counters[0].value : 0;
-}
-
-static void compare(const struct state *want, const struct state *got)
-{
-    for (uint32_t t = 0; t < TABLES; t++)
-        if (got->size[t] != want->size[t] || got->inserts[t] != want->inserts[t] || got->samples[t] != want->samples[t])
-            fail_msg("table %u: size %u %u inserts %u %u samples %u %u", t, got->size[t], want->size[t],
-                     (unsigned)got->inserts[t], (unsigned)want->inserts[t], (unsigned)got->samples[t],
-                     (unsigned)want->samples[t]);
-    assert_memory_equal(got, want, sizeof *want);
-}
-
 /* ---- all of them ---- */
 
 static void start(struct run *run, const struct nomem_scene *scene)
@@ -263,11 +171,11 @@ static void serve(const struct nomem_scene *scene, uint64_t n, enum nomem_mode m
     nomem_disarm();
     nomem_others(false);
     embed_settle(&run.embed);
-    look(&run, out);
+    nomem_look(run.embed.broker, out);
     if (run.embed.broker->stream->journal)
         twin_check_files(&run.embed, &run.folder);
     embed_stop(&run.embed);
-    folder_remove_all(&run.folder);
+    twin_folder_fini(&run.folder);
 }
 
 /* ---- start ---- */
@@ -282,7 +190,7 @@ static void start_again(const struct nomem_scene *scene, uint64_t n, enum nomem_
     memset(&run, 0, sizeof run);
     folder_make(&run.folder);
     if (saved.path[0])
-        each_file(&saved, file_copy, run.folder.path);
+        twin_folder_fill(&run.folder, &saved);
     snprintf(more, sizeof more, scene->more, run.folder.path);
     snprintf(yaml, sizeof yaml,
              "service: inproc://service\ningest: inproc://ingest\nevents: inproc://events\nseed: 7\n%s\ntables:\n%s",
@@ -304,9 +212,9 @@ static void start_again(const struct nomem_scene *scene, uint64_t n, enum nomem_
     }
     nomem_disarm();
     embed_settle(&run.embed);
-    look(&run, out);
+    nomem_look(run.embed.broker, out);
     embed_stop(&run.embed);
-    folder_remove_all(&run.folder);
+    twin_folder_fini(&run.folder);
 }
 
 static struct run to_restore;
@@ -326,7 +234,7 @@ static void restore_before(void)
 
 static void restore_after(void)
 {
-    folder_remove_all(&to_restore.folder);
+    twin_folder_fini(&to_restore.folder);
     saved.path[0] = '\0';
 }
 
@@ -345,7 +253,7 @@ int main(void)
         {"restore", .more = all, .play = start_again, .before = restore_before, .after = restore_after},
     };
     /* From the n-th on, and from the next one on, is nearly the same: every tenth will do. */
-    const struct nomem_group group = {scenes, sizeof scenes / sizeof scenes[0], serve, compare, sizeof(struct state),
-                                      10};
+    const struct nomem_group group = {
+        scenes, sizeof scenes / sizeof scenes[0], serve, nomem_compare, sizeof(struct state), 10};
     return nomem_main(&group);
 }

@@ -4,7 +4,6 @@
 #include <fcntl.h>
 
 #include "broker/checkpoint/checkpoint.h"
-#include "tests/support/embed.h"
 #include "tests/support/naive.h"
 #include "tests/support/testpeer.h"
 #include "tests/support/twin.h"
@@ -68,8 +67,7 @@ static void start(bool journal, const char *extra)
     Replay__Column column = REPLAY__COLUMN__INIT, *list = &column;
     column.name = (char[]){"x"};
     column.dtype = (char[]){"uint64"};
-    columns = columns_new(&list, 1, &err);
-    assert_non_null(columns);
+    columns = must(columns_new(&list, 1, &err));
 }
 
 static void stop(void)

@@ -49,21 +49,7 @@ static void begin(struct offline *state, int64_t wall_ns, int64_t clock_ns, uint
     sure(state);
 }
 
-static int set_up(void **state)
-{
-    static struct offline off;
-    offline_init(&off);
-    *state = &off;
-    return 0;
-}
-
-static int tear_down(void **state)
-{
-    offline_fini(*state);
-    return 0;
-}
-
-#define CASE(name) TEST_WITH(struct offline, off, name, set_up, tear_down)
+FIXTURE(struct offline, offline_init, offline_fini)
 
 static void put_insert(uint32_t table, uint32_t slot, uint64_t key, double priority, int64_t insert_ns,
                        uint32_t session, uint64_t number, uint32_t n_chunks)
@@ -106,12 +92,12 @@ static void put_pick(uint32_t table, uint64_t client, uint64_t id, uint32_t slot
 
 CASE(items)
 {
-    begin(off, 5000, 100, 1);
+    begin(f, 5000, 100, 1);
     diskfile_session(&feed, 3, "actor");
     put_insert(0, 0, 77, 1.5, 110, 3, 1, 1);
     put_insert(0, 1, 78, 2.5, 120, 0, 0, 3);
-    sure(off);
-    const struct loaded_table *loaded = &off->loading.tables[0];
+    sure(f);
+    const struct loaded_table *loaded = &f->loading.tables[0];
     const struct table *table = loaded->table;
     assert_string_equal(table->name, "a");
     assert_int_equal(table->in.size, 2);
@@ -122,25 +108,25 @@ CASE(items)
     assert_int_equal(offline_places(&table->in.items[1])[2], disk_at(4, 64 + 8 * 80));
     assert_int_equal(offline_places(&table->in.items[0])[0], disk_at(3, 64 + 8 * 77));
     put_insert(0, 1, 79, 1, 130, 0, 0, 1);
-    refused(off, "taken");
+    refused(f, "taken");
     put_insert(0, 3000, 79, 1, 130, 0, 0, 1);
-    refused(off, "outside");
+    refused(f, "outside");
     put_slot(ENTRY_REMOVE, 0, 2);
-    refused(off, "no item");
+    refused(f, "no item");
     put_slot(ENTRY_REMOVE, 2, 0);
-    refused(off, "not named");
+    refused(f, "not named");
     put_pick(0, 1, 1, 5, 1, 0.5);
-    refused(off, "no item");
+    refused(f, "no item");
     assert_int_equal(table->in.size, 2);
     put_slot(ENTRY_REMOVE, 0, 1);
     struct entry_priority priority = {.slot = 0, .priority = 9};
     diskfile_put(&feed, ENTRY_PRIORITY, 0, &priority, sizeof priority, NULL, 0);
-    sure(off);
+    sure(f);
     assert_true(table->in.items[0].priority == 9 && table->stats.updates == 1);
     assert_int_equal(loaded->limiter.deletes, 1);
     assert_int_equal(table->in.items[1].span.n, 0);
     diskfile_put(&feed, ENTRY_RESET, 0, NULL, 0, NULL, 0);
-    sure(off);
+    sure(f);
     assert_int_equal(table->in.size, 0);
     assert_int_equal(loaded->limiter.inserts + loaded->limiter.deletes, 0);
     assert_int_equal(table->stats.total_inserts, 2);
@@ -150,28 +136,28 @@ CASE(items)
 /* Ids of layouts are used again: items keep what they were inserted with. */
 CASE(layouts)
 {
-    begin(off, 0, 0, 1);
+    begin(f, 0, 0, 1);
     put_insert(0, 0, 1, 1, 1, 0, 0, 1);
     diskfile_layout(&feed, 0, 0, "other");
     put_insert(0, 1, 2, 1, 2, 0, 0, 1);
     diskfile_layout(&feed, 0, 0, "other");
     put_insert(0, 2, 3, 1, 3, 0, 0, 1);
-    sure(off);
-    const struct item *items = off->loading.tables[0].table->in.items;
+    sure(f);
+    const struct item *items = f->loading.tables[0].table->in.items;
     assert_int_equal(items[1].span.layout, items[2].span.layout);
     assert_int_not_equal(items[0].span.layout, items[1].span.layout);
-    assert_int_equal(layouts_at(&off->layouts, items[0].span.layout)->refs, 1);
-    assert_int_equal(layouts_at(&off->layouts, items[1].span.layout)->refs, 3);
+    assert_int_equal(layouts_at(&f->layouts, items[0].span.layout)->refs, 1);
+    assert_int_equal(layouts_at(&f->layouts, items[1].span.layout)->refs, 3);
     diskfile_layout(&feed, 0, UINT64_C(1) << 40, "far");
-    refused(off, "impossible id");
+    refused(f, "impossible id");
     struct entry_named named = {7};
     diskfile_put(&feed, ENTRY_LAYOUT, 0, &named, sizeof named, "\xff\xff\xff", 3);
-    refused(off, "decoded");
+    refused(f, "decoded");
 }
 
 CASE(picks)
 {
-    begin(off, 0, 0, 1);
+    begin(f, 0, 0, 1);
     put_insert(0, 0, 10, 1, 1, 0, 0, 2);
     put_insert(0, 1, 11, 2, 2, 0, 0, 1);
     put_pick(0, 5, 1, 0, 1, 0.25);
@@ -180,8 +166,8 @@ CASE(picks)
     put_pick(0, 0, 0, 0, 2, 1);
     put_request(ENTRY_ANSWERED, 5, 1, NULL);
     put_pick(0, 5, 2, 0, 3, 1);
-    sure(off);
-    const struct loading *loading = &off->loading;
+    sure(f);
+    const struct loading *loading = &f->loading;
     assert_int_equal(loading->tables[0].limiter.samples, 4);
     assert_int_equal(loading->tables[0].table->stats.total_samples, 4);
     assert_int_equal(loading->tables[0].table->in.items[0].times_sampled, 3);
@@ -197,7 +183,7 @@ CASE(picks)
     assert_false(loading->newest->kept.info.answered);
     put_request(ENTRY_FORGET, 5, 1, NULL);
     put_request(ENTRY_FORGET, 6, 6, NULL);
-    sure(off);
+    sure(f);
     assert_int_equal(loading->selections.count, 1);
     assert_int_equal(loading->oldest->kept.info.id, 2);
     assert_ptr_equal(loading->oldest, loading->newest);
@@ -205,31 +191,31 @@ CASE(picks)
 
 CASE(sessions_and_replies)
 {
-    begin(off, 0, 0, 1);
+    begin(f, 0, 0, 1);
     diskfile_session(&feed, 9, "nine");
     diskfile_session(&feed, 4, "four");
     diskfile_session(&feed, 9, "again");
     put_request(ENTRY_REPLY, 1, 7, "frame");
-    sure(off);
-    assert_int_equal(off->loading.next_ordinal, 10);
-    assert_int_equal(off->loading.sessions.count, 2);
-    assert_int_equal(kept_replies_find(&off->replies, 1, 7)->size, 5);
+    sure(f);
+    assert_int_equal(f->loading.next_ordinal, 10);
+    assert_int_equal(f->loading.sessions.count, 2);
+    assert_int_equal(kept_replies_find(&f->replies, 1, 7)->size, 5);
     struct entry_progress progress = {.session = 4, .n_flows = 1};
     struct entry_flow flow = {.table = 5};
     diskfile_put(&feed, ENTRY_PROGRESS, 0, &progress, sizeof progress, &flow, sizeof flow);
-    refused(off, "not named");
+    refused(f, "not named");
     struct entry_named ended = {4};
     diskfile_put(&feed, ENTRY_SESSION_END, 0, &ended, sizeof ended, NULL, 0);
     put_insert(0, 0, 1, 1, 1, 4, 3, 1);
-    sure(off);
-    assert_int_equal(off->loading.sessions.count, 1);
+    sure(f);
+    assert_int_equal(f->loading.sessions.count, 1);
     diskfile_session(&feed, 0, "nobody");
-    refused(off, "ordinal");
+    refused(f, "ordinal");
 }
 
 CASE(values)
 {
-    begin(off, 0, 0, 1);
+    begin(f, 0, 0, 1);
     diskfile_value(&feed, ENTRY_SLOT, "policy", 1, 5, "abc", 3);
     diskfile_value(&feed, ENTRY_SLOT, "policy2", 7, 5, NULL, 0);
     diskfile_value(&feed, ENTRY_SLOT, "policy", 2, 6, "defg", 4);
@@ -239,37 +225,37 @@ CASE(values)
     diskfile_put(&feed, ENTRY_LIMITER, 1, &limiter, sizeof limiter, NULL, 0);
     struct entry_named ordinal = {100};
     diskfile_put(&feed, ENTRY_ORDINAL, 0, &ordinal, sizeof ordinal, NULL, 0);
-    sure(off);
-    assert_int_equal(off->params.n_slots, 2);
-    assert_int_equal(off->params.slots[0].version, 2);
-    assert_int_equal(zmq_msg_size(&off->params.slots[0].value->parts[0]), 4);
-    assert_memory_equal(zmq_msg_data(&off->params.slots[0].value->parts[0]), "defg", 4);
-    assert_int_equal(off->params.n_counters, 1);
-    assert_int_equal(off->params.counters[0].value, -4);
-    assert_memory_equal(&off->loading.tables[1].limiter, &limiter, sizeof limiter);
-    assert_int_equal(off->loading.next_ordinal, 100);
+    sure(f);
+    assert_int_equal(f->params.n_slots, 2);
+    assert_int_equal(f->params.slots[0].version, 2);
+    assert_int_equal(zmq_msg_size(&f->params.slots[0].value->parts[0]), 4);
+    assert_memory_equal(zmq_msg_data(&f->params.slots[0].value->parts[0]), "defg", 4);
+    assert_int_equal(f->params.n_counters, 1);
+    assert_int_equal(f->params.counters[0].value, -4);
+    assert_memory_equal(&f->loading.tables[1].limiter, &limiter, sizeof limiter);
+    assert_int_equal(f->loading.next_ordinal, 100);
 }
 
 /* Tables are known by their names: indexes are a file's own, and its counters are not news. */
 CASE(files_number_tables_anew)
 {
-    begin(off, 0, 0, 1);
+    begin(f, 0, 0, 1);
     put_insert(0, 0, 1, 1, 1, 0, 0, 1);
-    sure(off);
+    sure(f);
     struct entry_table counters = {.limiter = {.min_size = 5, .inserts = 1000}};
     diskfile_start(&feed, 1, 0, 10, 1, 0, 0);
-    sure(off);
+    sure(f);
     put_slot(ENTRY_REMOVE, 0, 0);
-    refused(off, "not named");
+    refused(f, "not named");
     diskfile_table(&feed, 0, "new", 8, &counters);
     diskfile_table(&feed, 5, "a", 1000, &counters);
     put_insert(5, 1, 2, 1, 2, 0, 0, 1);
-    assert_int_equal(run(off, &err), RP_BAD_MESSAGE); /* a layout that was not described */
+    assert_int_equal(run(f, &err), RP_BAD_MESSAGE); /* a layout that was not described */
     diskfile_layout(&feed, 5, 5, "a");
     put_insert(5, 1100, 2, 1, 2, 0, 0, 1);
-    sure(off);
-    const struct loaded_table *tables = off->loading.tables;
-    assert_int_equal(off->loading.n_tables, 3);
+    sure(f);
+    const struct loaded_table *tables = f->loading.tables;
+    assert_int_equal(f->loading.n_tables, 3);
     assert_string_equal(tables[2].table->name, "new");
     assert_int_equal(tables[2].table->stats.total_inserts, 1000);
     assert_int_equal(tables[0].table->stats.total_inserts, 2);
@@ -280,35 +266,35 @@ CASE(files_number_tables_anew)
 
 CASE(clocks)
 {
-    begin(off, 1000000, 1000, 1);
+    begin(f, 1000000, 1000, 1);
     put_insert(0, 0, 1, 1, 1500, 0, 0, 1);
     put_insert(0, 1, 2, 1, 2500, 0, 0, 1);
     put_insert(0, 2, 3, 1, 2501, 0, 0, 1);
     diskfile_value(&feed, ENTRY_SLOT, "p", 1, 2400, "x", 1);
-    sure(off);
+    sure(f);
     /* Another file of the same process: its clock is the same, whatever the wall clock does. */
-    begin(off, 7000000, 2600, 1);
+    begin(f, 7000000, 2600, 1);
     put_insert(0, 3, 4, 1, 2700, 0, 0, 1);
-    sure(off);
+    sure(f);
     /* A new process with a clock of its own. */
-    begin(off, 7000500, 10, 2);
+    begin(f, 7000500, 10, 2);
     put_insert(0, 4, 5, 1, 11, 0, 0, 1);
-    sure(off);
+    sure(f);
     /* All times are in wall time. */
-    const struct item *items = off->loading.tables[0].table->in.items;
+    const struct item *items = f->loading.tables[0].table->in.items;
     const int64_t zero = 1000000 - 1000, next = 7000500 - 10;
     assert_int_equal(items[0].insert_ns, zero + 1500);
     assert_int_equal(items[3].insert_ns, zero + 2700);
     assert_int_equal(items[4].insert_ns, next + 11);
-    assert_int_equal(off->params.slots[0].put_ns, zero + 2400);
+    assert_int_equal(f->params.slots[0].put_ns, zero + 2400);
     /* A process whose wall clock went back by far: nothing lies after its beginning, and the order stays. */
-    begin(off, 1000, 50000, 3);
+    begin(f, 1000, 50000, 3);
     for (uint32_t i = 0; i < 5; i++)
         assert_int_equal(items[i].insert_ns, 1000 - 4 + i);
-    assert_int_equal(off->params.slots[0].put_ns, 1000);
+    assert_int_equal(f->params.slots[0].put_ns, 1000);
     put_insert(0, 5, 6, 1, 50001, 0, 0, 1);
-    sure(off);
-    loading_clamp(&off->loading, 500);
+    sure(f);
+    loading_clamp(&f->loading, 500);
     for (uint32_t i = 0; i < 6; i++)
         assert_int_equal(items[i].insert_ns, 500 - 5 + i);
 }
@@ -317,14 +303,14 @@ CASE(clocks)
 CASE(far_clocks)
 {
     const int64_t far = INT64_C(1) << 62;
-    begin(off, far, -far, 1);
+    begin(f, far, -far, 1);
     put_insert(0, 0, 1, 1, far, 0, 0, 1);
     put_insert(0, 1, 2, 1, -far, 0, 0, 1);
-    sure(off);
-    begin(off, -far, far, 2);
-    begin(off, far, -far, 3);
-    const struct item *items = off->loading.tables[0].table->in.items;
-    loading_clamp(&off->loading, far);
+    sure(f);
+    begin(f, -far, far, 2);
+    begin(f, far, -far, 3);
+    const struct item *items = f->loading.tables[0].table->in.items;
+    loading_clamp(&f->loading, far);
     assert_true(items[0].insert_ns >= items[1].insert_ns);
 }
 
@@ -346,15 +332,15 @@ CASE(selectors_are_exact_until_a_change)
     put_selector(0, 1, "remover");
     put_selector(1, 0, "other");
     diskfile_finish(&feed, 0);
-    sure(off);
+    sure(f);
     phase = LOAD_JOURNAL;
-    assert_false(off->loading.changed);
-    assert_memory_equal(off->loading.tables[0].selector[1], "remover", 7);
-    begin(off, 0, 0, 1);
-    assert_false(off->loading.changed);
+    assert_false(f->loading.changed);
+    assert_memory_equal(f->loading.tables[0].selector[1], "remover", 7);
+    begin(f, 0, 0, 1);
+    assert_false(f->loading.changed);
     put_insert(0, 0, 1, 1, 1, 0, 0, 1);
-    sure(off);
-    assert_true(off->loading.changed);
+    sure(f);
+    assert_true(f->loading.changed);
 }
 
 /* ---- against a model */

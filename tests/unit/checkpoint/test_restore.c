@@ -88,50 +88,48 @@ static void end(struct pair_of *self)
     twin_folder_fini(&self->folder);
 }
 
+FIXTURE(struct pair_of, (void), end)
+
 /* The oldest go, as the remover says, and the journal knows: the next start has the same. */
-TEST(a_smaller_table_keeps_what_fits)
+CASE(a_smaller_table_keeps_what_fits)
 {
-    struct pair_of pair;
     char tables[512];
-    begin(&pair, 60);
+    begin(f, 60);
     snprintf(tables, sizeof tables, PLAIN, 10, "");
     for (uint32_t round = 0; round < 3; round++) {
-        again(&pair, tables, NULL);
-        const struct table *table = embed_table(&pair.embed, "t");
+        again(f, tables, NULL);
+        const struct table *table = embed_table(&f->embed, "t");
         assert_int_equal(table->in.size, 10);
         for (uint64_t key = 1; key <= 60; key++)
             assert_int_equal(table_find(table, key) != KEYMAP_NONE, key > 50);
         assert_int_equal(table->limiter.inserts, 60);
         assert_int_equal(table->limiter.deletes, 50);
-        embed_settle(&pair.embed);
+        embed_settle(&f->embed);
         if (round < 2)
-            twin_kill(&pair.embed);
+            twin_kill(&f->embed);
     }
     /* It works as any other: an insert takes a slot that exists. */
-    struct testpeer *peer = testpeer_opened(&pair.embed, false);
+    struct testpeer *peer = testpeer_opened(&f->embed, false);
     testpeer_insert(peer, "t", 1000, 30, 1);
-    embed_settle(&pair.embed);
-    assert_int_equal(embed_table(&pair.embed, "t")->in.size, 10);
-    twin_check_files(&pair.embed, &pair.folder);
-    end(&pair);
+    embed_settle(&f->embed);
+    assert_int_equal(embed_table(&f->embed, "t")->in.size, 10);
+    twin_check_files(&f->embed, &f->folder);
 }
 
 /* A checkpoint of a table that was once larger names slots beyond its size. */
-TEST(a_smaller_table_can_be_checkpointed_and_loaded)
+CASE(a_smaller_table_can_be_checkpointed_and_loaded)
 {
-    struct pair_of pair;
     char tables[512];
-    begin(&pair, 60);
+    begin(f, 60);
     snprintf(tables, sizeof tables, PLAIN, 10, "");
     for (uint32_t round = 0; round < 2; round++) {
-        again(&pair, tables, NULL);
-        assert_int_equal(embed_table(&pair.embed, "t")->in.size, 10);
-        assert_true(table_find(embed_table(&pair.embed, "t"), 55) != KEYMAP_NONE);
-        twin_checkpoint(&pair.embed);
+        again(f, tables, NULL);
+        assert_int_equal(embed_table(&f->embed, "t")->in.size, 10);
+        assert_true(table_find(embed_table(&f->embed, "t"), 55) != KEYMAP_NONE);
+        twin_checkpoint(&f->embed);
         if (round == 0)
-            twin_kill(&pair.embed);
+            twin_kill(&f->embed);
     }
-    end(&pair);
 }
 
 TEST(times_sampled_above_a_new_limit_remove_the_item)
@@ -196,27 +194,25 @@ TEST(metadata_is_kept_unless_the_configuration_has_other)
     twin_folder_fini(&folder);
 }
 
-TEST(tables_come_and_go)
+CASE(tables_come_and_go)
 {
-    struct pair_of pair;
-    begin(&pair, 20);
-    again(&pair, "  - {name: other, max_size: 5, sampler: {kind: fifo}, limiter: {kind: none}}\n", NULL);
-    assert_int_equal(embed_table(&pair.embed, "other")->in.size, 0);
-    struct testpeer *peer = testpeer_opened(&pair.embed, false);
+    begin(f, 20);
+    again(f, "  - {name: other, max_size: 5, sampler: {kind: fifo}, limiter: {kind: none}}\n", NULL);
+    assert_int_equal(embed_table(&f->embed, "other")->in.size, 0);
+    struct testpeer *peer = testpeer_opened(&f->embed, false);
     testpeer_insert(peer, "other", 500, 3, 1);
-    embed_settle(&pair.embed);
-    twin_kill(&pair.embed);
+    embed_settle(&f->embed);
+    twin_kill(&f->embed);
     /* In another order, with a third. */
     char tables[1024];
     int used = snprintf(tables, sizeof tables,
                         "  - {name: third, max_size: 5, sampler: {kind: fifo}, limiter: {kind: none}}\n"
                         "  - {name: other, max_size: 5, sampler: {kind: fifo}, limiter: {kind: none}}\n");
     snprintf(tables + used, sizeof tables - (size_t)used, PLAIN, 100, "");
-    again(&pair, tables, NULL);
-    assert_int_equal(embed_table(&pair.embed, "other")->in.size, 3);
-    assert_true(table_find(embed_table(&pair.embed, "other"), 501) != KEYMAP_NONE);
-    assert_int_equal(embed_table(&pair.embed, "third")->in.size, 0);
-    end(&pair);
+    again(f, tables, NULL);
+    assert_int_equal(embed_table(&f->embed, "other")->in.size, 3);
+    assert_true(table_find(embed_table(&f->embed, "other"), 501) != KEYMAP_NONE);
+    assert_int_equal(embed_table(&f->embed, "third")->in.size, 0);
 }
 
 static struct broker *refused(const struct twin_folder *folder, const char *tables, const char *more, rp_error *error)
@@ -235,14 +231,13 @@ static struct broker *refused(const struct twin_folder *folder, const char *tabl
 }
 
 /* The sentence names the field and both types; the files stay as they are. */
-TEST(another_signature_is_refused)
+CASE(another_signature_is_refused)
 {
-    struct pair_of pair;
-    twin_folder_init(&pair.folder);
+    twin_folder_init(&f->folder);
     char tables[512];
     snprintf(tables, sizeof tables, PLAIN, 100, ", signature: {x: uint64}");
-    again(&pair, tables, NULL);
-    struct testpeer *peer = testpeer_opened(&pair.embed, false);
+    again(f, tables, NULL);
+    struct testpeer *peer = testpeer_opened(&f->embed, false);
     Replay__Field field = REPLAY__FIELD__INIT;
     field.name = testpeer_text("x");
     field.count = 1;
@@ -252,12 +247,12 @@ TEST(another_signature_is_refused)
     const void *blocks[] = {&value};
     testpeer_item(peer, layout, 1, 1, testpeer_chunk(peer, 1, blocks, false), 0, 1);
     testpeer_push(peer);
-    embed_settle(&pair.embed);
-    assert_int_equal(embed_table(&pair.embed, "t")->in.size, 1);
-    twin_kill(&pair.embed);
+    embed_settle(&f->embed);
+    assert_int_equal(embed_table(&f->embed, "t")->in.size, 1);
+    twin_kill(&f->embed);
     char other[512];
     snprintf(other, sizeof other, PLAIN, 100, ", signature: {x: [float32, 4]}");
-    refused(&pair.folder, other, NULL, &err);
+    refused(&f->folder, other, NULL, &err);
     assert_int_equal(err.status, RP_INVALID_ARGUMENT);
     assert_non_null(strstr(err.text, "'t'"));
     assert_non_null(strstr(err.text, "'x' is uint64"));
@@ -265,25 +260,22 @@ TEST(another_signature_is_refused)
     assert_non_null(strstr(err.text, "checkpoint.load"));
     snprintf(other, sizeof other, PLAIN, 100, ", signature: {y: uint64}");
     err = (rp_error){0};
-    refused(&pair.folder, other, NULL, &err);
+    refused(&f->folder, other, NULL, &err);
     assert_non_null(strstr(err.text, "'y'"));
-    again(&pair, tables, NULL);
-    assert_int_equal(embed_table(&pair.embed, "t")->in.size, 1);
-    end(&pair);
+    again(f, tables, NULL);
+    assert_int_equal(embed_table(&f->embed, "t")->in.size, 1);
 }
 
-TEST(a_limiter_of_another_kind_starts_balanced)
+CASE(a_limiter_of_another_kind_starts_balanced)
 {
-    struct pair_of pair;
-    begin(&pair, 60);
-    again(&pair,
+    begin(f, 60);
+    again(f,
           "  - {name: t, max_size: 100, sampler: {kind: uniform}, remover: {kind: fifo},\n"
           "     limiter: {kind: sample_to_insert_ratio, samples_per_insert: 4, min_size: 10, error_buffer: 40}}\n",
           NULL);
-    const struct table *table = embed_table(&pair.embed, "t");
+    const struct table *table = embed_table(&f->embed, "t");
     assert_int_equal(table->limiter.inserts, 60);
     assert_true(limiter_insertable(&table->limiter, 1) == 1 && limiter_sampleable(&table->limiter, 1) == 1);
-    end(&pair);
 }
 
 #define RATIO(spi)                                                                                                     \
@@ -301,48 +293,44 @@ static void check_ratio(struct pair_of *pair, const char *tables, double spi)
 }
 
 /* A ratio that was changed while the broker ran holds until the configuration says something else. */
-TEST(a_change_of_a_limiter_survives_until_the_configuration_changes)
+CASE(a_change_of_a_limiter_survives_until_the_configuration_changes)
 {
-    struct pair_of pair;
-    begin(&pair, 60);
-    check_ratio(&pair, RATIO(32), 32);
-    struct testpeer *peer = testpeer_opened(&pair.embed, false);
+    begin(f, 60);
+    check_ratio(f, RATIO(32), 32);
+    struct testpeer *peer = testpeer_opened(&f->embed, false);
     Replay__SetLimiter ask = REPLAY__SET_LIMITER__INIT;
     ask.table = testpeer_text("t");
     ask.has_samples_per_insert_case = REPLAY__SET_LIMITER__HAS_SAMPLES_PER_INSERT_SAMPLES_PER_INSERT;
     ask.samples_per_insert = 4;
     TESTPEER_REQUEST(request, SET_LIMITER, set_limiter, &ask);
     assert_int_equal(testpeer_call(peer, &request)->status, RP_OK);
-    twin_kill(&pair.embed);
-    check_ratio(&pair, RATIO(32), 4);
-    twin_checkpoint(&pair.embed);
-    twin_kill(&pair.embed);
-    check_ratio(&pair, RATIO(32), 4);
-    twin_kill(&pair.embed);
-    check_ratio(&pair, RATIO(16), 16);
-    twin_kill(&pair.embed);
-    check_ratio(&pair, RATIO(32), 32);
-    end(&pair);
+    twin_kill(&f->embed);
+    check_ratio(f, RATIO(32), 4);
+    twin_checkpoint(&f->embed);
+    twin_kill(&f->embed);
+    check_ratio(f, RATIO(32), 4);
+    twin_kill(&f->embed);
+    check_ratio(f, RATIO(16), 16);
+    twin_kill(&f->embed);
+    check_ratio(f, RATIO(32), 32);
 }
 
-TEST(starting_from_nothing_or_from_a_number)
+CASE(starting_from_nothing_or_from_a_number)
 {
-    struct pair_of pair;
     char tables[512];
     snprintf(tables, sizeof tables, PLAIN, 100, "");
-    begin(&pair, 60);
-    refused(&pair.folder, tables, "checkpoint: {load: 12}\n", &err);
+    begin(f, 60);
+    refused(&f->folder, tables, "checkpoint: {load: 12}\n", &err);
     assert_int_equal(err.status, RP_NOT_FOUND);
-    again(&pair, tables, "checkpoint: {load: none}\n");
-    assert_int_equal(embed_table(&pair.embed, "t")->in.size, 0);
-    struct testpeer *peer = testpeer_opened(&pair.embed, false);
+    again(f, tables, "checkpoint: {load: none}\n");
+    assert_int_equal(embed_table(&f->embed, "t")->in.size, 0);
+    struct testpeer *peer = testpeer_opened(&f->embed, false);
     testpeer_insert(peer, "t", 900, 4, 1);
-    embed_settle(&pair.embed);
-    twin_kill(&pair.embed);
+    embed_settle(&f->embed);
+    twin_kill(&f->embed);
     /* What was before is no part of the state any more. */
-    again(&pair, tables, NULL);
-    assert_int_equal(embed_table(&pair.embed, "t")->in.size, 4);
-    end(&pair);
+    again(f, tables, NULL);
+    assert_int_equal(embed_table(&f->embed, "t")->in.size, 4);
 }
 
 /* From a checkpoint alone, selectors go on with the very same picks. */
@@ -380,40 +368,38 @@ TEST(picks_go_on_from_an_exact_checkpoint)
 }
 
 /* Keys stay those of their sessions over a restart, where ordinals have come round, too. */
-TEST(keys_go_on_after_a_restart)
+CASE(keys_go_on_after_a_restart)
 {
-    struct pair_of pair;
     char tables[512];
     snprintf(tables, sizeof tables, PLAIN, 100, "");
-    twin_folder_init(&pair.folder);
-    again(&pair, tables, NULL);
-    pair.embed.broker->tables.ordinals.next = KEY_ORDINALS - 1;
+    twin_folder_init(&f->folder);
+    again(f, tables, NULL);
+    f->embed.broker->tables.ordinals.next = KEY_ORDINALS - 1;
     struct testpeer *old[3];
     uint64_t bases[3];
     for (uint32_t i = 0; i < 3; i++) {
-        old[i] = testpeer_opened(&pair.embed, false);
+        old[i] = testpeer_opened(&f->embed, false);
         bases[i] = old[i]->key_base;
         testpeer_insert(old[i], "t", bases[i], 2, 1);
     }
-    embed_settle(&pair.embed);
+    embed_settle(&f->embed);
     assert_int_equal(old[0]->ordinal, KEY_ORDINALS - 1);
     assert_int_equal(old[1]->ordinal, 1);
     /* The last one ends; its items stay. */
     assert_int_equal(testpeer_await(old[2], testpeer_bye(old[2], NO_TIMEOUT))->status, RP_OK);
     uint8_t id[WIRE_SESSION_BYTES];
     memcpy(id, old[1]->session, sizeof id);
-    twin_kill(&pair.embed);
-    again(&pair, tables, NULL);
-    const struct session *session = session_find(&pair.embed.broker->sessions, id);
+    twin_kill(&f->embed);
+    again(f, tables, NULL);
+    const struct session *session = session_find(&f->embed.broker->sessions, id);
     assert_int_equal(session->keys.base, bases[1]);
     assert_int_equal(session->keys.count, KEY_COUNTERS);
     for (uint32_t i = 0; i < 3; i++) {
-        pair.embed.broker->tables.ordinals.next = i == 0 ? KEY_ORDINALS - 1 : i;
-        struct testpeer *peer = testpeer_opened(&pair.embed, false);
+        f->embed.broker->tables.ordinals.next = i == 0 ? KEY_ORDINALS - 1 : i;
+        struct testpeer *peer = testpeer_opened(&f->embed, false);
         for (uint32_t k = 0; k < 3; k++)
             assert_int_not_equal(peer->key_base, bases[k]);
     }
-    end(&pair);
 }
 
 TEST(pairs_are_sorted_and_equal_ones_stay_in_order)

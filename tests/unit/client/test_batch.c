@@ -625,26 +625,21 @@ struct fixture {
     struct reply r;
 };
 
-static int set_up(void **state)
+static void set_up(struct fixture *f)
 {
     struct batch_options options = {.beta = 0.4, .max_bytes = UINT64_C(1) << 30};
-    struct fixture *f = *state = calloc(1, sizeof *f);
     f->pool = batch_pool_new(2, NULL);
     f->decoder = batch_decoder_new(f->pool, &options);
     assert_non_null(f->decoder);
-    return 0;
 }
 
-static int tear_down(void **state)
+static void tear_down(struct fixture *f)
 {
-    struct fixture *f = *state;
     batch_decoder_destroy(&f->decoder);
     batch_pool_unref(&f->pool);
-    free(f);
-    return 0;
 }
 
-#define BATCH_TEST(name) FIXTURE_TEST(struct fixture, name, set_up, tear_down)
+FIXTURE(struct fixture, set_up, tear_down)
 
 /* ---- tests ---- */
 
@@ -695,18 +690,18 @@ static uint64_t check_random_replies(struct fixture *f, void (*make)(struct mode
     return stayed;
 }
 
-BATCH_TEST(random_replies)
+CASE(random_replies)
 {
     assert_int_equal(check_random_replies(f, model_init, 80, false), 0);
 }
 
-BATCH_TEST(regular_replies)
+CASE(regular_replies)
 {
     assert_int_equal(check_random_replies(f, regular_model, 80, false), 0);
 }
 
 /* The same batches from the broker's memory as from bytes. */
-BATCH_TEST(shared_replies)
+CASE(shared_replies)
 {
     assert_int_equal(check_random_replies(f, shared_model, 80, false), 0);
     assert_true(batch_decoder_shared(f->decoder).bytes > 0);
@@ -714,7 +709,7 @@ BATCH_TEST(shared_replies)
 }
 
 /* Several threads make the same batches as one. */
-BATCH_TEST(threads_gather)
+CASE(threads_gather)
 {
     for (uint32_t threads = 2; threads < 6; threads++) {
         struct batch_options options = {.beta = 0.4, .threads = threads, .large = 1};
@@ -727,7 +722,7 @@ BATCH_TEST(threads_gather)
 }
 
 /* A stamp that is not that of the reply: nothing that was read counts, whatever it was. */
-BATCH_TEST(overtaken_reply)
+CASE(overtaken_reply)
 {
     uint64_t seed = naive_seed(__func__);
     struct model *m = &f->m;
@@ -776,7 +771,7 @@ static void free_block(void *ctx, void *memory, size_t bytes)
     free(memory);
 }
 
-BATCH_TEST(overtaken_while_it_is_read)
+CASE(overtaken_while_it_is_read)
 {
     uint64_t seed = naive_seed(__func__);
     for (uint64_t round = 0; round < 60; round++) {
@@ -798,7 +793,7 @@ BATCH_TEST(overtaken_while_it_is_read)
 }
 
 /* Places that no broker would name are refused; those that overlap are read like any others. */
-BATCH_TEST(hostile_places)
+CASE(hostile_places)
 {
     uint64_t seed = naive_seed(__func__);
     struct model *m = &f->m;
@@ -833,7 +828,7 @@ BATCH_TEST(hostile_places)
 }
 
 /* What a reply says about its items is copied before it is read, and then all is as if it had come in a frame. */
-BATCH_TEST(header_in_shared_memory)
+CASE(header_in_shared_memory)
 {
     struct model *m = &f->m;
     struct reply *r = &f->r;
@@ -871,14 +866,14 @@ BATCH_TEST(header_in_shared_memory)
     assert_int_equal(check_random_replies(f, head_model, 40, true), 0);
 }
 
-BATCH_TEST(items_left_in_the_reply)
+CASE(items_left_in_the_reply)
 {
     check_random_replies(f, model_init, 40, true);
     assert_in_range(check_random_replies(f, regular_model, 80, true), 1, 79); /* rows with a stride are gathered */
 }
 
 /* Whatever is changed in a reply, the decoder returns. */
-BATCH_TEST(damage)
+CASE(damage)
 {
     uint64_t seed = naive_seed(__func__);
     struct model *m = &f->m;
@@ -950,7 +945,7 @@ static void plain_model(struct model *m, uint32_t n_items)
 }
 
 /* A batch outlives decoder and pool owner. */
-BATCH_TEST(batch_outlives)
+CASE(batch_outlives)
 {
     struct rp_batch *batch = NULL;
     plain_model(&f->m, 10);
@@ -1037,7 +1032,7 @@ static void expect_split(struct fixture *f, uint32_t odd)
     reply_fini(r);
 }
 
-BATCH_TEST(layouts_that_differ)
+CASE(layouts_that_differ)
 {
     struct model *m = &f->m;
     plain_model(m, 8);
@@ -1059,7 +1054,7 @@ BATCH_TEST(layouts_that_differ)
 }
 
 /* Threads open no block as one of the other layout: its rows have as many bytes, of other elements. */
-BATCH_TEST(layouts_that_differ_in_the_size_of_elements)
+CASE(layouts_that_differ_in_the_size_of_elements)
 {
     struct batch_options options = {.beta = 0.4, .max_bytes = UINT64_C(1) << 30, .threads = 4, .large = 1};
     struct model *m = &f->m;
@@ -1082,7 +1077,7 @@ BATCH_TEST(layouts_that_differ_in_the_size_of_elements)
 }
 
 /* Random replies, any one of whose layouts has a field that the others do not have. */
-BATCH_TEST(random_replies_of_different_fields)
+CASE(random_replies_of_different_fields)
 {
     uint64_t seed = naive_seed(__func__);
     struct model *m = &f->m;
@@ -1102,7 +1097,7 @@ BATCH_TEST(random_replies_of_different_fields)
 }
 
 /* max_bytes bounds all batches of a reply together. */
-BATCH_TEST(different_fields_share_max_bytes)
+CASE(different_fields_share_max_bytes)
 {
     struct batch_options options = {.max_bytes = 8 * 400};
     struct model *m = &f->m;
@@ -1128,7 +1123,7 @@ BATCH_TEST(different_fields_share_max_bytes)
 }
 
 /* A layout number that comes back with other contents, as after a restart of the broker, is read anew. */
-BATCH_TEST(layout_number_reused)
+CASE(layout_number_reused)
 {
     struct model *m = &f->m;
     struct reply *r = &f->r;
@@ -1186,7 +1181,7 @@ static void take_back(void *ctx, void *memory, size_t bytes)
     free((uint8_t *)memory - self->off);
 }
 
-BATCH_TEST(memory_of_the_caller)
+CASE(memory_of_the_caller)
 {
     struct lent lent = {0};
     struct model *m = &f->m;

@@ -73,29 +73,23 @@ struct fixture {
 
 static const struct batch_join_options plain = {.beta = 1, .sources = true, .shards = true};
 
-static int set_up(void **state)
+static void set_up(struct fixture *f)
 {
-    struct fixture *f = calloc(1, sizeof *f);
     f->pool = batch_pool_new(4, NULL);
     f->a = make(f->pool, 10, 8, (const uint32_t[]){8, 2, 3, 1});
     f->b = make(f->pool, 20, 5, (const uint32_t[]){1, 5, 4, 5});
     f->rows[0] = (struct batch_rows){f->a->batch, 1, 1, 0.5, 0, 3};
     f->rows[1] = (struct batch_rows){f->b->batch, 0, 1, 0.25, 1, 2};
     f->rows[2] = (struct batch_rows){f->a->batch, 2, 1, 0.5, 0, 3};
-    *state = f;
-    return 0;
 }
 
-static int tear_down(void **state)
+static void tear_down(struct fixture *f)
 {
-    struct fixture *f = *state;
     rp_batch_release(&f->a->batch);
     rp_batch_release(&f->b->batch);
     free(f->a);
     free(f->b);
     batch_pool_unref(&f->pool);
-    free(f);
-    return 0;
 }
 
 /* Checks the items against their keys. */
@@ -117,7 +111,7 @@ static void check(const struct rp_batch *batch, const uint64_t *keys, const uint
     }
 }
 
-#define CASE(name) FIXTURE_TEST(struct fixture, name, set_up, tear_down)
+FIXTURE(struct fixture, set_up, tear_down)
 
 /* Padded to the longest item that is there, not to the longest of where the items came from. */
 CASE(items_of_different_lengths)

@@ -16,23 +16,17 @@ struct fixture {
     int64_t start_ns;
 };
 
-static int set_up(void **state)
+static void set_up(struct fixture *f)
 {
-    struct fixture *f = calloc(1, sizeof *f);
     log_set_level(LEVEL_OFF);
     f->start_ns = conn_now();
     fakeshards_start(&f->shards, SETTINGS);
-    *state = f;
-    return 0;
 }
 
-static int tear_down(void **state)
+static void tear_down(struct fixture *f)
 {
-    struct fixture *f = *state;
     rp_client_destroy(&f->client);
     fakeshards_stop(&f->shards);
-    free(f);
-    return 0;
 }
 
 static rp_client *connect_to(struct fixture *f, const char *endpoints)
@@ -82,7 +76,7 @@ static void check_complete(rp_client *client, struct fixture *f)
     assert_int_equal(client_shard_of(client, (uint64_t)SHARDS << WIRE_KEY_SHARD_SHIFT), 0);
 }
 
-#define CASE(name) FIXTURE_TEST(struct fixture, name, set_up, tear_down)
+FIXTURE(struct fixture, set_up, tear_down)
 
 CASE(any_shard)
 {
@@ -181,8 +175,7 @@ CASE(silent_shard_0)
     if (conn_now() - f->start_ns < 2 * NS_PER_S) /* otherwise the named one may have been silent, too */
         assert_non_null(strstr(err.text, "shard 0"));
     /* Those who only look get along without it. */
-    f->client = client_connect_any(f->shards.peers[1].endpoint, NULL, WAIT, &err);
-    assert_non_null(f->client);
+    f->client = must(client_connect_any(f->shards.peers[1].endpoint, NULL, WAIT, &err));
     rp_client_info info = {.struct_size = sizeof info};
     assert_true(process_await(one_missing, f->client));
     assert_int_equal(rp_client_get_info(f->client, &info, NULL), RP_OK);

@@ -19,25 +19,21 @@ struct fixture {
     int flags; /* of the wake-up pipe */
 };
 
-static int set_up(void **state)
+static void set_up(struct fixture *f)
 {
-    struct fixture *f = calloc(1, sizeof *f);
     log_set_level(LEVEL_OFF);
     fakepeer_start(&f->peer);
     f->client = must(rp_client_connect(f->peer.endpoint, NULL, WAIT, &err));
     f->conn = client_conn(f->client);
-    *state = f;
-    return 0;
 }
 
-static int tear_down(void **state)
+static void tear_down(struct fixture *f)
 {
-    struct fixture *f = *state;
     rp_client_destroy(&f->client);
     fakepeer_stop(&f->peer);
-    free(f);
-    return 0;
 }
+
+FIXTURE(struct fixture, set_up, tear_down)
 
 static int is_drained(void *ctx)
 {
@@ -64,7 +60,7 @@ static void let_go(struct fixture *f)
     assert_int_equal(write(f->conn->wake_write, "", 1), 1);
 }
 
-FIXTURE_TEST(struct fixture, stop_while_waking, set_up, tear_down)
+CASE(stop_while_waking)
 {
     struct timespec until;
     hold(f);
@@ -95,7 +91,7 @@ static int is_answered(void *ctx)
     return atomic_load(&answer->status) != -1;
 }
 
-FIXTURE_TEST(struct fixture, cancel_while_waking, set_up, tear_down)
+CASE(cancel_while_waking)
 {
     struct answer answer = {-1};
     fakepeer_set(&f->peer, &f->peer.deaf, true);
@@ -109,7 +105,7 @@ FIXTURE_TEST(struct fixture, cancel_while_waking, set_up, tear_down)
 }
 
 /* Without any hold: the end of a client right after its last request, at all distances between the two. */
-FIXTURE_TEST(struct fixture, ends_at_any_time, set_up, tear_down)
+CASE(ends_at_any_time)
 {
     for (long spins = 0; spins < 200; spins++) {
         rp_client *client = must(rp_client_connect(f->peer.endpoint, NULL, WAIT, &err));

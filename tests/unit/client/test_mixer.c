@@ -39,24 +39,18 @@ struct fixture {
     Replay__PermitReply permit;
 };
 
-static int set_up(void **state)
+static void set_up(struct fixture *f)
 {
-    struct fixture *f = calloc(1, sizeof *f);
     log_set_level(LEVEL_OFF);
     replay__permit_reply__init(&f->permit);
     fakeshards_start(&f->shards, 77);
     f->client = must(rp_client_connect(f->shards.peers[0].endpoint, NULL, WAIT, &err));
-    *state = f;
-    return 0;
 }
 
-static int tear_down(void **state)
+static void tear_down(struct fixture *f)
 {
-    struct fixture *f = *state;
     rp_client_destroy(&f->client);
     fakeshards_stop(&f->shards);
-    free(f);
-    return 0;
 }
 
 static void say(struct fixture *f, const struct row *row)
@@ -90,7 +84,7 @@ static rp_sampler *new_sampler(struct fixture *f, uint32_t on_demand, uint32_t d
     return rp_sampler_new(f->client, "a", &options, error);
 }
 
-#define CASE(name) FIXTURE_TEST(struct fixture, name, set_up, tear_down)
+FIXTURE(struct fixture, set_up, tear_down)
 
 CASE(answers_without_sense_do_no_harm)
 {
@@ -142,8 +136,7 @@ CASE(replies_with_items)
         struct row row = sound;
         row.mass = masses[i / 2];
         say(f, &row);
-        rp_sampler *sampler = new_sampler(f, i % 2, 0, &err);
-        assert_non_null(sampler);
+        rp_sampler *sampler = must(new_sampler(f, i % 2, 0, &err));
         for (uint32_t b = 0; b < 3; b++) {
             rp_batch_arrays arrays = {.struct_size = sizeof arrays};
             if (rp_sampler_next(sampler, &batch, WAIT, &err) != RP_OK)
@@ -188,8 +181,7 @@ CASE(a_silent_shard_does_not_hold_up_the_start)
         for (uint32_t tries = 0; tries < 5 && took > SOON_MS;
              tries++) { /* a busy machine is late, but not five times */
             int64_t start = now_ms();
-            rp_sampler *sampler = new_sampler(f, 0, 0, &err);
-            assert_non_null(sampler);
+            rp_sampler *sampler = must(new_sampler(f, 0, 0, &err));
             took = now_ms() - start;
             rp_sampler_destroy(&sampler);
         }

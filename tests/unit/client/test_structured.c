@@ -8,12 +8,11 @@ static const rp_column columns[] = {
     {.name = "r", .dtype = RP_DTYPE_FLOAT32, .codec = RP_CODEC_AUTO},
 };
 
-static int set_up(void **state)
+static void set_up(struct writer_fixture *f)
 {
     rp_writer_options options = {.struct_size = sizeof options, .chunk_length = 2, .keep_alive = 8};
-    writer_fixture_set_up(state);
-    writer_fixture_open(*state, columns, 2, &options);
-    return 0;
+    writer_fixture_start(f);
+    writer_fixture_open(f, columns, 2, &options);
 }
 
 static void add_pattern(struct writer_fixture *f, const char *table, uint32_t steps, const rp_condition *conditions,
@@ -38,7 +37,7 @@ static void end(struct writer_fixture *f)
     ok(rp_writer_end_episode(f->writer, RP_END_WAIT, 5000, &err));
 }
 
-#define CASE(name) FIXTURE_TEST(struct writer_fixture, name, set_up, writer_fixture_tear_down)
+FIXTURE(struct writer_fixture, set_up, writer_fixture_stop)
 
 CASE(every_step_as_soon_as_it_fits)
 {
@@ -248,8 +247,7 @@ CASE(random_patterns_agree_with_a_model)
         rp_writer_options options = {
             .struct_size = sizeof options, .chunk_length = (uint32_t)rng_below(&rng, 4) + 1, .keep_alive = 4};
         rp_writer_destroy(&f->writer, 5000, NULL);
-        f->writer = rp_writer_new(f->client, model_columns, MODEL_COLUMNS, &options, 5000, &err);
-        assert_non_null(f->writer);
+        f->writer = must(rp_writer_new(f->client, model_columns, MODEL_COLUMNS, &options, 5000, &err));
         random_patterns(f, &model, &rng);
         for (uint32_t i = 0; i < MODEL_STEPS; i++) {
             random_step(f, &model, &rng);

@@ -63,9 +63,8 @@ static rp_sampler *sampler(struct fixture *f, uint32_t on_demand)
     return rp_sampler_new(f->client, "a", &options, NULL);
 }
 
-static int set_up(void **state)
+static void set_up(struct fixture *f)
 {
-    struct fixture *f = calloc(1, sizeof *f);
     rp_updater_options limits = {.struct_size = sizeof limits, .batch = 1, .in_flight = 1};
     log_set_level(LEVEL_OFF);
     fakepeer_start(&f->peer);
@@ -91,13 +90,10 @@ static int set_up(void **state)
     for (int i = 0; i < 2; i++)
         f->members[i] = rp_reduce_join(f->real, "group", WAIT, &err);
     assert_non_null(f->members[1]);
-    *state = f;
-    return 0;
 }
 
-static int tear_down(void **state)
+static void tear_down(struct fixture *f)
 {
-    struct fixture *f = *state;
     rp_writer_destroy(&f->writer, 0, NULL);
     rp_writer_destroy(&f->ruled, 0, NULL);
     rp_writer_destroy(&f->begun, 0, NULL);
@@ -112,8 +108,6 @@ static int tear_down(void **state)
     rp_client_destroy(&f->real);
     rp_server_stop(&f->server);
     fakepeer_stop(&f->peer);
-    free(f);
-    return 0;
 }
 
 /* ---- the calls */
@@ -240,7 +234,7 @@ static bool is_late(rp_status status)
     return status == RP_DEADLINE_EXCEEDED || status == RP_UNAVAILABLE;
 }
 
-#define CASE(name) FIXTURE_TEST(struct fixture, name, set_up, tear_down)
+FIXTURE(struct fixture, set_up, tear_down)
 
 CASE(in_time)
 {
@@ -273,10 +267,9 @@ static int stop(void *ctx)
 }
 
 /* No number overflows into a time-out that has passed; and each wait can be ended. */
-TEST(without_end, set_up, tear_down)
+CASE(without_end)
 {
     static const int64_t long_ms[] = {INT64_MIN, -1, INT64_MAX / 1000000, INT64_MAX - 1000, INT64_MAX};
-    struct fixture *f = *state;
     for (uint32_t i = 0; i < N_ROWS; i++)
         for (uint32_t t = i % 2; t < 5; t += 2) {
             int calls = 0;

@@ -12,6 +12,8 @@ static const rp_column columns[] = {
 };
 enum { X_BYTES = 24, B_BYTES = 5 };
 
+FIXTURE(struct writer_fixture, writer_fixture_start, writer_fixture_stop)
+
 static void open_writer(struct writer_fixture *f, uint32_t chunk_length, uint32_t history)
 {
     rp_writer_options options = {
@@ -74,7 +76,7 @@ static void random_run(struct writer_fixture *f, struct rng *rng)
     }
 }
 
-TEST_WITH(struct writer_fixture, f, model, writer_fixture_set_up, writer_fixture_tear_down)
+CASE(model)
 {
     for (uint32_t chunk_length = 1; chunk_length <= 9; chunk_length += 2) {
         struct rng rng = rng_of(chunk_length);
@@ -83,7 +85,7 @@ TEST_WITH(struct writer_fixture, f, model, writer_fixture_set_up, writer_fixture
     }
 }
 
-TEST_WITH(struct writer_fixture, f, statuses, writer_fixture_set_up, writer_fixture_tear_down)
+CASE(statuses)
 {
     int64_t x[3] = {1, 2, 3};
     const void *row, *values[] = {x, NULL};

@@ -43,7 +43,7 @@ static rp_writer_info info(struct writer_fixture *f)
 
 /* ---- what is sent when */
 
-#define CASE(name) FIXTURE_TEST(struct writer_fixture, name, writer_fixture_set_up, writer_fixture_tear_down)
+FIXTURE(struct writer_fixture, writer_fixture_start, writer_fixture_stop)
 
 CASE(nothing_is_sent_without_items)
 {

@@ -19,35 +19,28 @@ struct fixture {
 
 static const rp_column column = {.name = "number", .dtype = RP_DTYPE_INT32};
 
-static int set_up(void **state)
+static void set_up(struct fixture *f)
 {
-    struct fixture *f = calloc(1, sizeof *f);
     log_set_level(LEVEL_OFF);
     fakeshards_start(&f->shards, 1);
     for (uint32_t i = 0; i < SHARDS; i++)
         fakepeer_set(&f->shards.peers[i], &f->shards.peers[i].hold, true);
     f->client = must(rp_client_connect(f->shards.list[0], NULL, WAIT, &err));
-    *state = f;
-    return 0;
 }
 
-static int tear_down(void **state)
+static void tear_down(struct fixture *f)
 {
-    struct fixture *f = *state;
     rp_wait_set(NULL, NULL);
     rp_writer_destroy(&f->writer, 0, NULL);
     rp_client_destroy(&f->client);
     fakeshards_stop(&f->shards);
-    free(f);
-    return 0;
 }
 
 /* Writes items, an episode for each: the better of two makes their numbers about equal. Waits until all have arrived. */
 static void insert(struct fixture *f)
 {
     uint64_t arrived = 0;
-    f->writer = rp_writer_new(f->client, &column, 1, NULL, WAIT, &err);
-    assert_non_null(f->writer);
+    f->writer = must(rp_writer_new(f->client, &column, 1, NULL, WAIT, &err));
     for (int32_t i = 0; i < (int32_t)ITEMS; i++) {
         const void *value = &i;
         ok(rp_writer_append(f->writer, &value, WAIT, &err));
@@ -76,7 +69,7 @@ static int release_two(void *ctx)
     return 0;
 }
 
-#define CASE(name) FIXTURE_TEST(struct fixture, name, set_up, tear_down)
+FIXTURE(struct fixture, set_up, tear_down)
 
 /* A flush that may leave some items needs no particular lane to be empty: here the first one keeps all of its items. */
 CASE(a_flush_leaves_items_of_any_lane)

@@ -81,101 +81,94 @@ static void check_chunk(struct step_stream *stream, struct step_chunk *chunk, ui
     free(rows);
 }
 
-TEST(chunks_hold_the_rows)
+FIXTURE(struct step_stream, (void), step_stream_fini)
+
+CASE(chunks_hold_the_rows)
 {
-    struct step_stream stream;
-    start(&stream, 5, 1000);
+    start(f, 5, 1000);
     for (int i = 0; i < 23; i++)
-        add_step(&stream, 3);
-    assert_int_equal(step_stream_cut(&stream, NULL), RP_OK);
+        add_step(f, 3);
+    assert_int_equal(step_stream_cut(f, NULL), RP_OK);
     for (int i = 0; i < 4; i++)
-        add_step(&stream, 3);
-    assert_int_equal(step_stream_cut(&stream, NULL), RP_OK);
-    assert_int_equal(stream.next - stream.oldest, 6);
+        add_step(f, 3);
+    assert_int_equal(step_stream_cut(f, NULL), RP_OK);
+    assert_int_equal(f->next - f->oldest, 6);
     for (uint64_t step = 0; step < 27; step++) {
-        struct step_chunk *chunk = step_stream_find(&stream, step);
+        struct step_chunk *chunk = step_stream_find(f, step);
         assert_true(chunk->step <= step && step < chunk->step + chunk->length);
-        check_chunk(&stream, chunk, 3);
+        check_chunk(f, chunk, 3);
     }
-    step_stream_fini(&stream);
 }
 
-TEST(a_cut_inside_a_step_moves_it_on)
+CASE(a_cut_inside_a_step_moves_it_on)
 {
-    struct step_stream stream;
-    start(&stream, 4, 8);
-    add_step(&stream, 3);
+    start(f, 4, 8);
+    add_step(f, 3);
     uint8_t value[64];
     row(1, 1, value);
-    assert_int_equal(step_stream_set(&stream, 1, value, 64, NULL), RP_OK);
-    assert_int_equal(step_stream_cut(&stream, NULL), RP_OK);
+    assert_int_equal(step_stream_set(f, 1, value, 64, NULL), RP_OK);
+    assert_int_equal(step_stream_cut(f, NULL), RP_OK);
     row(0, 1, value);
-    assert_int_equal(step_stream_set(&stream, 0, value, 12, NULL), RP_OK);
+    assert_int_equal(step_stream_set(f, 0, value, 12, NULL), RP_OK);
     row(2, 1, value);
-    assert_int_equal(step_stream_set(&stream, 2, value, 8, NULL), RP_OK);
-    assert_int_equal(step_stream_end_step(&stream, NULL), RP_OK);
-    assert_int_equal(step_stream_cut(&stream, NULL), RP_OK);
-    assert_int_equal(step_stream_find(&stream, 0)->length, 1);
-    assert_ptr_equal(step_stream_next(&stream, step_stream_find(&stream, 0)), step_stream_find(&stream, 1));
-    check_chunk(&stream, step_stream_find(&stream, 1), 3);
-    step_stream_fini(&stream);
+    assert_int_equal(step_stream_set(f, 2, value, 8, NULL), RP_OK);
+    assert_int_equal(step_stream_end_step(f, NULL), RP_OK);
+    assert_int_equal(step_stream_cut(f, NULL), RP_OK);
+    assert_int_equal(step_stream_find(f, 0)->length, 1);
+    assert_ptr_equal(step_stream_next(f, step_stream_find(f, 0)), step_stream_find(f, 1));
+    check_chunk(f, step_stream_find(f, 1), 3);
 }
 
-TEST(the_window_moves)
+CASE(the_window_moves)
 {
-    struct step_stream stream;
-    start(&stream, 3, 4);
+    start(f, 3, 4);
     for (int i = 0; i < 100; i++) {
-        add_step(&stream, 3);
-        assert_int_equal(step_stream_reach(&stream), i < 4 ? 0 : i - 3);
-        assert_true(step_stream_find(&stream, step_stream_reach(&stream))->step <= step_stream_reach(&stream));
-        assert_true(stream.next - stream.oldest <= 3);
+        add_step(f, 3);
+        assert_int_equal(step_stream_reach(f), i < 4 ? 0 : i - 3);
+        assert_true(step_stream_find(f, step_stream_reach(f))->step <= step_stream_reach(f));
+        assert_true(f->next - f->oldest <= 3);
     }
-    assert_null(stream.evicted);
-    assert_int_equal(step_stream_end_episode(&stream, NULL), RP_OK);
-    assert_int_equal(step_stream_length(&stream), 0);
-    assert_int_equal(stream.episode, 1);
-    assert_int_equal(stream.oldest, stream.next);
-    add_step(&stream, 3);
-    assert_int_equal(step_stream_find(&stream, 100)->episode, 1);
-    step_stream_fini(&stream);
+    assert_null(f->evicted);
+    assert_int_equal(step_stream_end_episode(f, NULL), RP_OK);
+    assert_int_equal(step_stream_length(f), 0);
+    assert_int_equal(f->episode, 1);
+    assert_int_equal(f->oldest, f->next);
+    add_step(f, 3);
+    assert_int_equal(step_stream_find(f, 100)->episode, 1);
 }
 
-TEST(absent_values_are_known)
+CASE(absent_values_are_known)
 {
-    struct step_stream stream;
-    start(&stream, 2, 8);
-    add_step(&stream, 3);
-    add_step(&stream, 1);
-    add_step(&stream, 1);
-    add_step(&stream, 1);
-    assert_false(step_stream_is_absent(&stream, 1, 0));
-    assert_false(step_stream_is_absent(&stream, 0, 1));
+    start(f, 2, 8);
+    add_step(f, 3);
+    add_step(f, 1);
+    add_step(f, 1);
+    add_step(f, 1);
+    assert_false(step_stream_is_absent(f, 1, 0));
+    assert_false(step_stream_is_absent(f, 0, 1));
     for (uint64_t step = 1; step < 4; step++)
-        assert_true(step_stream_is_absent(&stream, 1, step));
-    check_chunk(&stream, step_stream_find(&stream, 1), 1);
-    check_chunk(&stream, step_stream_find(&stream, 2), 1);
-    assert_true(step_stream_find(&stream, 2)->block_size[1] < 64);
-    step_stream_fini(&stream);
+        assert_true(step_stream_is_absent(f, 1, step));
+    check_chunk(f, step_stream_find(f, 1), 1);
+    check_chunk(f, step_stream_find(f, 2), 1);
+    assert_true(step_stream_find(f, 2)->block_size[1] < 64);
 }
 
 /* ---- layouts */
 
-TEST(item_layouts_are_relative_and_found_again)
+CASE(item_layouts_are_relative_and_found_again)
 {
-    struct step_stream stream;
     struct item_layouts layouts;
     struct item_layout *first = NULL, *layout = NULL;
     struct item_steps span;
-    start(&stream, 2, 10);
+    start(f, 2, 10);
     assert_true(item_layouts_init(&layouts, 1));
     const rp_slice transition[] = {{.field = "obs", .column = 0, .start = -4, .count = 1, .squeeze = 1},
                                    {.field = "rewards", .column = 2, .start = -4, .count = 3},
                                    {.field = "next", .column = 0, .start = -1, .count = 1, .squeeze = 1}};
     for (uint64_t i = 0; i < 20; i++) {
-        add_step(&stream, 3);
+        add_step(f, 3);
         rp_status status =
-            item_layouts_get(&layouts, &(struct item_slices){&stream, &table, transition, 3}, 0, &layout, &span, &err);
+            item_layouts_get(&layouts, &(struct item_slices){f, &table, transition, 3}, 0, &layout, &span, &err);
         if (i < 3) {
             assert_int_equal(status, RP_INVALID_ARGUMENT);
             continue;
@@ -191,32 +184,30 @@ TEST(item_layouts_are_relative_and_found_again)
     assert_int_equal(first->fields[2].start, -1);
     assert_int_equal(layouts.count, 1);
     item_layouts_fini(&layouts);
-    step_stream_fini(&stream);
 }
 
 /* What is found without a look at the slices is what the slices give, and nothing is found that they do not give. */
-TEST(the_newest_steps_are_found_again)
+CASE(the_newest_steps_are_found_again)
 {
-    struct step_stream stream;
     struct item_layouts layouts;
     struct rng rng;
     uint32_t found = 0, refused = 0;
     rng_seed(&rng, 21);
-    start(&stream, 3, 7);
+    start(f, 3, 7);
     assert_true(item_layouts_init(&layouts, 1));
     for (uint32_t round = 0; round < 5000; round++) {
         struct item_layout *layout = NULL;
         struct item_steps span = {0}, newest = {0};
         if (rng_below(&rng, 3) > 0)
-            add_step(&stream, rng_below(&rng, 30) == 0 ? 1 : 3);
+            add_step(f, rng_below(&rng, 30) == 0 ? 1 : 3);
         if (rng_below(&rng, 60) == 0)
-            assert_int_equal(step_stream_end_episode(&stream, NULL), RP_OK);
+            assert_int_equal(step_stream_end_episode(f, NULL), RP_OK);
         uint32_t steps = 1 + (uint32_t)rng_below(&rng, 2 + 7 * (round / 1000 % 2));
         rp_slice all[3] = {{.start = -(int64_t)steps}, {.column = 1, .start = -(int64_t)steps}};
         all[2] = (rp_slice){.column = 2, .start = -(int64_t)steps};
-        struct item_layout *got = item_layouts_newest(&layouts, &stream, 0, steps, &newest);
+        struct item_layout *got = item_layouts_newest(&layouts, f, 0, steps, &newest);
         rp_status status =
-            item_layouts_get(&layouts, &(struct item_slices){&stream, &table, all, 3}, 0, &layout, &span, NULL);
+            item_layouts_get(&layouts, &(struct item_slices){f, &table, all, 3}, 0, &layout, &span, NULL);
         if (got) {
             assert_int_equal(status, RP_OK);
             assert_ptr_equal(got, layout);
@@ -230,62 +221,55 @@ TEST(the_newest_steps_are_found_again)
     }
     assert_true(found > 500 && refused > 200);
     item_layouts_fini(&layouts);
-    step_stream_fini(&stream);
 }
 
-TEST(strided_slices_reach_as_far_as_they_say)
+CASE(strided_slices_reach_as_far_as_they_say)
 {
-    struct step_stream stream;
     struct item_layouts layouts;
     struct item_layout *layout;
     struct item_steps span;
-    start(&stream, 1, 100);
+    start(f, 1, 100);
     assert_true(item_layouts_init(&layouts, 1));
     for (int i = 0; i < 10; i++)
-        add_step(&stream, 3);
+        add_step(f, 3);
     const rp_slice every_third = {.column = 0, .start = 0, .count = 4, .stride = 3};
     assert_int_equal(
-        item_layouts_get(&layouts, &(struct item_slices){&stream, &table, &every_third, 1}, 0, &layout, &span, &err),
-        RP_OK);
+        item_layouts_get(&layouts, &(struct item_slices){f, &table, &every_third, 1}, 0, &layout, &span, &err), RP_OK);
     assert_int_equal(span.length, 10);
     const rp_slice too_far = {.column = 0, .start = 1, .count = 4, .stride = 3};
-    assert_int_equal(
-        item_layouts_get(&layouts, &(struct item_slices){&stream, &table, &too_far, 1}, 0, &layout, &span, &err),
-        RP_INVALID_ARGUMENT);
+    assert_int_equal(item_layouts_get(&layouts, &(struct item_slices){f, &table, &too_far, 1}, 0, &layout, &span, &err),
+                     RP_INVALID_ARGUMENT);
     assert_true(facts_within(err.text, "ends at step 10, but the episode has 10 steps"));
     const rp_slice to_end = {.column = 0, .start = 2, .stride = 3};
-    assert_int_equal(
-        item_layouts_get(&layouts, &(struct item_slices){&stream, &table, &to_end, 1}, 0, &layout, &span, &err), RP_OK);
+    assert_int_equal(item_layouts_get(&layouts, &(struct item_slices){f, &table, &to_end, 1}, 0, &layout, &span, &err),
+                     RP_OK);
     assert_int_equal(span.first, 2);
     assert_int_equal(span.length, 8);
     assert_int_equal(layout->fields[0].count, 0);
     const rp_slice twice[] = {{.column = 0, .start = -1, .count = 1}, {.column = 0, .start = -2, .count = 1}};
-    assert_int_equal(
-        item_layouts_get(&layouts, &(struct item_slices){&stream, &table, twice, 2}, 0, &layout, &span, &err),
-        RP_INVALID_ARGUMENT);
+    assert_int_equal(item_layouts_get(&layouts, &(struct item_slices){f, &table, twice, 2}, 0, &layout, &span, &err),
+                     RP_INVALID_ARGUMENT);
     assert_non_null(strstr(err.text, "stands twice"));
     item_layouts_fini(&layouts);
-    step_stream_fini(&stream);
 }
 
 /* Random slices: the layout must give back the same rows, for every length that it is used with. */
-TEST(item_layouts_name_the_rows_that_were_asked_for)
+CASE(item_layouts_name_the_rows_that_were_asked_for)
 {
     struct rng rng = naive_rng(__func__);
-    struct step_stream stream;
     struct item_layouts layouts;
-    start(&stream, 4, 50);
+    start(f, 4, 50);
     assert_true(item_layouts_init(&layouts, 1));
     for (int round = 0; round < 20000; round++) {
-        if (rng_below(&rng, 3) == 0 || step_stream_length(&stream) == 0)
-            add_step(&stream, 3);
+        if (rng_below(&rng, 3) == 0 || step_stream_length(f) == 0)
+            add_step(f, 3);
         if (rng_below(&rng, 40) == 0)
-            step_stream_cut(&stream, NULL);
+            step_stream_cut(f, NULL);
         if (rng_below(&rng, 500) == 0) {
-            step_stream_end_episode(&stream, NULL);
+            step_stream_end_episode(f, NULL);
             continue;
         }
-        uint64_t length = step_stream_length(&stream), reach = length < 50 ? length : 50;
+        uint64_t length = step_stream_length(f), reach = length < 50 ? length : 50;
         static const char *const names[] = {"p", "q", "r"};
         rp_slice slices[3];
         uint32_t n = 1 + (uint32_t)rng_below(&rng, 3);
@@ -302,14 +286,13 @@ TEST(item_layouts_name_the_rows_that_were_asked_for)
         }
         struct item_layout *layout;
         struct item_steps span;
-        if (item_layouts_get(&layouts, &(struct item_slices){&stream, &table, slices, n}, 0, &layout, &span, &err) !=
-            RP_OK)
+        if (item_layouts_get(&layouts, &(struct item_slices){f, &table, slices, n}, 0, &layout, &span, &err) != RP_OK)
             fail_msg("%s", err.text);
         for (uint32_t i = 0; i < n; i++) {
             const struct item_layout_field *field = &layout->fields[i];
             int64_t asked = slices[i].start < 0 ? slices[i].start + (int64_t)length : slices[i].start;
             int64_t start_row = field->start < 0 ? (int64_t)span.length + field->start : field->start;
-            assert_int_equal(span.first + (uint64_t)start_row, stream.episode_start + (uint64_t)asked);
+            assert_int_equal(span.first + (uint64_t)start_row, f->episode_start + (uint64_t)asked);
             uint64_t left = length - (uint64_t)asked, left_in_item = span.length - (uint64_t)start_row;
             uint64_t want = slices[i].count ? slices[i].count : (left + slices[i].stride - 1) / slices[i].stride;
             uint64_t got = field->count ? field->count : (left_in_item + field->stride - 1) / field->stride;
@@ -318,7 +301,6 @@ TEST(item_layouts_name_the_rows_that_were_asked_for)
         }
     }
     item_layouts_fini(&layouts);
-    step_stream_fini(&stream);
 }
 
 TEST(bad_columns_are_refused)

@@ -540,11 +540,7 @@ TEST(print_reads_back)
     silent.check = NULL;
     for (int round = 0; round < 500; round++) {
         struct root root = random_root(&rng), back = {0};
-        char *text = NULL;
-        size_t size = 0;
-        FILE *out = open_memstream(&text, &size);
-        schema_print(&silent, &root, out);
-        fclose(out);
+        const char *text = PRINTED(schema_print(&silent, &root, printing));
         struct schema_report *report = schema_report_new();
         if (!schema_read_text(&silent, "printed", text, &back, report))
             fail_msg("%s\nin\n%s", schema_report_text(report), text);
@@ -552,33 +548,24 @@ TEST(print_reads_back)
         schema_report_destroy(&report);
         schema_free(&silent, &root);
         schema_free(&silent, &back);
-        free(text);
     }
 }
 
 TEST(print_looks_like_this)
 {
     struct root root = read_good("tables: [{name: a, max_size: 5}, {name: \"b b\", max_size: 6, max_bytes: 1MiB}]");
-    char *text = NULL;
-    size_t size = 0;
-    FILE *out = open_memstream(&text, &size);
-    schema_print(&schema, &root, out);
-    fclose(out);
+    const char *text = PRINTED(schema_print(&schema, &root, printing));
     /* Help and bounds stand once, at the first element of a list. */
     assert_has(text,
                "  # I/O threads (between 1 and 64)\n  threads: 1\n  # where to listen\n  endpoint: \"tcp://*:5555\"\n");
     assert_has(text, "# shared objects (between 0 and 8)\nplugins: []\n");
     assert_has(text, "      # order (fifo, lifo, uniform, prioritized)\n      kind: uniform\n");
     assert_has(text, "    columns: []\n  - name: \"b b\"\n    max_size: 6\n    max_bytes: 1MiB\n    sampler:\n");
-    free(text);
-    out = open_memstream(&text, &size);
-    schema_print_reference(&schema, out);
-    fclose(out);
+    text = PRINTED(schema_print_reference(&schema, printing));
     assert_non_null(strstr(text, "| `net.timeout` | time | `60s` | between 1s and 1h | expiry |\n"));
     assert_non_null(strstr(text, "| `ratio` | number | `.inf` | at least 0 | samples \\| inserts |\n"));
     assert_non_null(strstr(text, "| `tables[].name` | string | required | between 1 and 16 | unique |\n"));
     assert_non_null(strstr(text, "| `tables[].sampler.kind` | choice | `uniform` | `fifo`, `lifo`, "));
-    free(text);
     schema_free(&schema, &root);
 }
 
@@ -882,38 +869,28 @@ TEST(a_count_may_be_a_word)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct counted root = {0};
         struct schema_report *report = schema_report_new();
-        char *text = NULL, want[128];
-        size_t size;
+        char want[128];
         assert_true(schema_read_text(&counted, "w.yaml", cases[i].text, &root, report));
         assert_int_equal(root.shards.count, cases[i].count);
-        FILE *out = open_memstream(&text, &size);
-        schema_print(&counted, &root, out);
-        fclose(out);
         snprintf(want, sizeof want, "# how many, or which (auto, or between 1 and 8)\nshards: %s\n", cases[i].printed);
-        facts_same(text, want);
+        facts_same(PRINTED(schema_print(&counted, &root, printing)), want);
         schema_free(&counted, &root);
         schema_report_destroy(&report);
-        free(text);
     }
 }
 
 TEST(words_are_printed)
 {
-    char *text = NULL;
-    size_t size;
-    FILE *out = open_memstream(&text, &size);
-    schema_print(&worded, &(struct worded){-1, -2}, out);
-    schema_print_reference(&worded, out);
-    fclose(out);
-    assert_string_equal(text, "# how many (auto, or between 0 and 8)\n"
-                              "count: auto\n"
-                              "# how long (off, never, or between 0s and 9s)\n"
-                              "pause: never\n"
-                              "| key | type | default | allowed | meaning |\n"
-                              "|---|---|---|---|---|\n"
-                              "| `count` | integer | `auto` | auto, or between 0 and 8 | how many |\n"
-                              "| `pause` | time | `3s` | off, never, or between 0s and 9s | how long |\n");
-    free(text);
+    assert_string_equal(PRINTED(schema_print(&worded, &(struct worded){-1, -2}, printing)),
+                        "# how many (auto, or between 0 and 8)\n"
+                        "count: auto\n"
+                        "# how long (off, never, or between 0s and 9s)\n"
+                        "pause: never\n");
+    assert_string_equal(PRINTED(schema_print_reference(&worded, printing)),
+                        "| key | type | default | allowed | meaning |\n"
+                        "|---|---|---|---|---|\n"
+                        "| `count` | integer | `auto` | auto, or between 0 and 8 | how many |\n"
+                        "| `pause` | time | `3s` | off, never, or between 0s and 9s | how long |\n");
 }
 
 /* ---- kinds with options, and maps of lists */
@@ -943,17 +920,13 @@ static char *printed_again(const char *text, struct kinded *root, struct schema_
 {
     if (!schema_read_text(&kinded, "k.yaml", text, root, report))
         return NULL;
-    char *printed = NULL, *lines = need_text(""), *rest;
-    size_t size;
-    FILE *out = open_memstream(&printed, &size);
-    schema_print(&kinded, root, out);
-    fclose(out);
-    for (char *line = strtok_r(printed, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) {
+    char *lines = need_text(""), *rest;
+    for (char *line = strtok_r(PRINTED(schema_print(&kinded, root, printing)), "\n", &rest); line;
+         line = strtok_r(NULL, "\n", &rest)) {
         char *longer = line[0] == '#' ? need_text(lines) : need_print("%s%s\n", lines, line);
         free(lines);
         lines = longer;
     }
-    free(printed);
     return lines;
 }
 

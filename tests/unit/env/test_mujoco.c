@@ -35,6 +35,8 @@ static void subject_close(struct subject *self)
     self->ops->destroy(self->self);
 }
 
+FIXTURE(struct subject, (void), subject_close)
+
 static void subject_reset(struct subject *self)
 {
     self->ops->reset(self->self, self->observation);
@@ -72,28 +74,25 @@ static void check_near(double value, double expected, double tolerance, const ch
 
 /* ---- physics ---- */
 
-TEST(cart_stays_on_its_rail)
+CASE(cart_stays_on_its_rail)
 {
-    struct subject subject;
-    subject_open(&subject, &env_cartpole_swingup);
-    subject_reset(&subject);
+    subject_open(f, &env_cartpole_swingup);
+    subject_reset(f);
     for (int i = 0; i < 900; i++)
-        subject_step(&subject, &(float){1});
-    assert_true(subject.observation[0] > 1.7f && subject.observation[0] < 2.2f);
-    subject_close(&subject);
+        subject_step(f, &(float){1});
+    assert_true(f->observation[0] > 1.7f && f->observation[0] < 2.2f);
 }
 
 /* Dropped from above the ground it comes to rest on its feet. */
-TEST(cheetah_settles)
+CASE(cheetah_settles)
 {
-    struct subject subject;
-    subject_open(&subject, &env_cheetah);
+    subject_open(f, &env_cheetah);
     const double start[18] = {0, 0.3};
     const float still[6] = {0};
-    subject_set(&subject, start, 18);
-    const mjData *data = subject_data(&subject);
+    subject_set(f, start, 18);
+    const mjData *data = subject_data(f);
     for (int i = 0; i < 300; i++) {
-        subject_step(&subject, still);
+        subject_step(f, still);
         /* Falling from there it gains less than 3 m/s, and nothing but the ground adds energy. */
         for (int j = 0; j < 2; j++)
             assert_true(fabs(data->qvel[j]) < 3.5);
@@ -104,31 +103,28 @@ TEST(cheetah_settles)
     assert_true(height > 0.4 && height < 0.7);
     assert_true(fabs(data->qpos[2]) < 0.3);
     assert_true(data->ncon >= 2);
-    subject_close(&subject);
 }
 
 /* Also over whole episodes: the rewards add up to the distance. */
-TEST(cheetah_reward_is_velocity)
+CASE(cheetah_reward_is_velocity)
 {
-    struct subject subject;
-    subject_open(&subject, &env_cheetah);
-    subject_reset(&subject);
+    subject_open(f, &env_cheetah);
+    subject_reset(f);
     struct rng rng = rng_of(5);
-    const double *x = subject_data(&subject)->qpos;
+    const double *x = subject_data(f)->qpos;
     double start = *x, sum = 0;
     for (int i = 0; i < 500; i++) {
         float action[6];
         double before = *x, effort = 0;
-        random_action(&subject.spec, &rng, false, action);
-        subject_step(&subject, action);
+        random_action(&f->spec, &rng, false, action);
+        subject_step(f, action);
         for (int j = 0; j < 6; j++)
             effort += (double)action[j] * (double)action[j];
-        check_near((double)subject.result.reward, (*x - before) / 0.05 - 0.1 * effort, 1e-6, "the reward");
-        sum += ((double)subject.result.reward + 0.1 * effort) * 0.05;
+        check_near((double)f->result.reward, (*x - before) / 0.05 - 0.1 * effort, 1e-6, "the reward");
+        sum += ((double)f->result.reward + 0.1 * effort) * 0.05;
     }
     check_near(sum, *x - start, 1e-4, "the distance");
     assert_true(fabs(*x - start) > 0.01);
-    subject_close(&subject);
 }
 
 static void check_finite(const struct subject *self)
@@ -194,8 +190,7 @@ TEST(contacts_do_not_remember)
     const double crouched[18] = {0, -0.14, 0.02, 0.1, -0.1, 0.1, -0.1, 0.1, -0.1};
     const float still[6] = {0};
     struct subject subject = {.ops = &env_cheetah};
-    subject.self = env_cheetah.create(&one, 1, &subject.spec, &err);
-    assert_non_null(subject.self);
+    subject.self = must(env_cheetah.create(&one, 1, &subject.spec, &err));
     double first[9];
     for (int i = 0; i < 5; i++) {
         subject_set(&subject, crouched, 18);
@@ -208,33 +203,31 @@ TEST(contacts_do_not_remember)
     subject_close(&subject);
 }
 
-TEST(the_end_of_an_episode)
+CASE(the_end_of_an_episode)
 {
     static const float still[6] = {0};
-    struct subject subject;
     for (size_t e = 1; e < N_ALL; e++) {
-        subject_open(&subject, all[e]);
+        subject_open(f, all[e]);
         for (int episode = 0; episode < 2; episode++) {
-            subject_reset(&subject);
+            subject_reset(f);
             for (int i = 1; i <= 1000; i++) {
-                subject_step(&subject, still);
-                assert_int_equal(subject.result.terminal, 0);
-                assert_int_equal(subject.result.truncated, i == 1000);
+                subject_step(f, still);
+                assert_int_equal(f->result.terminal, 0);
+                assert_int_equal(f->result.truncated, i == 1000);
             }
         }
-        subject_close(&subject);
+        subject_close(f);
     }
     /* Terminal wins over the time limit. */
-    subject_open(&subject, &env_inverted_pendulum);
+    subject_open(f, &env_inverted_pendulum);
     static const double fallen[] = {0, 0.19, 0, 2};
-    subject_set(&subject, fallen, 4);
-    struct mujoco *env = subject.self;
+    subject_set(f, fallen, 4);
+    struct mujoco *env = f->self;
     env->base.steps = 999;
-    subject_step(&subject, still);
-    assert_int_equal(subject.result.terminal, 1);
-    assert_int_equal(subject.result.truncated, 0);
-    assert_true(subject.result.reward == 1);
-    subject_close(&subject);
+    subject_step(f, still);
+    assert_int_equal(f->result.terminal, 1);
+    assert_int_equal(f->result.truncated, 0);
+    assert_true(f->result.reward == 1);
 }
 
 TEST(resets_are_cheap)
@@ -262,8 +255,7 @@ TEST(frame_skip)
     struct subject single, both;
     subject_open(&both, &env_inverted_pendulum);
     single = both;
-    single.self = both.ops->create(&one, 1, &single.spec, &err);
-    assert_non_null(single.self);
+    single.self = must(both.ops->create(&one, 1, &single.spec, &err));
     static const double start[] = {0, 0.02, 0.1, 0};
     subject_set(&single, start, 4);
     subject_set(&both, start, 4);

@@ -91,8 +91,7 @@ TEST(an_error_in_a_step_ends_the_episode)
 TEST(a_run_away_model_ends_the_episode)
 {
     rp_env_spec spec = {0};
-    void *env = env_cheetah.create(NULL, 0, &spec, &err);
-    assert_non_null(env);
+    void *env = must(env_cheetah.create(NULL, 0, &spec, &err));
     double wild[18] = {0};
     wild[9] = 1e11;
     const float still[6] = {0};

@@ -55,9 +55,7 @@ static struct http *start_at(const char *address, const char *token, bool open)
                                          .reader = "reader",
                                          .open = open,
                                          .threads = 2};
-    struct http *http = http_start(&options, &err);
-    assert_non_null(http);
-    return http;
+    return must(http_start(&options, &err));
 }
 
 static struct http *start(const char *token, bool open)
@@ -179,8 +177,7 @@ TEST(mounted)
     char out[8192];
     const struct http_options options = {
         .address = "127.0.0.1:0", .part = {routes, 4, &calls, false}, .mount = mount, .token = "secret", .open = true};
-    struct http *http = http_start(&options, &err);
-    assert_non_null(http);
+    struct http *http = must(http_start(&options, &err));
     assert_int_equal(get(http, "/hello", LOCAL, out), 200);
     assert_int_equal(get(http, "/below/hello", LOCAL, out), 401);
     assert_int_equal(get(http, "/below/hello?token=secret", LOCAL, out), 200);

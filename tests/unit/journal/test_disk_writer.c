@@ -60,8 +60,7 @@ static void desk_open(struct desk *self, bool again, enum fsync_mode mode)
     assert_int_equal(again ? 0 : tempdir_enter(NULL), 0);
     ok(folder_open(&self->folder, tempdir, true, &err));
     disk_pool_init(&self->pool);
-    self->disk_writer = disk_writer_new(&self->folder, &self->pool, mode, 20 * NS_PER_MS, &err);
-    assert_non_null(self->disk_writer);
+    self->disk_writer = must(disk_writer_new(&self->folder, &self->pool, mode, 20 * NS_PER_MS, &err));
 }
 
 static void desk_close(struct desk *self)
@@ -71,6 +70,8 @@ static void desk_close(struct desk *self)
     folder_close(&self->folder);
     assert_int_equal(tempdir_leave(NULL), 0);
 }
+
+FIXTURE(struct desk, (void), desk_close)
 
 /* A record with one entry that is `fill` all over. Gives its number. */
 static uint64_t desk_write(struct desk *self, enum disk_kind kind, uint64_t file, uint64_t offset, size_t bytes,
@@ -203,29 +204,26 @@ TEST(records_are_written_in_order)
 }
 
 /* What was given is written by the time that the disk writer has ended, and bytes are counted. */
-TEST(the_end_waits_for_what_was_given)
+CASE(the_end_waits_for_what_was_given)
 {
-    struct desk desk;
-    desk_open(&desk, false, FSYNC_ALWAYS);
+    desk_open(f, false, FSYNC_ALWAYS);
     for (uint32_t i = 0; i < 200; i++)
-        desk_record(&desk, 1, 20000, (uint8_t)i);
-    disk_writer_destroy(&desk.disk_writer, 5000);
-    assert_int_equal(check_segment(&desk, 1, 0), 200);
-    desk_close(&desk);
+        desk_record(f, 1, 20000, (uint8_t)i);
+    disk_writer_destroy(&f->disk_writer, 5000);
+    assert_int_equal(check_segment(f, 1, 0), 200);
 }
 
 /* The data of a large entry is put in by the disk writer. */
-TEST(a_tail_is_copied_in)
+CASE(a_tail_is_copied_in)
 {
-    struct desk desk;
-    desk_open(&desk, false, FSYNC_INTERVAL);
+    desk_open(f, false, FSYNC_INTERVAL);
     struct disk_job *job = calloc(1, sizeof *job);
     size_t head = sizeof(struct record_head) + sizeof(struct entry_head), bytes = 100003;
     *job = (struct disk_job){.what = DISK_JOB_RECORD,
                              .kind = DISK_SEGMENT,
                              .file = 1,
-                             .offset = desk.offset,
-                             .number = ++desk.number,
+                             .offset = f->offset,
+                             .number = ++f->number,
                              .data = calloc(1, head),
                              .size = sizeof(struct record_head) + entry_padded(sizeof(struct entry_head) + bytes),
                              .tail_at = head};
@@ -233,10 +231,9 @@ TEST(a_tail_is_copied_in)
     memcpy(job->data + sizeof(struct record_head), &entry, sizeof entry);
     zmq_msg_init_size(&job->tail, bytes);
     memset(zmq_msg_data(&job->tail), 9, bytes);
-    disk_writer_give(desk.disk_writer, job);
-    assert_true(desk_await(&desk, is_durable, 1, 60000));
-    assert_int_equal(check_segment(&desk, 1, 9), 1);
-    desk_close(&desk);
+    disk_writer_give(f->disk_writer, job);
+    assert_true(desk_await(f, is_durable, 1, 60000));
+    assert_int_equal(check_segment(f, 1, 9), 1);
 }
 
 static bool exists(const struct desk *self, const char *name)
@@ -280,21 +277,19 @@ TEST(a_checkpoint_gets_its_name_at_the_end)
 }
 
 /* With a sync for everything, the end of a checkpoint between two records changes nothing about what is told when. */
-TEST(a_checkpoint_does_not_hide_what_is_not_synced)
+CASE(a_checkpoint_does_not_hide_what_is_not_synced)
 {
-    struct desk desk;
-    desk_open(&desk, false, FSYNC_ALWAYS);
+    desk_open(f, false, FSYNC_ALWAYS);
     sync_takes_us = 30000;
-    desk_write(&desk, DISK_CHECKPOINT, 1, FILE_HEAD_BYTES, 1000, 1);
-    desk_record(&desk, 1, 1000, 0); /* while this is synced the others come, and make one batch */
+    desk_write(f, DISK_CHECKPOINT, 1, FILE_HEAD_BYTES, 1000, 1);
+    desk_record(f, 1, 1000, 0); /* while this is synced the others come, and make one batch */
     usleep(10000);
-    uint64_t last = desk_record(&desk, 1, 1000, 1);
-    desk_job(&desk, DISK_JOB_FINISH, DISK_CHECKPOINT, 1);
-    assert_true(desk_await(&desk, is_durable, last, 60000));
-    assert_true(synced_bytes >= (off_t)desk.offset);
-    assert_true(desk_await(&desk, has_finished, 1, 60000));
+    uint64_t last = desk_record(f, 1, 1000, 1);
+    desk_job(f, DISK_JOB_FINISH, DISK_CHECKPOINT, 1);
+    assert_true(desk_await(f, is_durable, last, 60000));
+    assert_true(synced_bytes >= (off_t)f->offset);
+    assert_true(desk_await(f, has_finished, 1, 60000));
     sync_takes_us = 0;
-    desk_close(&desk);
 }
 
 static void fill(int *ballast, size_t leave)
@@ -377,27 +372,25 @@ TEST(a_full_disk_is_waited_for_with_every_sync)
 }
 
 /* A limit on the size of files is met in the middle of a record; anybody can set one. */
-TEST(a_file_that_may_not_grow_is_cut_back)
+CASE(a_file_that_may_not_grow_is_cut_back)
 {
-    struct desk desk;
     struct rlimit before, limit;
     signal(SIGXFSZ, SIG_IGN);
     assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
-    desk_open(&desk, false, FSYNC_NEVER);
-    desk_record(&desk, 1, 10000, 0);
-    assert_true(desk_await(&desk, is_durable, 1, 60000));
+    desk_open(f, false, FSYNC_NEVER);
+    desk_record(f, 1, 10000, 0);
+    assert_true(desk_await(f, is_durable, 1, 60000));
     limit = (struct rlimit){30000, before.rlim_max};
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
     for (uint32_t i = 1; i < 10; i++)
-        desk_record(&desk, 1, 7000, (uint8_t)i);
-    assert_true(desk_await(&desk, in_trouble, 1, 60000));
-    assert_int_equal(desk.news.durable, 3);
-    assert_int_equal(check_segment(&desk, 1, 0), 3);
+        desk_record(f, 1, 7000, (uint8_t)i);
+    assert_true(desk_await(f, in_trouble, 1, 60000));
+    assert_int_equal(f->news.durable, 3);
+    assert_int_equal(check_segment(f, 1, 0), 3);
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
-    assert_true(desk_await(&desk, is_durable, 10, 60000));
-    assert_true(desk_await(&desk, in_trouble, 0, 60000));
-    assert_int_equal(check_segment(&desk, 1, 0), 10);
-    desk_close(&desk);
+    assert_true(desk_await(f, is_durable, 10, 60000));
+    assert_true(desk_await(f, in_trouble, 0, 60000));
+    assert_int_equal(check_segment(f, 1, 0), 10);
 }
 
 static bool has_bad(const struct desk *self, uint64_t segment)
@@ -450,20 +443,18 @@ TEST(after_a_failed_sync_a_checkpoint_alone_helps)
 }
 
 /* A record is not durable in a file whose name may be gone. */
-TEST(a_name_that_cannot_be_synced_is_waited_for)
+CASE(a_name_that_cannot_be_synced_is_waited_for)
 {
-    struct desk desk;
-    desk_open(&desk, false, FSYNC_ALWAYS);
+    desk_open(f, false, FSYNC_ALWAYS);
     name_error = EIO;
-    uint64_t last = desk_record(&desk, 1, 1000, 0);
-    assert_true(desk_await(&desk, in_trouble, 1, 60000));
-    assert_non_null(strstr(desk.news.trouble, "cannot be synced"));
-    assert_false(desk_await(&desk, is_durable, last, 150));
+    uint64_t last = desk_record(f, 1, 1000, 0);
+    assert_true(desk_await(f, in_trouble, 1, 60000));
+    assert_non_null(strstr(f->news.trouble, "cannot be synced"));
+    assert_false(desk_await(f, is_durable, last, 150));
     name_error = 0;
-    assert_true(desk_await(&desk, is_durable, last, 60000));
-    assert_true(desk_await(&desk, in_trouble, 0, 60000));
-    assert_int_equal(check_segment(&desk, 1, 0), 1);
-    desk_close(&desk);
+    assert_true(desk_await(f, is_durable, last, 60000));
+    assert_true(desk_await(f, in_trouble, 0, 60000));
+    assert_int_equal(check_segment(f, 1, 0), 1);
 }
 
 /* A new segment says that it goes on where the last one of the process before ends. If that end were lost with the power, the new

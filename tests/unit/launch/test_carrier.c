@@ -2,7 +2,6 @@
  * programs are copies of /bin/echo: `replay-launch node` prints "node". */
 #include <fcntl.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <sys/wait.h>
 
 #include "agent/launch/host/carrier.h"
@@ -67,8 +66,7 @@ static int reach(const struct target *target, const struct bundle *bundle)
     struct host_config host = {.name = "",
                                .command = {.data = words, .count = sizeof words / sizeof words[0]},
                                .programs = (char *)(uintptr_t)(target->programs ? target->programs : "")};
-    char **argv = carrier_build(bundle, &host, target->name ? target->name : "cpu1", &err);
-    assert_non_null(argv);
+    char **argv = must(carrier_build(bundle, &host, target->name ? target->name : "cpu1", &err));
     if (bundle && !target->same) { /* the host has another file system */
         char *line = argv[6], *at = strstr(line, bundle->programs);
         assert_non_null(at);

@@ -4,7 +4,6 @@
 
 #include "agent/launch/home.h"
 #include "tests/support/tempdir.h"
-#include "tests/support/test.h"
 
 static int set_up(void **state)
 {

@@ -11,14 +11,15 @@
 #include "proto/base/clock.h"
 #include "tests/support/hostbed.h"
 
+FIXTURE(struct hostbed, hostbed_set_up, hostbed_tear_down)
+
 /* A lease that ends soon, and not while a process stalls for three seconds. */
 #define LEASE_NS (5 * NS_PER_S)
 
 /* ---- processes there ---- */
 
-HOSTBED_TEST(facts)
+CASE(facts)
 {
-    struct hostbed *f = *state;
     char name[HOST_NAME] = "";
     hostbed_connect(f, 0);
     const struct host_facts *facts = &host_info(f->host)->facts;
@@ -63,9 +64,8 @@ TEST(home_address)
     }
 }
 
-HOSTBED_TEST(ends)
+CASE(ends)
 {
-    struct hostbed *f = *state;
     struct process a, b, c;
     int status = -1;
     hostbed_connect(f, 0);
@@ -85,9 +85,8 @@ HOSTBED_TEST(ends)
     hostbed_await(f, kill(left, 0) != 0); /* the rest of the group goes with the process */
 }
 
-HOSTBED_TEST(environment)
+CASE(environment)
 {
-    struct hostbed *f = *state;
     struct process a;
     char log[128], cwd[512];
     snprintf(log, sizeof log, "%s/a.log", f->dir);
@@ -106,9 +105,8 @@ HOSTBED_TEST(environment)
     assert_string_equal(hostbed_log(f, "a"), expected);
 }
 
-HOSTBED_TEST(ask_and_kill)
+CASE(ask_and_kill)
 {
-    struct hostbed *f = *state;
     struct process a, b;
     struct process_usage usage;
     hostbed_connect(f, 0);
@@ -127,9 +125,8 @@ HOSTBED_TEST(ask_and_kill)
     assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
 }
 
-HOSTBED_TEST(no_such_program)
+CASE(no_such_program)
 {
-    struct hostbed *f = *state;
     struct process a;
     const char *const argv[] = {"/nowhere/program", NULL};
     hostbed_connect(f, 0);
@@ -138,9 +135,8 @@ HOSTBED_TEST(no_such_program)
     assert_true(strstr(hostbed_log(f, "a"), "/nowhere/program") != NULL);
 }
 
-HOSTBED_TEST(too_long_a_command)
+CASE(too_long_a_command)
 {
-    struct hostbed *f = *state;
     struct process a;
     char *word = calloc(1, 100000), log[128];
     memset(word, 'x', 99999);
@@ -155,10 +151,9 @@ HOSTBED_TEST(too_long_a_command)
     assert_int_equal(hostbed_await_end(f, &a), 0);
 }
 
-HOSTBED_TEST(many)
+CASE(many)
 {
     enum { N = 50 };
-    struct hostbed *f = *state;
     struct process processes[N];
     hostbed_connect(f, 0);
     for (int i = 0; i < N; i++) {
@@ -201,9 +196,8 @@ static int64_t written_by(pid_t pid)
     return bytes;
 }
 
-HOSTBED_TEST(flood)
+CASE(flood)
 {
-    struct hostbed *f = *state;
     struct process flood, other;
     hostbed_connect(f, 0);
     hostbed_shell(f, &flood, "flood", "exec yes");
@@ -230,9 +224,8 @@ HOSTBED_TEST(flood)
 
 /* ---- ends of connections ---- */
 
-HOSTBED_TEST(node_killed)
+CASE(node_killed)
 {
-    struct hostbed *f = *state;
     struct process a;
     hostbed_connect(f, 0);
     hostbed_shell(f, &a, "a", "sleep 1000 & echo ready; while :; do sleep 0.1; done");
@@ -253,9 +246,8 @@ HOSTBED_TEST(node_killed)
     assert_true(file_exists(host_info(f->host)->facts.work));
 }
 
-HOSTBED_TEST(closed)
+CASE(closed)
 {
-    struct hostbed *f = *state;
     struct process a;
     hostbed_connect(f, 0);
     hostbed_shell(f, &a, "a", "trap '' TERM HUP; sleep 1000 & echo ready; while :; do sleep 0.1; done");
@@ -268,9 +260,8 @@ HOSTBED_TEST(closed)
 }
 
 /* The launcher's end without a word: the kernel closes its pipes and kills the carrier. */
-HOSTBED_TEST(launcher_killed)
+CASE(launcher_killed)
 {
-    struct hostbed *f = *state;
     struct process a;
     pid_t launcher = fork();
     if (launcher == 0) {
@@ -287,9 +278,8 @@ HOSTBED_TEST(launcher_killed)
 }
 
 /* A node agent that is stopped cannot end its processes: its guard does, when the lease is over, and nobody has to tell it. */
-HOSTBED_TEST(stopped)
+CASE(stopped)
 {
-    struct hostbed *f = *state;
     struct process a;
     pid_t one = 0;
     hostbed_connect(f, LEASE_NS);
@@ -308,9 +298,8 @@ HOSTBED_TEST(stopped)
 }
 
 /* A node agent that hears nothing ends by itself, though its pipes stay open. */
-HOSTBED_TEST(lease_there)
+CASE(lease_there)
 {
-    struct hostbed *f = *state;
     int64_t end_ns = hostbed_now() + WAIT * NS_PER_MS;
     hostbed_connect(f, LEASE_NS);
     pid_t node = hostbed_node(f);
@@ -321,9 +310,8 @@ HOSTBED_TEST(lease_there)
     hostbed_await(f, kill(node, 0) != 0);
 }
 
-HOSTBED_TEST(end_of_input)
+CASE(end_of_input)
 {
-    struct hostbed *f = *state;
     char command[512];
     snprintf(command, sizeof command, "\"$RP_LAUNCH\" node </dev/null >%s/out 2>&1", f->dir);
     assert_int_equal(system(command), 0);
@@ -333,9 +321,8 @@ HOSTBED_TEST(end_of_input)
 
 /* ---- carriers ---- */
 
-HOSTBED_TEST(noise)
+CASE(noise)
 {
-    struct hostbed *f = *state;
     struct process a;
     hostbed_connect_script(
         f, "echo Welcome; printf '@rp {\\n@rp nonsense\\n@rp []\\n\\0\\377\\n'; head -c 300000 /dev/urandom; echo; "
@@ -347,9 +334,8 @@ HOSTBED_TEST(noise)
     assert_string_equal(hostbed_log(f, "a"), "ok\n");
 }
 
-HOSTBED_TEST(endless_noise)
+CASE(endless_noise)
 {
-    struct hostbed *f = *state;
     hostbed_connect_script(f, "exec cat /dev/zero");
     int64_t before = memory_of(getpid()), end = hostbed_now() + NS_PER_S / 2;
     while (hostbed_now() < end)
@@ -358,9 +344,8 @@ HOSTBED_TEST(endless_noise)
     assert_true(memory_of(getpid()) - before < 16 * 1024 * 1024);
 }
 
-HOSTBED_TEST(reason)
+CASE(reason)
 {
-    struct hostbed *f = *state;
     hostbed_connect_script(f, "echo 'ssh: connect to host cpu3 port 22: Connection refused' >&2; exit 255");
     hostbed_await(f, host_info(f->host)->state == HOST_LOST);
     static const char said[] = "ssh: connect to host cpu3 port 22: Connection refused";
@@ -369,9 +354,8 @@ HOSTBED_TEST(reason)
     assert_int_equal(host_info(f->host)->times, 0);
 }
 
-HOSTBED_TEST(no_carrier)
+CASE(no_carrier)
 {
-    struct hostbed *f = *state;
     const char *const carrier[] = {"/nowhere/ssh", "cpu3", NULL};
     hostbed_make(f, carrier, 0);
     assert_int_equal(host_info(f->host)->state, HOST_LOST);
@@ -384,9 +368,8 @@ HOSTBED_TEST(no_carrier)
     assert_int_equal(process_start(&a, &options, hostbed_now(), &err), RP_UNAVAILABLE);
 }
 
-HOSTBED_TEST(other_version)
+CASE(other_version)
 {
-    struct hostbed *f = *state;
     hostbed_connect_script(f, "echo '@rp {\"type\":\"ready\",\"protocol\":1,\"version\":\"0.0.0-other\"}'; exec cat");
     hostbed_await(f, host_info(f->host)->state == HOST_LOST);
     assert_true(strstr(host_info(f->host)->reason, "0.0.0-other") != NULL);
@@ -405,9 +388,8 @@ static const struct host_probe *probe(struct hostbed *f, const char *scheme, uin
     return &host_info(f->host)->probe;
 }
 
-HOSTBED_TEST(reaches_home)
+CASE(reaches_home)
 {
-    struct hostbed *f = *state;
     struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t size = sizeof at;
     int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);

@@ -5,9 +5,10 @@
 #include "agent/launch/host/host_file.h"
 #include "tests/support/hostbed.h"
 
-HOSTBED_TEST(mirror)
+FIXTURE(struct hostbed, hostbed_set_up, hostbed_tear_down)
+
+CASE(mirror)
 {
-    struct hostbed *f = *state;
     struct process a;
     char script[2048];
     hostbed_connect(f, 0);
@@ -41,9 +42,8 @@ HOSTBED_TEST(mirror)
 }
 
 /* The end of a process comes after the last byte of what it has written and printed. */
-HOSTBED_TEST(end_after_files)
+CASE(end_after_files)
 {
-    struct hostbed *f = *state;
     struct process a;
     char script[1024];
     hostbed_connect(f, 0);
@@ -59,9 +59,8 @@ HOSTBED_TEST(end_after_files)
 }
 
 /* A process goes on with its own files after its host was lost, and files that are gone at home are gone there. */
-HOSTBED_TEST(own_files)
+CASE(own_files)
 {
-    struct hostbed *f = *state;
     struct process a;
     char script[1024];
     hostbed_connect(f, 0);
@@ -85,9 +84,8 @@ HOSTBED_TEST(own_files)
 }
 
 /* A copy at home that somebody has cut is made whole again. */
-HOSTBED_TEST(copy_cut)
+CASE(copy_cut)
 {
-    struct hostbed *f = *state;
     struct process a;
     char script[1024];
     hostbed_connect(f, 0);
@@ -102,9 +100,8 @@ HOSTBED_TEST(copy_cut)
     assert_int_equal(hostbed_await_end(f, &a), 0);
 }
 
-HOSTBED_TEST(send_files)
+CASE(send_files)
 {
-    struct hostbed *f = *state;
     struct process a;
     struct stat info;
     size_t size = 3000001;
@@ -145,9 +142,8 @@ HOSTBED_TEST(send_files)
 #define AFTER_START "while read -r x; do case \"$x\" in *start*) break;; esac; done; "
 
 /* A node agent that means harm: nothing is written outside of the folder, and the launcher's files stay. */
-HOSTBED_TEST(hostile)
+CASE(hostile)
 {
-    struct hostbed *f = *state;
     struct process a;
     char names[] = "../outside /tmp/test-host-outside a/../../outside config.yaml keys/actor.key "
                    "launch.json status.json logs/x.log launch.lock trap/outside trapped .hidden keys "
@@ -233,9 +229,8 @@ static rp_status give(struct host_folder *folder, const char *name, int64_t offs
 }
 
 /* A host may write so much and no more; what it replaces counts once. */
-HOSTBED_TEST(bounds)
+CASE(bounds)
 {
-    const struct hostbed *f = *state;
     struct host_folder folder;
     char name[32];
     host_folder_init(&folder, f->folder, "test");

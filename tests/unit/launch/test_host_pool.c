@@ -39,51 +39,49 @@ static void close_world(struct world *self)
     assert_int_equal(tempdir_leave(NULL), 0);
 }
 
-TEST(home_alone)
+FIXTURE(struct world, (void), close_world)
+
+CASE(home_alone)
 {
-    struct world world;
-    open_world(&world, TABLES, NULL);
-    assert_non_null(world.pool);
-    assert_int_equal(host_pool_count(world.pool), 1);
-    assert_null(host_pool_at(world.pool, HOST_POOL_HOME));
-    assert_true(host_pool_ready(world.pool, HOST_POOL_HOME));
+    open_world(f, TABLES, NULL);
+    assert_non_null(f->pool);
+    assert_int_equal(host_pool_count(f->pool), 1);
+    assert_null(host_pool_at(f->pool, HOST_POOL_HOME));
+    assert_true(host_pool_ready(f->pool, HOST_POOL_HOME));
     for (enum role role = 0; role < ROLES; role++)
-        assert_true(host_pool_takes(world.pool, HOST_POOL_HOME, role));
-    assert_true(host_pool_cores(world.pool, HOST_POOL_HOME) == 3);
+        assert_true(host_pool_takes(f->pool, HOST_POOL_HOME, role));
+    assert_true(host_pool_cores(f->pool, HOST_POOL_HOME) == 3);
     struct command_context base = {.folder = "x", .programs = "y"}, there;
-    host_pool_context(world.pool, HOST_POOL_HOME, &base, &there);
+    host_pool_context(f->pool, HOST_POOL_HOME, &base, &there);
     assert_ptr_equal(there.folder, base.folder);
     assert_false(there.elsewhere);
-    assert_int_equal(host_pool_await(world.pool, NS_PER_S, NULL, NULL), 1);
-    close_world(&world);
+    assert_int_equal(host_pool_await(f->pool, NS_PER_S, NULL, NULL), 1);
 }
 
-TEST(hosts_of_the_file)
+CASE(hosts_of_the_file)
 {
-    struct world world;
-    open_world(&world,
+    open_world(f,
                "hosts:\n"
                "  - {name: 'cpu[09-10]', cores: 32, programs: /opt}\n"
                "  - {command: [sh, -c], roles: [learner], memory: 1GiB, programs: /opt}\n" TABLES,
                NULL);
-    assert_non_null(world.pool);
+    assert_non_null(f->pool);
     static const char *const names[] = {"cpu09", "cpu10", "host2"};
-    assert_int_equal(host_pool_count(world.pool), 4);
+    assert_int_equal(host_pool_count(f->pool), 4);
     for (uint32_t i = 0; i < 3; i++) {
-        assert_string_equal(host_pool_name(world.pool, i + 1), names[i]);
-        assert_int_equal(host_pool_takes(world.pool, i + 1, ROLE_ACTOR), i < 2);
-        assert_int_equal(host_pool_takes(world.pool, i + 1, ROLE_LEARNER), i == 2);
-        assert_false(host_pool_takes(world.pool, i + 1, ROLE_BROKER));
-        assert_false(host_pool_ready(world.pool, i + 1));
-        assert_int_equal(host_pool_kind(world.pool, i + 1), i + 1); /* nothing is known of them yet */
+        assert_string_equal(host_pool_name(f->pool, i + 1), names[i]);
+        assert_int_equal(host_pool_takes(f->pool, i + 1, ROLE_ACTOR), i < 2);
+        assert_int_equal(host_pool_takes(f->pool, i + 1, ROLE_LEARNER), i == 2);
+        assert_false(host_pool_takes(f->pool, i + 1, ROLE_BROKER));
+        assert_false(host_pool_ready(f->pool, i + 1));
+        assert_int_equal(host_pool_kind(f->pool, i + 1), i + 1); /* nothing is known of them yet */
     }
-    assert_true(host_pool_cores(world.pool, 1) == 32 && host_pool_cores(world.pool, 3) == 0);
-    assert_true(host_pool_memory(world.pool, 3) == 1024.0 * 1024 * 1024);
-    assert_false(host_pool_takes(world.pool, HOST_POOL_HOME, ROLE_ACTOR));
-    assert_false(host_pool_takes(world.pool, HOST_POOL_HOME, ROLE_LEARNER));
-    assert_true(host_pool_takes(world.pool, HOST_POOL_HOME, ROLE_EVALUATOR));
-    assert_false(host_pool_has(world.pool, ROLE_ACTOR));
-    close_world(&world);
+    assert_true(host_pool_cores(f->pool, 1) == 32 && host_pool_cores(f->pool, 3) == 0);
+    assert_true(host_pool_memory(f->pool, 3) == 1024.0 * 1024 * 1024);
+    assert_false(host_pool_takes(f->pool, HOST_POOL_HOME, ROLE_ACTOR));
+    assert_false(host_pool_takes(f->pool, HOST_POOL_HOME, ROLE_LEARNER));
+    assert_true(host_pool_takes(f->pool, HOST_POOL_HOME, ROLE_EVALUATOR));
+    assert_false(host_pool_has(f->pool, ROLE_ACTOR));
 }
 
 static bool stop_when_lost(void *context)
@@ -93,31 +91,26 @@ static bool stop_when_lost(void *context)
 }
 
 /* A carrier that ends at once makes the host lost, with what it printed as the reason; then the pool tries again. */
-TEST(a_carrier_that_fails)
+CASE(a_carrier_that_fails)
 {
-    struct world world;
-    open_world(&world, "hosts: [{command: [sh, -c, 'echo no such box >&2; exit 3', sh], programs: /opt}]\n" TABLES,
-               NULL);
+    open_world(f, "hosts: [{command: [sh, -c, 'echo no such box >&2; exit 3', sh], programs: /opt}]\n" TABLES, NULL);
     struct clock clock = clock_system();
     int64_t now_ns = clock_now(&clock);
-    assert_int_equal(host_pool_await(world.pool, WAIT * NS_PER_MS, stop_when_lost, &world), 1);
-    const struct host *host = host_pool_at(world.pool, 1);
+    assert_int_equal(host_pool_await(f->pool, WAIT * NS_PER_MS, stop_when_lost, f), 1);
+    const struct host *host = host_pool_at(f->pool, 1);
     assert_int_equal(host_info(host)->state, HOST_LOST);
     assert_non_null(strstr(host_info(host)->reason, "no such box"));
-    host_pool_tend(world.pool, now_ns);
+    host_pool_tend(f->pool, now_ns);
     assert_int_equal(host_info(host)->state, HOST_LOST); /* the pause is not over */
-    host_pool_tend(world.pool, clock_now(&clock) + 2 * NS_PER_S);
+    host_pool_tend(f->pool, clock_now(&clock) + 2 * NS_PER_S);
     assert_int_equal(host_info(host)->state, HOST_CONNECTING);
-    close_world(&world);
 }
 
-TEST(files_to_send)
+CASE(files_to_send)
 {
-    struct world world;
-    open_world(&world, "hosts: [{name: a, programs: /opt}]\nlaunch: {send: [none.py]}\n" TABLES, NULL);
-    assert_null(world.pool);
+    open_world(f, "hosts: [{name: a, programs: /opt}]\nlaunch: {send: [none.py]}\n" TABLES, NULL);
+    assert_null(f->pool);
     assert_int_equal(err.status, RP_NOT_FOUND);
-    close_world(&world);
 }
 
 /* ---- sources ---- */
@@ -138,32 +131,30 @@ static void want(struct host_source *self, uint32_t actors)
     ((struct source *)self)->wanted = actors;
 }
 
-TEST(a_source)
+CASE(a_source)
 {
     static const char *const first[] = {"sleep", "100", NULL}, *const second[] = {"sleep", "101", NULL};
     struct source source = {.base = {.look = look, .want = want}};
-    struct world world;
-    open_world(&world, "launch: {engine: slurm}\n" TABLES, &source.base);
-    assert_int_equal(host_pool_appear(world.pool, "task-0", first, 8, 0, &err), RP_OK);
-    assert_int_equal(host_pool_appear(world.pool, "task-1", first, 8, 0, &err), RP_OK);
-    assert_int_equal(host_pool_count(world.pool), 3);
-    assert_true(host_pool_takes(world.pool, 1, ROLE_ACTOR) && !host_pool_takes(world.pool, 1, ROLE_LEARNER));
+    open_world(f, "launch: {engine: slurm}\n" TABLES, &source.base);
+    assert_int_equal(host_pool_appear(f->pool, "task-0", first, 8, 0, &err), RP_OK);
+    assert_int_equal(host_pool_appear(f->pool, "task-1", first, 8, 0, &err), RP_OK);
+    assert_int_equal(host_pool_count(f->pool), 3);
+    assert_true(host_pool_takes(f->pool, 1, ROLE_ACTOR) && !host_pool_takes(f->pool, 1, ROLE_LEARNER));
     struct clock clock = clock_system();
-    host_pool_tend(world.pool, clock_now(&clock));
+    host_pool_tend(f->pool, clock_now(&clock));
     assert_int_equal(source.looks, 1);
-    assert_int_equal(host_info(host_pool_at(world.pool, 1))->state, HOST_CONNECTING);
-    host_pool_vanish(world.pool, "task-0");
-    host_pool_tend(world.pool, clock_now(&clock));
-    assert_int_equal(host_info(host_pool_at(world.pool, 1))->state, HOST_ABSENT);
+    assert_int_equal(host_info(host_pool_at(f->pool, 1))->state, HOST_CONNECTING);
+    host_pool_vanish(f->pool, "task-0");
+    host_pool_tend(f->pool, clock_now(&clock));
+    assert_int_equal(host_info(host_pool_at(f->pool, 1))->state, HOST_ABSENT);
     /* It comes back elsewhere: the index and the host are the same, the carrier is another. */
-    assert_int_equal(host_pool_appear(world.pool, "task-0", second, 4, 0, &err), RP_OK);
-    assert_string_equal(host_pool_name(world.pool, 1), "task-0");
-    assert_int_equal(host_pool_count(world.pool), 3);
-    assert_false(host_set_carrier(host_pool_at(world.pool, 1), second)); /* it has this one */
-    assert_true(host_pool_cores(world.pool, 1) == 4);
-    host_pool_want(world.pool, 24);
+    assert_int_equal(host_pool_appear(f->pool, "task-0", second, 4, 0, &err), RP_OK);
+    assert_string_equal(host_pool_name(f->pool, 1), "task-0");
+    assert_int_equal(host_pool_count(f->pool), 3);
+    assert_false(host_set_carrier(host_pool_at(f->pool, 1), second)); /* it has this one */
+    assert_true(host_pool_cores(f->pool, 1) == 4);
+    host_pool_want(f->pool, 24);
     assert_int_equal(source.wanted, 24);
-    close_world(&world);
 }
 
 struct carrier {
@@ -192,23 +183,21 @@ static int is_reaped(void *ctx)
 }
 
 /* The carrier of a connection that was replaced ends long before the pool does. */
-TEST(a_replaced_carrier_is_reaped)
+CASE(a_replaced_carrier_is_reaped)
 {
     static const char *const second[] = {"sleep", "101", NULL};
     struct clock clock = clock_system();
-    struct world world;
-    open_world(&world, "launch: {engine: slurm}\n" TABLES, NULL);
-    struct carrier carrier = {.pool = world.pool};
+    open_world(f, "launch: {engine: slurm}\n" TABLES, NULL);
+    struct carrier carrier = {.pool = f->pool};
     snprintf(carrier.path, sizeof carrier.path, "%s/pid", tempdir);
     const char *const first[] = {"sh", "-c", "echo $$ > \"$0\"; exec sleep 100", carrier.path, NULL};
-    assert_int_equal(host_pool_appear(world.pool, "task-0", first, 8, 0, &err), RP_OK);
-    host_pool_tend(world.pool, clock_now(&clock));
+    assert_int_equal(host_pool_appear(f->pool, "task-0", first, 8, 0, &err), RP_OK);
+    host_pool_tend(f->pool, clock_now(&clock));
     assert_true(process_await(is_started, &carrier));
-    assert_int_equal(host_pool_appear(world.pool, "task-0", second, 8, 0, &err), RP_OK);
-    host_pool_vanish(world.pool, "task-0");
+    assert_int_equal(host_pool_appear(f->pool, "task-0", second, 8, 0, &err), RP_OK);
+    host_pool_vanish(f->pool, "task-0");
     assert_true(process_await(is_reaped, &carrier));
     unlink(carrier.path);
-    close_world(&world);
 }
 
 int main(void)

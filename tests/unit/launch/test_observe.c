@@ -14,22 +14,19 @@ struct fixture {
     struct observation seen;
 };
 
-static int set_up(void **state)
+static void set_up(struct fixture *f)
 {
-    struct fixture *f = calloc(1, sizeof *f);
-    int status = tempdir_enter(state);
-    *state = f;
+    tempdir_enter(NULL);
     observe_files_init(&f->files, tempdir, 2 * NS_PER_S);
-    return status;
 }
 
-static int tear_down(void **state)
+static void tear_down(struct fixture *f)
 {
-    struct fixture *f = *state;
     observe_files_fini(&f->files);
-    free(f);
-    return tempdir_leave(state);
+    tempdir_leave(NULL);
 }
+
+FIXTURE(struct fixture, set_up, tear_down)
 
 static void put(const char *name, const char *mode, const char *text)
 {
@@ -61,7 +58,7 @@ static void is(double value, double wanted)
         fail_msg("%g is not %g", value, wanted);
 }
 
-FIXTURE_TEST(struct fixture, newest_reports_count, set_up, tear_down)
+CASE(newest_reports_count)
 {
     is(look(f, START, NULL)->actor_idle, NAN);
     add("actor-0.jsonl", START, "\"blocked_share\": 0.5, \"return\": 20");
@@ -85,7 +82,7 @@ FIXTURE_TEST(struct fixture, newest_reports_count, set_up, tear_down)
 }
 
 /* The newest report of each, by cause. Who does not say what it waited for waited for the other side. */
-FIXTURE_TEST(struct fixture, causes_are_kept, set_up, tear_down)
+CASE(causes_are_kept)
 {
     is(look(f, START, NULL)->idle_by.learner[IDLE_REDUCE], NAN);
     add("learner-0.jsonl", START, "\"wait_share\": 0.5, \"idle_sample\": 0.1, \"idle_reduce\": 0.4");
@@ -104,7 +101,7 @@ FIXTURE_TEST(struct fixture, causes_are_kept, set_up, tear_down)
 }
 
 /* A report of another machine counts from its arrival on, whatever that machine's clock says. */
-FIXTURE_TEST(struct fixture, other_clocks, set_up, tear_down)
+CASE(other_clocks)
 {
     for (int skew = -1; skew <= 1; skew += 2) {
         const char *name = skew < 0 ? "learner-0.jsonl" : "actor-0.jsonl";
@@ -120,7 +117,7 @@ FIXTURE_TEST(struct fixture, other_clocks, set_up, tear_down)
     is(look(f, START + 100, NULL)->learner_idle, NAN);
 }
 
-FIXTURE_TEST(struct fixture, files_come_later, set_up, tear_down)
+CASE(files_come_later)
 {
     look(f, START, NULL);
     add("learner-0.jsonl", START, "\"wait_share\": 1");
@@ -130,7 +127,7 @@ FIXTURE_TEST(struct fixture, files_come_later, set_up, tear_down)
     is(look(f, START + 1.2, NULL)->learner_idle, 0.5); /* files that are known, at once */
 }
 
-FIXTURE_TEST(struct fixture, half_a_line_waits, set_up, tear_down)
+CASE(half_a_line_waits)
 {
     add("evaluator-0.jsonl", START, "\"return\": 1");
     put("evaluator-0.jsonl", "a", "{\"time\": 1700000001, \"ret");
@@ -142,7 +139,7 @@ FIXTURE_TEST(struct fixture, half_a_line_waits, set_up, tear_down)
     is(f->seen.value, 2);
 }
 
-TEST(garbage_is_passed_over, set_up, tear_down)
+CASE(garbage_is_passed_over)
 {
     static const char *const lines[] = {"\n",
                                         "null\n",
@@ -154,7 +151,6 @@ TEST(garbage_is_passed_over, set_up, tear_down)
                                         "{\"time\": 1700000000, \"return\": {\"a\": [}\n",
                                         "\x01\xff\xfe{{{{\n",
                                         "{\"time\": 1700000000, \"return\": \n"};
-    struct fixture *f = *state;
     for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++)
         put("evaluator-0.jsonl", "a", lines[i]);
     /* Longer than any line, so that its end is read apart from its beginning. */
@@ -172,7 +168,7 @@ TEST(garbage_is_passed_over, set_up, tear_down)
     is(look(f, START + 2, NULL)->actor_idle, 1);
 }
 
-FIXTURE_TEST(struct fixture, other_files_are_left_alone, set_up, tear_down)
+CASE(other_files_are_left_alone)
 {
     static const char *const names[] = {"actor-.jsonl", "actor-1.csv", "actor-x.jsonl", "my-actor-1.jsonl",
                                         "actor-12345678901234567890123456789012345.jsonl"};
@@ -183,7 +179,7 @@ FIXTURE_TEST(struct fixture, other_files_are_left_alone, set_up, tear_down)
     is(look(f, START, NULL)->actor_idle, NAN);
 }
 
-FIXTURE_TEST(struct fixture, cut_and_replaced, set_up, tear_down)
+CASE(cut_and_replaced)
 {
     add("evaluator-0.jsonl", START, "\"return\": 1");
     add("evaluator-0.jsonl", START, "\"return\": 2");
@@ -203,7 +199,7 @@ FIXTURE_TEST(struct fixture, cut_and_replaced, set_up, tear_down)
 }
 
 /* Of a long file, the end is enough; of evaluations, everything. */
-FIXTURE_TEST(struct fixture, long_files, set_up, tear_down)
+CASE(long_files)
 {
     for (int i = 0; i < 3000; i++) {
         char rest[64];
@@ -217,7 +213,7 @@ FIXTURE_TEST(struct fixture, long_files, set_up, tear_down)
     is(f->seen.actor_idle, 0.9);
 }
 
-FIXTURE_TEST(struct fixture, the_silent_do_not_count, set_up, tear_down)
+CASE(the_silent_do_not_count)
 {
     /* At the beginning no process has reported yet, and an actor that waits now may have worked before. */
     is(look(f, START, "actor-7")->actor_idle, NAN);

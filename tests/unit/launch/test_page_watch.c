@@ -9,7 +9,6 @@
 #include "agent/launch/run_page.h"
 #include "agent/view/page.h"
 #include "tests/support/tempdir.h"
-#include "tests/support/test.h"
 
 /* A run as its folder shows it, with a status of this age. */
 static void write_run(const char *node, enum phase phase, time_t age_s)
@@ -33,8 +32,7 @@ static void write_run(const char *node, enum phase phase, time_t age_s)
 static void assert_page(bool alive, const char *node)
 {
     const struct run_page_options options = {.address = "127.0.0.1:0", .folder = tempdir};
-    struct run_page *page = run_page_start(&options, &err);
-    assert_non_null(page);
+    struct run_page *page = must(run_page_start(&options, &err));
     char *text = run_page_state(page), *whole = NULL;
     assert_non_null(text);
     assert_true(asprintf(&whole, "%s}", text) > 0);

@@ -41,15 +41,9 @@ static void check_pair(const struct plan_choice *choice, uint32_t actors, uint32
                  actors, learners);
 }
 
-static char *print(const struct plan *plan, const struct plan_input *input)
+static const char *print(const struct plan *plan, const struct plan_input *input)
 {
-    char *text = NULL;
-    size_t size = 0;
-    FILE *file = open_memstream(&text, &size);
-    assert_non_null(file);
-    plan_print(plan, input, file);
-    fclose(file);
-    return text;
+    return PRINTED(plan_print(plan, input, printing));
 }
 
 /* ---- known curves ---- */
@@ -64,10 +58,9 @@ TEST(a_heavy_learner_needs_one_actor)
     check_close(plan.chosen.actor_idle, 0.1, "actors idle");
     check_close(plan.chosen.learner_idle, 0, "learners idle");
     assert_int_equal(plan.chosen.bottleneck, PLAN_MAX_LEARNERS);
-    char *text = print(&plan, &input);
+    const char *text = print(&plan, &input);
     facts_said(text, "plan: 1 actor, 2 learners\n");
     facts_said(text, "bottleneck: the learners: plan.max_learners allows 2");
-    free(text);
 }
 
 TEST(memory_bounds_the_number_of_actors)
@@ -83,10 +76,9 @@ TEST(memory_bounds_the_number_of_actors)
     assert_int_equal(plan.most_actors, 5);
     check_close(plan.chosen.memory, 1220 * MIB, "memory");
     facts_said(plan.chosen.reason, "29 actors, 1 learner would need 5.9 GiB of 1.3 GiB");
-    char *text = print(&plan, &input);
+    const char *text = print(&plan, &input);
     facts_said(text, "bottleneck: memory");
     facts_said(text, "1.2 GiB of 1.3 GiB");
-    free(text);
 
     input.hosts[0].memory = 300 * MIB;
     assert_int_equal(plan_solve(&input, &plan, &err), RP_INVALID_ARGUMENT);
@@ -107,9 +99,8 @@ TEST(a_number_of_the_file_is_respected_and_compared)
     assert_int_equal(plan.best.learners, 2);
     assert_true(plan.best.actors < 16);
     facts_said(plan.chosen.reason, "actors.count is a number in the file");
-    char *text = print(&plan, &input);
+    const char *text = print(&plan, &input);
     facts_said(text, "actors.count says 16; auto would take 10");
-    free(text);
 
     input.fixed_actors = 0;
     input.fixed_learners = 1;
@@ -118,7 +109,6 @@ TEST(a_number_of_the_file_is_respected_and_compared)
     check_pair(&plan.best, 10, 2);
     text = print(&plan, &input);
     facts_said(text, "learners.count says 1; auto would take 2");
-    free(text);
 
     input.fixed_actors = 5;
     plan = curves_solve(&input);
@@ -128,7 +118,6 @@ TEST(a_number_of_the_file_is_respected_and_compared)
     plan = curves_solve(&input);
     text = print(&plan, &input);
     facts_said(text, "actors.count says 10, as auto would");
-    free(text);
 }
 
 TEST(a_number_that_does_not_fit_is_respected)
@@ -223,15 +212,13 @@ TEST(the_bound_that_holds_has_a_name)
     struct plan plan = curves_solve(&input);
     assert_int_equal(plan.chosen.actors, 4);
     assert_int_equal(plan.chosen.bottleneck, PLAN_MAX_ACTORS);
-    char *text = print(&plan, &input);
+    const char *text = print(&plan, &input);
     facts_said(text, "plan.max_actors allows 4");
-    free(text);
     input.learner = unit_of(130, 0.2, 0.05, 10 * MIB);
     plan = curves_solve(&input);
     assert_int_equal(plan.chosen.bottleneck, PLAN_MAX_LEARNERS);
     text = print(&plan, &input);
     facts_said(text, "plan.max_learners allows 2");
-    free(text);
     input.hosts[0].memory = 145 * MIB; /* 120 and two processes */
     assert_int_equal(curves_solve(&input).chosen.bottleneck, PLAN_MEMORY);
     input.hosts[0].memory = 4 * GIB;
@@ -247,10 +234,9 @@ TEST(runs_of_a_pair_are_averaged)
         assert_true(plan_add_run(&input, &joints[i]));
     struct plan plan = curves_solve(&input);
     check_pair(&plan.chosen, 2, 1);
-    char *text = print(&plan, &input);
+    const char *text = print(&plan, &input);
     facts_said(text, "1.9 k/s");
     facts_said(text, "900/s");
-    free(text);
     struct plan_run again = run_of(1, 1, 1100, 1100, NAN, 0.3, 0.7, 0.2);
     assert_true(plan_add_run(&input, &again));
     assert_int_equal(input.n_runs, 2);

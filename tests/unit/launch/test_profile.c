@@ -22,25 +22,22 @@ static void read_config(struct fixture *f, const char *const *overrides)
     f->config = runtext_read(NULL, overrides);
 }
 
-static int set_up(void **state)
+static void set_up(struct fixture *f)
 {
-    struct fixture *f = calloc(1, sizeof *f);
-    int status = tempdir_enter(state);
-    *state = f;
+    tempdir_enter(NULL);
     setenv("XDG_CACHE_HOME", tempdir, 1);
     f->options = (struct profile_options){
         .config = &f->config, .programs = tempdir, .config_path = "", .here = tempdir, .folder = tempdir};
     read_config(f, NULL);
-    return status;
 }
 
-static int tear_down(void **state)
+static void tear_down(struct fixture *f)
 {
-    struct fixture *f = *state;
     run_config_free(&f->config);
-    free(f);
-    return tempdir_leave(state);
+    tempdir_leave(NULL);
 }
+
+FIXTURE(struct fixture, set_up, tear_down)
 
 static void near(double value, double wanted, double share)
 {
@@ -136,7 +133,7 @@ static void key_differs(struct fixture *f, const char *override, bool wanted)
     read_config(f, NULL);
 }
 
-FIXTURE_TEST(struct fixture, keys, set_up, tear_down)
+CASE(keys)
 {
     static const char *const same[] = {"name=x",
                                        "seed=9",
@@ -162,7 +159,7 @@ FIXTURE_TEST(struct fixture, keys, set_up, tear_down)
         key_differs(f, other[i], true);
 }
 
-FIXTURE_TEST(struct fixture, a_new_build_has_another_key, set_up, tear_down)
+CASE(a_new_build_has_another_key)
 {
     put("replay-actor", "one");
     char *before = profile_key(&f->options, "one machine\n");
@@ -188,7 +185,7 @@ FIXTURE_TEST(struct fixture, a_new_build_has_another_key, set_up, tear_down)
     free(after);
 }
 
-TEST(what_is_kept_comes_back, set_up, tear_down)
+CASE(what_is_kept_comes_back)
 {
     struct plan_input input = example(), read;
     assert_false(profile_load("some key\n", &read));
@@ -208,7 +205,7 @@ static char *cache_path(const char *key)
     return name;
 }
 
-TEST(damage_is_a_miss, set_up, tear_down)
+CASE(damage_is_a_miss)
 {
     struct plan_input input = example(), read;
     assert_int_equal(profile_store("k", &input, NULL), RP_OK);
@@ -239,10 +236,9 @@ TEST(damage_is_a_miss, set_up, tear_down)
     put(cache_path("k"), text);
     assert_true(profile_load("k", &read));
     plan_input_free(&read);
-    free(text);
 }
 
-TEST(measurements_that_cannot_be, set_up, tear_down)
+CASE(measurements_that_cannot_be)
 {
     struct plan_input input = example(), read;
     input.hosts[0].actor.rate = 0;
@@ -254,7 +250,7 @@ TEST(measurements_that_cannot_be, set_up, tear_down)
     assert_false(profile_load("k", &read));
 }
 
-TEST(no_place_for_a_cache, set_up, tear_down)
+CASE(no_place_for_a_cache)
 {
     struct plan_input input = example(), read;
     const char *path = tempdir_at("file");
@@ -267,7 +263,7 @@ TEST(no_place_for_a_cache, set_up, tear_down)
 
 /* ---- targets ---- */
 
-FIXTURE_TEST(struct fixture, targets, set_up, tear_down)
+CASE(targets)
 {
     static const struct {
         const char *limiter, *times;
@@ -289,7 +285,7 @@ FIXTURE_TEST(struct fixture, targets, set_up, tear_down)
 
 /* ---- what lasts ---- */
 
-FIXTURE_TEST(struct fixture, items_per_step, set_up, tear_down)
+CASE(items_per_step)
 {
     read_config(f, (const char *const[]){"adder.n_step=10", NULL});
     near(profile_items_per_step(&f->config), 509.0 / 500.0, 1e-12); /* CartPole ends after 500 steps */
@@ -334,7 +330,7 @@ TEST(what_lasts)
 
 /* ---- the machine ---- */
 
-TEST(control_groups, set_up, tear_down)
+CASE(control_groups)
 {
     put("proc/self/cgroup", "1:name=systemd:/x\n0::/a/b\n");
     put("proc/meminfo", "MemTotal: 9000000 kB\nMemFree: 10 kB\nMemAvailable:    1000000 kB\n");
@@ -359,16 +355,11 @@ TEST(this_machine)
 
 /* ---- printing ---- */
 
-TEST(prints_and_writes, set_up, tear_down)
+CASE(prints_and_writes)
 {
     struct plan_input input = example();
-    char *text = NULL;
-    size_t size = 0;
-    FILE *out = open_memstream(&text, &size);
-    profile_print(&input, out);
-    fclose(out);
+    const char *text = PRINTED(profile_print(&input, printing));
     assert_non_null(strstr(text, "1.0 k/s"));
-    free(text);
     assert_int_equal(profile_write(&input, tempdir, NULL), RP_OK);
     assert_true(file_exists(tempdir_at("profile.html")));
     assert_int_equal(profile_write(&input, "/nowhere/at/all", &err), RP_IO);
@@ -376,7 +367,7 @@ TEST(prints_and_writes, set_up, tear_down)
 }
 
 /* Each kind of host has a table and a line; the first host of a kind may take learners only. */
-TEST(prints_hosts, set_up, tear_down)
+CASE(prints_hosts)
 {
     struct plan_input input = example();
     struct plan_host hosts[4] = {{.name = "home", .kind = 0, .cores = 2},
@@ -386,13 +377,8 @@ TEST(prints_hosts, set_up, tear_down)
     hosts[1].actor = hosts[3].actor = input.hosts[0].actor;
     input.hosts = hosts;
     input.n_hosts = 4;
-    char *text = NULL;
-    size_t size = 0;
-    FILE *out = open_memstream(&text, &size);
-    profile_print(&input, out);
-    fclose(out);
+    const char *text = PRINTED(profile_print(&input, printing));
     assert_non_null(strstr(text, "on cpu1"));
     assert_non_null(strstr(text, "on old1"));
     assert_null(strstr(text, "on gpu1"));
-    free(text);
 }

@@ -68,6 +68,8 @@ static void close_world(struct world *self)
     assert_int_equal(tempdir_leave(NULL), 0);
 }
 
+FIXTURE(struct world, (void), close_world)
+
 /* As the loop of a run does it. */
 static void tick(struct world *self)
 {
@@ -114,51 +116,47 @@ TEST(exit_status)
 static const char *const carrier[] = {"/bin/sh", "-c", "exec \"$RP_LAUNCH\" node", NULL};
 
 /* A guard that was killed is replaced, and the new one knows the carriers. */
-TEST(guard_of_carriers)
+CASE(guard_of_carriers)
 {
-    struct world world;
-    open_world(&world, ROLE_LEARNER);
-    assert_int_equal(host_pool_appear(world.options.hosts, "far", carrier, 1, now(), &err), RP_OK);
-    await(&world, host_pool_ready(world.options.hosts, 1));
-    world.member.wanted = false;
-    pid_t first = world.guard.pid;
+    open_world(f, ROLE_LEARNER);
+    assert_int_equal(host_pool_appear(f->options.hosts, "far", carrier, 1, now(), &err), RP_OK);
+    await(f, host_pool_ready(f->options.hosts, 1));
+    f->member.wanted = false;
+    pid_t first = f->guard.pid;
     assert_int_equal(kill(first, SIGKILL), 0);
-    await(&world, world.guard.pid != first);
-    close(world.guard.pipe); /* as the launcher's end does */
-    world.guard.pipe = -1;
-    await(&world, host_info(host_pool_at(world.options.hosts, 1))->state == HOST_LOST);
-    assert_int_equal(waitpid(world.guard.pid, NULL, 0), world.guard.pid);
-    close_world(&world);
+    await(f, f->guard.pid != first);
+    close(f->guard.pipe); /* as the launcher's end does */
+    f->guard.pipe = -1;
+    await(f, host_info(host_pool_at(f->options.hosts, 1))->state == HOST_LOST);
+    assert_int_equal(waitpid(f->guard.pid, NULL, 0), f->guard.pid);
 }
 
 /* A learner saves much at its end: the files may take longer than launch.grace, and the host is waited for. */
-TEST(last_state)
+CASE(last_state)
 {
-    struct world world;
     char script[1024];
-    open_world(&world, ROLE_LEARNER);
-    world.config.launch.grace_ns *= 4; /* a busy machine takes long for that many bytes */
-    assert_int_equal(host_pool_appear(world.options.hosts, "far", carrier, 1, now(), &err), RP_OK);
-    world.member.host = world.member.at = 1;
-    await(&world, host_pool_ready(world.options.hosts, 1));
-    world.member.waits = false;
+    open_world(f, ROLE_LEARNER);
+    f->config.launch.grace_ns *= 4; /* a busy machine takes long for that many bytes */
+    assert_int_equal(host_pool_appear(f->options.hosts, "far", carrier, 1, now(), &err), RP_OK);
+    f->member.host = f->member.at = 1;
+    await(f, host_pool_ready(f->options.hosts, 1));
+    f->member.waits = false;
     snprintf(
         script, sizeof script,
         "cd '%s'; trap 'truncate -s %d state.tmp; echo end >> state.tmp; mv state.tmp learner.weights; exit 0' TERM; "
         "echo ready; while :; do sleep 0.02; done",
-        host_info(host_pool_at(world.options.hosts, 1))->facts.work, BIG);
-    start(&world, script);
-    await(&world, file_size(tempdir_at("log")) > 0);
-    world.run.phase = PHASE_STOPPING;
-    world.member.wanted = false;
+        host_info(host_pool_at(f->options.hosts, 1))->facts.work, BIG);
+    start(f, script);
+    await(f, file_size(tempdir_at("log")) > 0);
+    f->run.phase = PHASE_STOPPING;
+    f->member.wanted = false;
     int64_t begin_ns = now();
-    process_ask(&world.member.process, begin_ns);
-    await(&world, !world.member.process.running);
+    process_ask(&f->member.process, begin_ns);
+    await(f, !f->member.process.running);
     print_message("%d bytes took %.2f s\n", BIG, (double)(now() - begin_ns) * 1e-9);
-    assert_false(world.member.process.killed);
+    assert_false(f->member.process.killed);
     assert_int_equal(file_size(tempdir_at("learner.weights")), BIG + 4);
-    assert_true(host_pool_ready(world.options.hosts, 1)); /* not given up */
-    close_world(&world);
+    assert_true(host_pool_ready(f->options.hosts, 1)); /* not given up */
 }
 
 /* A node agent whose process has ended and that sends files for ever: it is waited for, and not longer than that; who asks again
@@ -226,31 +224,29 @@ static bool act_third_time(void *context)
 }
 
 /* Saving that takes longer than the warning of a time limit: the scheduler is asked until it agrees, and not at all after a stop. */
-TEST(limit)
+CASE(limit)
 {
-    struct world world;
     int acted = 0;
     struct interrupts interrupts = {.fd = -1, .asked = 1, .last = SIGUSR1};
     const struct run_limit limit = {.after_ns = 30 * NS_PER_S, .act = act_third_time, .context = &acted};
-    open_world(&world, ROLE_BROKER);
-    world.options.interrupts = &interrupts;
-    world.options.limit = &limit;
-    world.run.phase = PHASE_STOPPING;
-    world.run.outcome = RUN_STOPPED;
+    open_world(f, ROLE_BROKER);
+    f->options.interrupts = &interrupts;
+    f->options.limit = &limit;
+    f->run.phase = PHASE_STOPPING;
+    f->run.outcome = RUN_STOPPED;
     static const int expected[] = {0, 0, 0, 1, 2, 3, 3, 3}; /* after 0, 10, 20, ... s */
     for (int i = 0; i < 8; i++) {
-        run_heed_limit(&world.run, NS_PER_S + i * 10 * NS_PER_S);
+        run_heed_limit(&f->run, NS_PER_S + i * 10 * NS_PER_S);
         assert_int_equal(acted, expected[i]);
     }
     acted = 0;
-    world.run.limit_ns = 1;
+    f->run.limit_ns = 1;
     interrupts.last = SIGTERM; /* somebody asked to stop meanwhile */
-    run_heed_limit(&world.run, 100 * NS_PER_S);
+    run_heed_limit(&f->run, 100 * NS_PER_S);
     interrupts.last = SIGUSR1;
-    world.run.outcome = RUN_DONE;
-    run_heed_limit(&world.run, 100 * NS_PER_S);
+    f->run.outcome = RUN_DONE;
+    run_heed_limit(&f->run, 100 * NS_PER_S);
     assert_int_equal(acted, 0);
-    close_world(&world);
 }
 
 /* The reason of a stop names who asked: the note, else the sender of the signal. */

@@ -48,6 +48,8 @@ static void close_world(struct world *self)
     run_config_free(&self->config);
 }
 
+FIXTURE(struct world, (void), close_world)
+
 static void add(struct world *self, enum role role, uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++) {
@@ -67,94 +69,84 @@ static uint32_t count_at(const struct world *self, enum role role, uint32_t host
     return n;
 }
 
-TEST(alone)
+CASE(alone)
 {
-    struct world world;
-    open_world(&world, "actors: {count: 3}\n" TABLES, NULL, 0);
-    add(&world, ROLE_ACTOR, 3);
-    add(&world, ROLE_LEARNER, 1);
-    assert_int_equal(count_at(&world, ROLE_ACTOR, HOST_POOL_HOME), 3);
-    assert_int_equal(count_at(&world, ROLE_LEARNER, HOST_POOL_HOME), 1);
-    close_world(&world);
+    open_world(f, "actors: {count: 3}\n" TABLES, NULL, 0);
+    add(f, ROLE_ACTOR, 3);
+    add(f, ROLE_LEARNER, 1);
+    assert_int_equal(count_at(f, ROLE_ACTOR, HOST_POOL_HOME), 3);
+    assert_int_equal(count_at(f, ROLE_LEARNER, HOST_POOL_HOME), 1);
 }
 
 /* Home does not take the actors of a cluster, and each host gets what it has cores for. */
 #define SLURM "launch: {engine: slurm}\n"
 
-TEST(numbers)
+CASE(numbers)
 {
-    struct world world;
-    open_world(&world, "actors: {count: 6}\n" SLURM TABLES, (double[]){2, 4}, 2);
-    add(&world, ROLE_BROKER, 1);
-    add(&world, ROLE_LEARNER, 1);
-    add(&world, ROLE_ACTOR, 6);
-    add(&world, ROLE_EVALUATOR, 1);
-    assert_int_equal(count_at(&world, ROLE_BROKER, HOST_POOL_HOME), 1);
-    assert_int_equal(count_at(&world, ROLE_EVALUATOR, HOST_POOL_HOME), 1);
-    assert_int_equal(count_at(&world, ROLE_LEARNER, HOST_POOL_HOME), 1);
-    assert_int_equal(count_at(&world, ROLE_ACTOR, HOST_POOL_HOME), 0);
-    assert_int_equal(count_at(&world, ROLE_ACTOR, 1), 2);
-    assert_int_equal(count_at(&world, ROLE_ACTOR, 2), 4);
-    close_world(&world);
+    open_world(f, "actors: {count: 6}\n" SLURM TABLES, (double[]){2, 4}, 2);
+    add(f, ROLE_BROKER, 1);
+    add(f, ROLE_LEARNER, 1);
+    add(f, ROLE_ACTOR, 6);
+    add(f, ROLE_EVALUATOR, 1);
+    assert_int_equal(count_at(f, ROLE_BROKER, HOST_POOL_HOME), 1);
+    assert_int_equal(count_at(f, ROLE_EVALUATOR, HOST_POOL_HOME), 1);
+    assert_int_equal(count_at(f, ROLE_LEARNER, HOST_POOL_HOME), 1);
+    assert_int_equal(count_at(f, ROLE_ACTOR, HOST_POOL_HOME), 0);
+    assert_int_equal(count_at(f, ROLE_ACTOR, 1), 2);
+    assert_int_equal(count_at(f, ROLE_ACTOR, 2), 4);
 }
 
 /* Actors for which no host has a core wait, and a host that comes takes them; nobody else moves. */
-TEST(a_host_comes)
+CASE(a_host_comes)
 {
-    struct world world;
     uint32_t before[6];
-    open_world(&world, "actors: {count: 6}\n" SLURM TABLES, (double[]){2, 2, 2}, 3);
-    world.run.hosts.sites[3].in = false;
-    add(&world, ROLE_ACTOR, 6);
-    assert_int_equal(count_at(&world, ROLE_ACTOR, RUN_NO_HOST), 2);
+    open_world(f, "actors: {count: 6}\n" SLURM TABLES, (double[]){2, 2, 2}, 3);
+    f->run.hosts.sites[3].in = false;
+    add(f, ROLE_ACTOR, 6);
+    assert_int_equal(count_at(f, ROLE_ACTOR, RUN_NO_HOST), 2);
     for (uint32_t i = 0; i < 6; i++)
-        before[i] = world.members[i].host;
-    world.run.hosts.sites[3].in = true;
-    run_place_again(&world.run, 1);
-    assert_int_equal(count_at(&world, ROLE_ACTOR, 3), 2);
+        before[i] = f->members[i].host;
+    f->run.hosts.sites[3].in = true;
+    run_place_again(&f->run, 1);
+    assert_int_equal(count_at(f, ROLE_ACTOR, 3), 2);
     for (uint32_t i = 0; i < 6; i++) {
-        assert_true(world.members[i].host == (before[i] == RUN_NO_HOST ? 3 : before[i]));
-        assert_true(world.members[i].waits);
+        assert_true(f->members[i].host == (before[i] == RUN_NO_HOST ? 3 : before[i]));
+        assert_true(f->members[i].waits);
     }
-    world.run.hosts.sites[1].in = false; /* and one goes */
-    run_place_again(&world.run, 1);
-    assert_int_equal(count_at(&world, ROLE_ACTOR, RUN_NO_HOST), 2);
-    assert_int_equal(count_at(&world, ROLE_ACTOR, 1), 0);
-    close_world(&world);
+    f->run.hosts.sites[1].in = false; /* and one goes */
+    run_place_again(&f->run, 1);
+    assert_int_equal(count_at(f, ROLE_ACTOR, RUN_NO_HOST), 2);
+    assert_int_equal(count_at(f, ROLE_ACTOR, 1), 0);
 }
 
 /* One actor more moves no other. */
-TEST(growing)
+CASE(growing)
 {
-    struct world world;
     uint32_t before[MOST];
-    open_world(&world, "actors: {count: 1}\n" SLURM TABLES, (double[]){8, 3, 5}, 3);
+    open_world(f, "actors: {count: 1}\n" SLURM TABLES, (double[]){8, 3, 5}, 3);
     for (uint32_t n = 1; n <= 16; n++) {
-        world.run.actors_wanted = n;
-        world.run.hosts.counted = false;
+        f->run.actors_wanted = n;
+        f->run.hosts.counted = false;
         for (uint32_t i = 0; i < n - 1; i++)
-            before[i] = world.members[i].host;
-        add(&world, ROLE_ACTOR, 1);
-        run_place_again(&world.run, 1);
+            before[i] = f->members[i].host;
+        add(f, ROLE_ACTOR, 1);
+        run_place_again(&f->run, 1);
         for (uint32_t i = 0; i < n - 1; i++)
-            assert_int_equal(world.members[i].host, before[i]);
-        assert_int_not_equal(world.members[n - 1].host, RUN_NO_HOST);
+            assert_int_equal(f->members[i].host, before[i]);
+        assert_int_not_equal(f->members[n - 1].host, RUN_NO_HOST);
     }
-    assert_int_equal(count_at(&world, ROLE_ACTOR, 1), 8);
-    assert_int_equal(count_at(&world, ROLE_ACTOR, 2), 3);
-    assert_int_equal(count_at(&world, ROLE_ACTOR, 3), 5);
-    close_world(&world);
+    assert_int_equal(count_at(f, ROLE_ACTOR, 1), 8);
+    assert_int_equal(count_at(f, ROLE_ACTOR, 2), 3);
+    assert_int_equal(count_at(f, ROLE_ACTOR, 3), 5);
 }
 
 /* Without a host that takes actors, none is placed anywhere. */
-TEST(nowhere)
+CASE(nowhere)
 {
-    struct world world;
-    open_world(&world, "actors: {count: 2}\n" SLURM TABLES, (double[]){2}, 1);
-    world.run.hosts.sites[1].in = false;
-    add(&world, ROLE_ACTOR, 2);
-    assert_int_equal(count_at(&world, ROLE_ACTOR, RUN_NO_HOST), 2);
-    close_world(&world);
+    open_world(f, "actors: {count: 2}\n" SLURM TABLES, (double[]){2}, 1);
+    f->run.hosts.sites[1].in = false;
+    add(f, ROLE_ACTOR, 2);
+    assert_int_equal(count_at(f, ROLE_ACTOR, RUN_NO_HOST), 2);
 }
 
 /* Resizing counts the machines that take actors and are there; a scheduler gives machines to more actors. */

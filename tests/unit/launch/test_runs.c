@@ -163,17 +163,12 @@ TEST(compares, tempdir_enter, tempdir_leave)
              "{\"unix_s\": 50, \"elapsed_s\": 1, \"steps\": 10, \"actor_value\": 5.25}\n");
     assert_true(runs_read(tempdir_at("one"), &runs[0]));
     assert_true(runs_read(tempdir_at("two"), &runs[1]));
-    char *text = NULL;
-    size_t size = 0;
-    FILE *out = open_memstream(&text, &size);
-    runs_print_compared(runs, 2, out);
-    fclose(out);
+    const char *text = PRINTED(runs_print_compared(runs, 2, printing));
     assert_non_null(strstr(text, "  return"));
     assert_non_null(strstr(text, "  seed"));
     assert_non_null(strstr(text, "  agent.tau"));
     assert_null(strstr(text, "agent.batch"));
     assert_null(strstr(text, "  name"));
-    free(text);
     assert_int_equal(runs_write_page(runs, 2, tempdir_at("chart.html"), &err), RP_OK);
     char *page = run_folder_read(tempdir, "chart.html");
     static const char *const parts[] = {"\"name\": \"one\"", "\"return\": [7.25]", "\"name\": \"two\"",

@@ -386,8 +386,7 @@ TEST(lost_task, enter_fakes, leave_fakes)
     fake("squeue", "printf x >>\"$FAKES/looks\"; echo '12_0|13|PENDING||Priority'; echo '12_1|14|PENDING||Priority'");
     const struct slurm_source_options options = {
         .config = &config, .folder = tempdir, .programs = tempdir, .say = count_loud, .context = &loud};
-    struct slurm_source *source = slurm_source_new(&options, &err);
-    assert_non_null(source);
+    struct slurm_source *source = must(slurm_source_new(&options, &err));
     look_at_tasks(source, &loud, 8);
     assert_int_equal(loud, 0);
     fake("squeue", "printf x >>\"$FAKES/looks\"; echo '12_1|14|PENDING||Priority'");

@@ -210,6 +210,8 @@ static void problem_fini(struct problem *p)
     agent_destroy(&p->agent);
 }
 
+FIXTURE(struct problem, (void), problem_fini)
+
 /* |TD| of critic k for item i. */
 static double td_of(const struct problem *p, uint32_t k, uint32_t i, double *q)
 {
@@ -461,21 +463,19 @@ TEST(bandit)
 
 /* ---- DDPG and TD3 ---- */
 
-TEST(huber)
+CASE(huber)
 {
     struct agent_config config = config_of("ddpg");
     config.huber = 0.5;
-    struct problem p;
     struct agent_result result = {0};
-    problem_init(&p, DDPG, &config, 6);
-    check_gradient(&p, &result);
+    problem_init(f, DDPG, &config, 6);
+    check_gradient(f, &result);
     double least = INFINITY, most = 0.0;
-    for (uint32_t i = 0; i < p.n; i++) {
+    for (uint32_t i = 0; i < f->n; i++) {
         least = fmin(least, result.priority[i]);
         most = fmax(most, result.priority[i]);
     }
     assert_true(least < 0.5 && most > 0.5); /* both sides were tried */
-    problem_fini(&p);
 }
 
 static double gradient_norm(const struct agent *agent, const struct dense *net)
@@ -487,22 +487,20 @@ static double gradient_norm(const struct agent *agent, const struct dense *net)
 }
 
 /* Policy and critic are clipped apart from each other; the first step of Adam moves each parameter by its rate. */
-TEST(rates_and_clipping)
+CASE(rates_and_clipping)
 {
     struct agent_config config = config_of("ddpg");
     config.clip_norm = 0.01;
-    struct problem p;
     struct agent_result result = {0};
-    problem_init(&p, DDPG, &config, 3);
-    agent_learn(p.agent, &p.data.view, &result);
-    const struct dense *nets[] = {&p.policy, &p.q[0]};
+    problem_init(f, DDPG, &config, 3);
+    agent_learn(f->agent, &f->data.view, &result);
+    const struct dense *nets[] = {&f->policy, &f->q[0]};
     for (int i = 0; i < 2; i++) {
         learning_near(largest_move(nets[i]), 1e-2, 1e-5, "the largest move");
-        learning_near(gradient_norm(p.agent, nets[i]), 0.01, 1e-6, "the norm");
+        learning_near(gradient_norm(f->agent, nets[i]), 0.01, 1e-6, "the norm");
     }
     assert_true(learning_scalar(&result, "gradient_norm") > 0.01);
     assert_true(learning_scalar(&result, "policy_gradient_norm") > 0.01);
-    problem_fini(&p);
 }
 
 static uint64_t optimiser_steps(struct agent *agent, const char *name)
@@ -511,27 +509,25 @@ static uint64_t optimiser_steps(struct agent *agent, const char *name)
 }
 
 /* Steps 3, 6, 9 move policy and targets; the others do not touch them, and have no gradient for the policy. */
-TEST(delay)
+CASE(delay)
 {
     struct agent_config config = config_of("td3");
     config.policy_delay = 3;
-    struct problem p;
-    problem_init(&p, TD3, &config, 1);
+    problem_init(f, TD3, &config, 1);
     for (uint32_t step = 1; step <= 10; step++) {
         struct agent_result result = {0};
-        drop_networks(&p);
-        take_networks(&p);
-        p.agent->ops->gradient(p.agent, &p.data.view, &result);
-        assert_int_equal(gradient_norm(p.agent, &p.policy) > 0, step % 3 == 0);
-        p.agent->ops->apply(p.agent, &result);
-        const struct dense *nets[] = {&p.policy, &p.target_policy, &p.target_q[0], &p.target_q[1]};
+        drop_networks(f);
+        take_networks(f);
+        f->agent->ops->gradient(f->agent, &f->data.view, &result);
+        assert_int_equal(gradient_norm(f->agent, &f->policy) > 0, step % 3 == 0);
+        f->agent->ops->apply(f->agent, &result);
+        const struct dense *nets[] = {&f->policy, &f->target_policy, &f->target_q[0], &f->target_q[1]};
         for (int i = 0; i < 4; i++)
             assert_int_equal(largest_move(nets[i]) > 0, step % 3 == 0);
-        assert_true(largest_move(&p.q[0]) > 0 && largest_move(&p.q[1]) > 0);
+        assert_true(largest_move(&f->q[0]) > 0 && largest_move(&f->q[1]) > 0);
     }
-    assert_int_equal(optimiser_steps(p.agent, "optimiser/policy/steps"), 3);
-    assert_int_equal(optimiser_steps(p.agent, "optimiser/q/steps"), 10);
-    problem_fini(&p);
+    assert_int_equal(optimiser_steps(f->agent, "optimiser/policy/steps"), 3);
+    assert_int_equal(optimiser_steps(f->agent, "optimiser/q/steps"), 10);
 }
 
 /* A convolution; and a period of copies that no policy step would ever meet. */
@@ -586,61 +582,55 @@ TEST(gradient_of_the_temperature)
 }
 
 /* One deviation at its upper limit, the other free: the limit has no slope. */
-TEST(limits)
+CASE(limits)
 {
     const struct agent_config config = config_of("sac");
-    struct problem p;
     struct agent_result result = {0};
-    problem_init(&p, SAC, &config, 4);
-    float *bias = (float *)learning_tensor(p.agent, "policy/layer2/bias")->data + ACTION;
+    problem_init(f, SAC, &config, 4);
+    float *bias = (float *)learning_tensor(f->agent, "policy/layer2/bias")->data + ACTION;
     bias[0] = 8.0f;
-    drop_networks(&p);
-    take_networks(&p);
-    check_gradient(&p, &result);
-    const float *grads = p.agent->grads + (bias - p.agent->params);
+    drop_networks(f);
+    take_networks(f);
+    check_gradient(f, &result);
+    const float *grads = f->agent->grads + (bias - f->agent->params);
     assert_true(grads[0] == 0.0f && grads[1] != 0.0f);
-    problem_fini(&p);
 }
 
 /* Means far out, where tanh rounds to 1: everything stays finite. */
-TEST(saturated)
+CASE(saturated)
 {
     const struct agent_config config = config_of("sac");
-    struct problem p;
     struct agent_result result = {0};
-    problem_init(&p, SAC, &config, 4);
-    float *bias = learning_tensor(p.agent, "policy/layer2/bias")->data;
+    problem_init(f, SAC, &config, 4);
+    float *bias = learning_tensor(f->agent, "policy/layer2/bias")->data;
     bias[0] = 60.0f;
     bias[1] = -60.0f;
     for (uint32_t i = 0; i < 5; i++)
-        agent_learn(p.agent, &p.data.view, &result);
-    for (uint32_t i = 0; i < p.agent->n_params; i++)
-        assert_true(isfinite(p.agent->params[i]));
+        agent_learn(f->agent, &f->data.view, &result);
+    for (uint32_t i = 0; i < f->agent->n_params; i++)
+        assert_true(isfinite(f->agent->params[i]));
     assert_true(isfinite(learning_scalar(&result, "policy_loss")) && isfinite(learning_scalar(&result, "loss")));
     assert_true(learning_scalar(&result, "gradient_norm") > 0);
-    problem_fini(&p);
 }
 
 /* Samples have the mean and deviation, before tanh, that the network says. */
-TEST(samples)
+CASE(samples)
 {
     const struct agent_config config = config_of("sac");
-    struct problem p;
-    problem_init(&p, SAC, &config, 9);
+    problem_init(f, SAC, &config, 9);
     double out[2 * ACTION], sum = 0.0, squares = 0.0;
-    dense_forward(&p.policy, p.data.observation, out);
+    dense_forward(&f->policy, f->data.observation, out);
     const uint32_t n = 20000;
     struct rng rng = rng_of(4);
     for (uint32_t i = 0; i < n; i++) {
         struct agent_choice choice;
-        learning_act(p.agent, p.data.observation, &(struct agent_explore){0}, &rng, &choice);
+        learning_act(f->agent, f->data.observation, &(struct agent_explore){0}, &rng, &choice);
         double e = (atanh(clamp((double)choice.continuous[1], 0.9999999)) - out[1]) / exp(out[ACTION + 1]);
         sum += e;
         squares += e * e;
     }
     assert_true(fabs(sum / n) < 0.03);
     assert_true(fabs(squares / n - 1) < 0.04);
-    problem_fini(&p);
 }
 
 /* The temperature rises while the entropy is below its target, and falls above it. */
@@ -663,22 +653,20 @@ TEST(temperature)
     }
 }
 
-TEST(fixed_temperature)
+CASE(fixed_temperature)
 {
     struct agent_config config = config_of("sac");
     config.alpha = 0.3;
-    struct problem p;
     struct agent_result result = {0};
-    problem_init(&p, SAC, &config, 3);
-    *alpha_param(p.agent) = (float)log(0.3); /* for the losses of this test; the agent does not look at it */
-    drop_networks(&p);
-    take_networks(&p);
-    check_gradient(&p, &result);
-    assert_true(alpha_gradient(p.agent) == 0.0f);
-    *alpha_param(p.agent) = 1.5f;
+    problem_init(f, SAC, &config, 3);
+    *alpha_param(f->agent) = (float)log(0.3); /* for the losses of this test; the agent does not look at it */
+    drop_networks(f);
+    take_networks(f);
+    check_gradient(f, &result);
+    assert_true(alpha_gradient(f->agent) == 0.0f);
+    *alpha_param(f->agent) = 1.5f;
     for (uint32_t i = 0; i < 5; i++)
-        agent_learn(p.agent, &p.data.view, &result);
+        agent_learn(f->agent, &f->data.view, &result);
     learning_near(learning_scalar(&result, "alpha"), 0.3, 0.0, "alpha");
-    assert_true(*alpha_param(p.agent) == 1.5f);
-    problem_fini(&p);
+    assert_true(*alpha_param(f->agent) == 1.5f);
 }

@@ -46,51 +46,47 @@ TEST(values_stay_when_the_array_grows)
     assert_int_equal(params.n_slots, 0);
 }
 
-TEST(each_put_is_the_next_version_and_bytes_are_those_of_the_last)
+FIXTURE(struct params, (void), params_fini)
+
+CASE(each_put_is_the_next_version_and_bytes_are_those_of_the_last)
 {
-    struct params params = {0};
-    assert_int_equal(params_version(&params, "policy"), 0);
-    assert_null(params_find(&params, "policy"));
-    put(&params, "policy", "first", 1);
-    put(&params, "policy", "the second", 2);
-    put(&params, "target", "t", 3);
-    expect(&params, "policy", 2, "the second");
-    expect(&params, "target", 1, "t");
-    assert_int_equal(params.bytes, strlen("the second") + 1);
-    params_fini(&params);
+    assert_int_equal(params_version(f, "policy"), 0);
+    assert_null(params_find(f, "policy"));
+    put(f, "policy", "first", 1);
+    put(f, "policy", "the second", 2);
+    put(f, "target", "t", 3);
+    expect(f, "policy", 2, "the second");
+    expect(f, "target", 1, "t");
+    assert_int_equal(f->bytes, strlen("the second") + 1);
 }
 
-TEST(restored_values_count_on)
+CASE(restored_values_count_on)
 {
-    struct params params = {0};
-    assert_true(params_restore_slot(&params, "policy", 41, 7, "old", 3));
-    assert_true(params_restore_slot(&params, "empty", 1, 7, NULL, 0));
-    assert_true(params_restore_counter(&params, "steps", -5));
-    assert_true(params_restore_counter(&params, "steps", 12));
-    expect(&params, "policy", 41, "old");
-    expect(&params, "empty", 1, "");
-    assert_int_equal(params.bytes, 3);
-    put(&params, "policy", "newer", 8);
-    expect(&params, "policy", 42, "newer");
-    assert_int_equal(params.n_counters, 1);
-    assert_int_equal(params_find_counter(&params, "steps")->value, 12);
-    params_fini(&params);
+    assert_true(params_restore_slot(f, "policy", 41, 7, "old", 3));
+    assert_true(params_restore_slot(f, "empty", 1, 7, NULL, 0));
+    assert_true(params_restore_counter(f, "steps", -5));
+    assert_true(params_restore_counter(f, "steps", 12));
+    expect(f, "policy", 41, "old");
+    expect(f, "empty", 1, "");
+    assert_int_equal(f->bytes, 3);
+    put(f, "policy", "newer", 8);
+    expect(f, "policy", 42, "newer");
+    assert_int_equal(f->n_counters, 1);
+    assert_int_equal(params_find_counter(f, "steps")->value, 12);
 }
 
-TEST(slots_and_counters_are_bounded)
+CASE(slots_and_counters_are_bounded)
 {
-    struct params params = {0};
     char name[32];
     for (uint32_t i = 0; i < PARAMS_SLOTS_MOST; i++) {
         snprintf(name, sizeof name, "%u", i);
-        assert_non_null(params_make_slot(&params, name));
-        assert_non_null(params_add_counter(&params, name));
+        assert_non_null(params_make_slot(f, name));
+        assert_non_null(params_add_counter(f, name));
     }
-    assert_null(params_make_slot(&params, "one more"));
-    assert_null(params_add_counter(&params, "one more"));
-    assert_false(params_restore_slot(&params, "one more", 1, 0, "x", 1));
-    assert_non_null(params_make_slot(&params, "17"));
-    assert_int_equal(params.n_slots, PARAMS_SLOTS_MOST);
-    assert_int_equal(params.n_counters, PARAMS_SLOTS_MOST);
-    params_fini(&params);
+    assert_null(params_make_slot(f, "one more"));
+    assert_null(params_add_counter(f, "one more"));
+    assert_false(params_restore_slot(f, "one more", 1, 0, "x", 1));
+    assert_non_null(params_make_slot(f, "17"));
+    assert_int_equal(f->n_slots, PARAMS_SLOTS_MOST);
+    assert_int_equal(f->n_counters, PARAMS_SLOTS_MOST);
 }

@@ -7,7 +7,6 @@
 
 #include "broker/broker.h"
 #include "broker/journal/stream.h"
-#include "tests/support/embed.h"
 #include "tests/support/tempdir.h"
 #include "tests/support/testpeer.h"
 
@@ -34,6 +33,8 @@ static void room_close(struct room *self)
     embed_stop(&self->embed);
     assert_int_equal(tempdir_leave(NULL), 0);
 }
+
+FIXTURE(struct room, (void), room_close)
 
 /* From now on no file grows. */
 static void block(struct room *self)
@@ -82,32 +83,31 @@ static uint64_t ask_why(struct testpeer *peer)
     return testpeer_ask(peer, &request);
 }
 
-TEST(nothing_leaves_before_it_is_durable)
+CASE(nothing_leaves_before_it_is_durable)
 {
-    struct room room;
-    room_open(&room, true);
-    struct testpeer *peer = testpeer_opened(&room.embed, true);
+    room_open(f, true);
+    struct testpeer *peer = testpeer_opened(&f->embed, true);
     testpeer_insert(peer, "replay", 1, 3, 1.0);
-    embed_advance(&room.embed, 10);
+    embed_advance(&f->embed, 10);
     testpeer_read(peer);
     assert_int_equal(testpeer_resolved(peer, 0), 3);
-    block(&room);
+    block(f);
     uint64_t ids[8];
     for (uint32_t i = 0; i < 8; i++)
         ids[i] = ask_counter(peer, 1);
     uint64_t sample = testpeer_sample(peer, "replay", 2, NO_TIMEOUT, 0);
     testpeer_insert(peer, "replay", 4, 3, 1.0);
-    await_trouble(&room);
-    embed_settle(&room.embed);
+    await_trouble(f);
+    embed_settle(&f->embed);
     testpeer_read(peer);
     for (uint32_t i = 0; i < 8; i++)
         assert_null(testpeer_poll(peer, ids[i]));
     assert_null(testpeer_poll(peer, sample));
     assert_int_equal(testpeer_resolved(peer, 0), 3);
-    assert_true(room.embed.broker->peers.commit.count >= 9);
+    assert_true(f->embed.broker->peers.commit.count >= 9);
     /* all of it leaves when the disk has room, in order, and once */
-    unblock(&room);
-    embed_advance(&room.embed, 10);
+    unblock(f);
+    embed_advance(&f->embed, 10);
     for (uint32_t i = 0; i < 8; i++) {
         struct testpeer_answer *answer = testpeer_await(peer, ids[i]);
         assert_int_equal(answer->status, RP_OK);
@@ -116,18 +116,16 @@ TEST(nothing_leaves_before_it_is_durable)
     assert_int_equal(testpeer_await(peer, sample)->status, RP_OK);
     testpeer_read(peer);
     assert_int_equal(testpeer_resolved(peer, 0), 6);
-    assert_int_equal(room.embed.broker->peers.counters.replies_dropped, 0);
-    room_close(&room);
+    assert_int_equal(f->embed.broker->peers.counters.replies_dropped, 0);
 }
 
-TEST(what_promises_nothing_goes_ahead)
+CASE(what_promises_nothing_goes_ahead)
 {
-    struct room room;
-    room_open(&room, true);
-    struct testpeer *peer = testpeer_opened(&room.embed, true);
-    block(&room);
+    room_open(f, true);
+    struct testpeer *peer = testpeer_opened(&f->embed, true);
+    block(f);
     uint64_t counter = ask_counter(peer, 1);
-    await_trouble(&room);
+    await_trouble(f);
     assert_null(testpeer_poll(peer, counter));
     /* info, why, and errors */
     assert_non_null(testpeer_info(peer));
@@ -137,7 +135,7 @@ TEST(what_promises_nothing_goes_ahead)
     assert_non_null(strstr(why->reply->why->waits[0]->text, "File too large"));
     assert_int_equal(testpeer_await(peer, testpeer_sample(peer, "nowhere", 1, 0, 0))->status, RP_NOT_FOUND);
     /* a heartbeat, in words once it has taken long enough; its numbers say nothing */
-    embed_advance(&room.embed, 600);
+    embed_advance(&f->embed, 600);
     struct testpeer_answer *beat = testpeer_heartbeat(peer, 0, false);
     assert_int_equal(beat->status, RP_OK);
     assert_non_null(strstr(beat->text, "File too large"));
@@ -146,47 +144,42 @@ TEST(what_promises_nothing_goes_ahead)
     assert_int_equal(beat->reply->credit->n_waiting, 1);
     assert_null(testpeer_poll(peer, counter));
     /* nothing is taken in, and silence is no reason to end a session */
-    uint64_t before = room.embed.broker->sessions.list->received;
+    uint64_t before = f->embed.broker->sessions.list->received;
     testpeer_insert(peer, "replay", 1, 3, 1.0);
-    embed_advance(&room.embed, 100000);
-    assert_int_equal(room.embed.broker->sessions.list->received, before);
-    assert_int_equal(room.embed.broker->sessions.n_open, 1);
-    unblock(&room);
-    embed_settle(&room.embed);
+    embed_advance(&f->embed, 100000);
+    assert_int_equal(f->embed.broker->sessions.list->received, before);
+    assert_int_equal(f->embed.broker->sessions.n_open, 1);
+    unblock(f);
+    embed_settle(&f->embed);
     assert_int_equal(testpeer_await(peer, counter)->status, RP_OK);
-    assert_int_equal(embed_table(&room.embed, "replay")->in.size, 3);
+    assert_int_equal(embed_table(&f->embed, "replay")->in.size, 3);
     assert_int_equal(testpeer_await(peer, ask_why(peer))->reply->why->n_waits, 0);
-    room_close(&room);
 }
 
 /* Without a journal nobody waits for the disk. */
-TEST(without_a_journal_nothing_waits)
+CASE(without_a_journal_nothing_waits)
 {
-    struct room room;
-    room_open(&room, false);
-    struct testpeer *peer = testpeer_opened(&room.embed, true);
+    room_open(f, false);
+    struct testpeer *peer = testpeer_opened(&f->embed, true);
     uint64_t id = ask_counter(peer, 5);
-    broker_turn(room.embed.broker, 0);
-    assert_int_equal(room.embed.broker->peers.commit.count, 0);
+    broker_turn(f->embed.broker, 0);
+    assert_int_equal(f->embed.broker->peers.commit.count, 0);
     assert_int_equal(testpeer_await(peer, id)->reply->counter->value, 5);
-    room_close(&room);
 }
 
 /* A broker that ends with messages that could not be committed neither sends them nor waits for ever. */
-TEST(the_end_gives_up_what_can_not_be_written)
+CASE(the_end_gives_up_what_can_not_be_written)
 {
-    struct room room;
-    room_open(&room, true);
-    struct testpeer *peer = testpeer_opened(&room.embed, true);
-    block(&room);
+    room_open(f, true);
+    struct testpeer *peer = testpeer_opened(&f->embed, true);
+    block(f);
     uint64_t counter = ask_counter(peer, 1);
-    await_trouble(&room);
-    broker_hurry(room.embed.broker);
-    broker_run(room.embed.broker);
-    assert_true(room.embed.broker->peers.commit.count > 0);
+    await_trouble(f);
+    broker_hurry(f->embed.broker);
+    broker_run(f->embed.broker);
+    assert_true(f->embed.broker->peers.commit.count > 0);
     assert_null(testpeer_poll(peer, counter));
-    unblock(&room);
-    room_close(&room);
+    unblock(f);
 }
 
 /* Without a journal the last checkpoint is all that stays. A request that comes while it is written is not answered: its

@@ -92,30 +92,16 @@ TEST(broker_rows)
     const struct schema_source source = {.name = "run.yaml", .text = text, .section = "broker"};
     assert_true(schema_read(&broker_schema, &source, &alone, report));
     schema_report_destroy(&report);
-    char *a = NULL, *b = NULL;
-    size_t size;
-    FILE *out = open_memstream(&a, &size);
-    schema_print(&broker_schema, &config.broker, out);
-    fclose(out);
-    out = open_memstream(&b, &size);
-    schema_print(&broker_schema, &alone, out);
-    fclose(out);
-    assert_string_equal(a, b);
+    const char *whole = PRINTED(schema_print(&broker_schema, &config.broker, printing));
+    assert_string_equal(PRINTED(schema_print(&broker_schema, &alone, printing)), whole);
     assert_int_equal(alone.expiry_ns, INT64_C(77000000000));
-    free(a);
-    free(b);
     run_config_free(&config);
     schema_free(&broker_schema, &alone);
 }
 
-static char *print(const struct run_config *config)
+static const char *print(const struct run_config *config)
 {
-    char *text = NULL;
-    size_t size;
-    FILE *out = open_memstream(&text, &size);
-    schema_print(run_schema(), config, out);
-    fclose(out);
-    return text;
+    return PRINTED(schema_print(run_schema(), config, printing));
 }
 
 TEST(print_reads_back)
@@ -132,16 +118,14 @@ TEST(print_reads_back)
                                             "folder=/tmp/with blank",
                                             NULL};
     struct run_config config = runtext_read(run_default_yaml, overrides);
-    char *first = print(&config);
+    const char *first = print(&config);
     struct run_config back = runtext_read(first, NULL);
-    char *second = print(&back);
+    const char *second = print(&back);
     assert_string_equal(first, second);
     assert_int_equal(back.agent.hidden.count, 2);
     assert_int_equal(back.agent.activation, 1);
     assert_true(back.stop.value == -165.5);
     assert_int_equal(back.actors.count, RUN_AUTO);
-    free(first);
-    free(second);
     run_config_free(&config);
     run_config_free(&back);
 }

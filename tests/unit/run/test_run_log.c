@@ -23,9 +23,7 @@ static int tear_down(void **state)
 
 static struct run_log *open_log(const char *folder)
 {
-    struct run_log *log = run_log_new(folder, "learner-0", &err);
-    assert_non_null(log);
-    return log;
+    return must(run_log_new(folder, "learner-0", &err));
 }
 
 /* Report i of the sample; gives the number of scalars. */

@@ -5,7 +5,6 @@
 #include "proto/base/rng.h"
 #include "tests/support/facts.h"
 #include "tests/support/naive.h"
-#include "tests/support/test.h"
 #include "tests/support/testpeer.h"
 
 #define QUEUE "max_size: 10000, max_times_sampled: 1, sampler: {kind: fifo}, limiter: {kind: queue}"

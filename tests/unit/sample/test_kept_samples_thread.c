@@ -8,7 +8,6 @@
 #include "broker/sample/kept_samples.h"
 #include "replay/client.h"
 #include "replay/sampler.h"
-#include "tests/support/test.h"
 #include "tests/support/testpeer.h"
 
 #define ITEMS 600u

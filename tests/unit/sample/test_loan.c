@@ -1,7 +1,6 @@
 /* Loans: what they hold, what they may not push out, and what a client gets that has lost its own. */
 
 #include "broker/sample/kept_samples.h"
-#include "tests/support/test.h"
 #include "tests/support/testpeer.h"
 
 #define LIMIT (UINT64_C(64) << 20)

@@ -1,7 +1,6 @@
 /* Paid samples and permits of tables without a ratio: nobody pays, so every pick counts, once, live and after a crash. */
 
 #include "proto/base/rng.h"
-#include "tests/support/test.h"
 #include "tests/support/testpeer.h"
 #include "tests/support/twin.h"
 

@@ -1,6 +1,5 @@
 /* Permits and paid samples: the limiter is charged once, when somebody is told so, and picks that are paid ask it nothing. */
 
-#include "tests/support/test.h"
 #include "tests/support/testpeer.h"
 #include "tests/support/twin.h"
 

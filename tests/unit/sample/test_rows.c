@@ -1,7 +1,6 @@
 /* What travels of a chunk: the rows that the items of a reply need, each once. */
 
 #include "proto/base/rng.h"
-#include "tests/support/test.h"
 #include "tests/support/testpeer.h"
 
 #define FRAME 1192u /* a step has 1,200 bytes: chunks are cut */

@@ -2,7 +2,6 @@
  * up. */
 
 #include "tests/support/facts.h"
-#include "tests/support/test.h"
 #include "tests/support/testpeer.h"
 
 static struct embed embed;

@@ -1,6 +1,5 @@
 /* Samplers that wait for all shards together: who is shown, for how long, and how many at most. */
 
-#include "tests/support/test.h"
 #include "tests/support/testpeer.h"
 
 #define TABLES                                                                                                         \

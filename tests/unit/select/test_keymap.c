@@ -3,7 +3,6 @@
 #include "broker/select/keymap.h"
 #include "proto/base/rng.h"
 #include "tests/support/naive.h"
-#include "tests/support/test.h"
 
 #if defined(__SANITIZE_ADDRESS__)
 #define MILLION 125000u

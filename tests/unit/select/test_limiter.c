@@ -5,7 +5,6 @@
 #include "proto/base/rng.h"
 #include "tests/support/facts.h"
 #include "tests/support/naive.h"
-#include "tests/support/test.h"
 
 #define UNCHANGED                                                                                                      \
     {                                                                                                                  \

@@ -7,7 +7,6 @@
 #include "proto/base/rng.h"
 #include "tests/support/facts.h"
 #include "tests/support/naive.h"
-#include "tests/support/test.h"
 
 static const rp_selector_ops *const all[] = {&selector_fifo,     &selector_lifo,     &selector_uniform,
                                              &selector_min_heap, &selector_max_heap, &selector_prioritized};
@@ -24,8 +23,7 @@ static void *make(const rp_selector_ops *ops, uint32_t capacity, uint64_t seed)
 static void *make_exponent(const char *exponent, uint32_t capacity, uint64_t seed)
 {
     rp_option option = {.name = "exponent", .value = exponent};
-    void *self = must(selector_prioritized.create(&option, 1, capacity, seed, &err));
-    return self;
+    return must(selector_prioritized.create(&option, 1, capacity, seed, &err));
 }
 
 static uint32_t pick_one(const rp_selector_ops *ops, void *self)

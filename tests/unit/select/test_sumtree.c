@@ -4,7 +4,6 @@
 #include "broker/select/slotset.h"
 #include "broker/select/sumtree.h"
 #include "tests/support/naive.h"
-#include "tests/support/test.h"
 
 #if defined(__SANITIZE_ADDRESS__)
 #define MANY 300000

@@ -2,16 +2,12 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "proto/base/memfile.h"
 #include "proto/wire/codec.h"
-#include "tests/support/embed.h"
 #include "tests/support/tempdir.h"
-#include "tests/support/test.h"
 #include "tests/support/testpeer.h"
 
 #define TABLE "  - {name: t, max_size: 1000, sampler: {kind: fifo}, max_times_sampled: 1, limiter: {kind: none}}\n"

@@ -106,8 +106,7 @@ static void open_idle(struct embed *embed, uint32_t n)
         column.dtype = testpeer_text("uint8");
         column.n_shape = 1;
         column.shape = &shape;
-        struct columns *columns = columns_new(&list, 1, &err);
-        assert_non_null(columns);
+        struct columns *columns = must(columns_new(&list, 1, &err));
         struct identity *anyone = &embed->broker->peers.identities.anyone;
         assert_non_null(session_open(&embed->broker->sessions, "idle", columns, anyone, &err));
         assert_true(embed->broker->sessions.granted_bytes <= embed->broker->sessions.ingest_budget);

@@ -7,7 +7,6 @@
 #include "broker/checkpoint/checkpoint.h"
 #include "broker/journal/stream.h"
 #include "broker/spill/spill.h"
-#include "tests/support/test.h"
 #include "tests/support/testpeer.h"
 #include "tests/support/twin.h"
 

@@ -3,7 +3,6 @@
 #include "proto/base/rng.h"
 #include "tests/support/facts.h"
 #include "tests/support/naive.h"
-#include "tests/support/test.h"
 #include "tests/support/testpeer.h"
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -40,9 +39,7 @@ static struct columns *some_columns(void)
     a.shape = shape;
     b.name = "y";
     b.dtype = "int8";
-    struct columns *columns = columns_new(list, 2, &err);
-    assert_non_null(columns);
-    return columns;
+    return must(columns_new(list, 2, &err));
 }
 
 static struct layout *intern(struct layouts *layouts, const struct columns *columns, Replay__Field *one,
@@ -124,8 +121,7 @@ TEST(bad_columns_are_refused)
     column.shape = huge;
     assert_null(columns_new(twice, 1, &err));
     column.shape = zero; /* is allowed: its steps have no data */
-    struct columns *empty = columns_new(twice, 1, &err);
-    assert_non_null(empty);
+    struct columns *empty = must(columns_new(twice, 1, &err));
     assert_int_equal(empty->column[0].row_bytes, 0);
     columns_release(empty);
     column.n_shape = 0;
@@ -265,11 +261,9 @@ TEST(strided_slices_over_chunks_give_the_right_rows)
     }
 }
 
-TEST(spans_that_do_not_fit_are_refused)
+EMBED_TEST(spans_that_do_not_fit_are_refused, TABLE, NULL)
 {
-    struct embed embed;
-    embed_start(&embed, TABLE, NULL);
-    struct testpeer *peer = testpeer_opened(&embed, false);
+    struct testpeer *peer = testpeer_opened(embed, false);
     Replay__Field two = field("x", 0, 0, 2, 0);
     uint32_t plain = testpeer_plain(peer, "t"), pair = testpeer_layout(peer, "t", 1, &two);
     uint64_t rows[3] = {1, 2, 3};
@@ -288,9 +282,8 @@ TEST(spans_that_do_not_fit_are_refused)
     testpeer_push(peer);
     testpeer_heartbeat(peer, 0, false);
     assert_int_equal(peer->credit->n_rejections, 6);
-    assert_int_equal(embed_table(&embed, "t")->in.size, 1);
+    assert_int_equal(embed_table(embed, "t")->in.size, 1);
     assert_int_equal(testpeer_fetch(peer, "t", 1, &(uint64_t){6})->status, RP_OK);
-    embed_stop(&embed);
 }
 
 /* ---- columns ---- */
@@ -304,11 +297,9 @@ static uint32_t count_blocks(const Replay__SampleReply *reply, uint32_t chunks)
 }
 
 /* Six items over two chunks: the reply has two chunks, and of each only the column that is asked for. */
-TEST(a_reply_has_each_needed_block_once_and_no_other)
+EMBED_TEST(a_reply_has_each_needed_block_once_and_no_other, TABLE, NULL)
 {
-    struct embed embed;
-    embed_start(&embed, TABLE, NULL);
-    struct testpeer *peer = testpeer_new(&embed);
+    struct testpeer *peer = testpeer_new(embed);
     testpeer_open_with(peer, false, three, 3);
     Replay__Field action = field("a", 1, 0, 0, 0);
     uint32_t layout = testpeer_layout(peer, "t", 1, &action);
@@ -320,7 +311,7 @@ TEST(a_reply_has_each_needed_block_once_and_no_other)
     for (uint64_t k = 0; k < 6; k++)
         testpeer_item(peer, layout, k + 1, 1, 1, (uint32_t)k % 4, 3);
     testpeer_push(peer);
-    embed_settle(&embed);
+    embed_settle(embed);
     uint64_t keys[] = {1, 2, 3, 4, 5, 6, 1, 2};
     struct testpeer_answer *answer = testpeer_fetch(peer, "t", 8, keys);
     const Replay__SampleReply *reply = answer->reply->sample;
@@ -332,14 +323,11 @@ TEST(a_reply_has_each_needed_block_once_and_no_other)
     assert_int_equal(reply->block_column.data[0], 1);
     assert_int_equal(reply->n_layouts, 1);
     assert_int_equal(reply->layouts[0]->n_columns, 3);
-    embed_stop(&embed);
 }
 
-TEST(absent_columns_are_refused_only_where_they_are_needed)
+EMBED_TEST(absent_columns_are_refused_only_where_they_are_needed, TABLE, NULL)
 {
-    struct embed embed;
-    embed_start(&embed, TABLE, NULL);
-    struct testpeer *peer = testpeer_new(&embed);
+    struct testpeer *peer = testpeer_new(embed);
     testpeer_open_with(peer, false, three, 3);
     Replay__Field observation = field("o", 0, 0, 0, 0), action = field("a", 1, 0, 0, 0);
     uint32_t with = testpeer_layout(peer, "t", 1, &action), without = testpeer_layout(peer, "t", 1, &observation);
@@ -361,15 +349,12 @@ TEST(absent_columns_are_refused_only_where_they_are_needed)
     uint32_t rows, width;
     free(sampled_rows(answer, 0, 0, &rows, &width));
     assert_int_equal(rows, 4);
-    embed_stop(&embed);
 }
 
 /* The n-step transition: the last observation has no action. Only the rows that a field takes count. */
-TEST(a_column_absent_outside_the_rows_of_a_field_is_allowed)
+EMBED_TEST(a_column_absent_outside_the_rows_of_a_field_is_allowed, TABLE, NULL)
 {
-    struct embed embed;
-    embed_start(&embed, TABLE, NULL);
-    struct testpeer *peer = testpeer_new(&embed);
+    struct testpeer *peer = testpeer_new(embed);
     testpeer_open_with(peer, false, three, 3);
     Replay__Field fields[] = {field("o", 0, 0, 1, 0), field("a", 1, 0, 1, 0), field("next_o", 0, -1, 1, 0)};
     uint32_t layout = testpeer_layout(peer, "t", 3, fields);
@@ -381,6 +366,5 @@ TEST(a_column_absent_outside_the_rows_of_a_field_is_allowed)
     testpeer_push(peer);
     testpeer_heartbeat(peer, 0, false);
     assert_int_equal(peer->credit->n_rejections, 0);
-    assert_int_equal(embed_table(&embed, "t")->in.size, 1);
-    embed_stop(&embed);
+    assert_int_equal(embed_table(embed, "t")->in.size, 1);
 }

@@ -3,7 +3,6 @@
 #include "broker/store/slab.h"
 #include "proto/base/rng.h"
 #include "tests/support/naive.h"
-#include "tests/support/test.h"
 
 TEST(every_size_is_aligned_and_its_own)
 {

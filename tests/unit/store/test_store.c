@@ -1,7 +1,6 @@
 
 
 #include "broker/store/store.h"
-#include "tests/support/test.h"
 #include "tests/support/testpeer.h"
 
 static struct chunk *add(struct store *store, uint32_t bytes, zmq_msg_t *message)

@@ -1,6 +1,5 @@
 /* Tables with max_lag: what may be sampled, and what the limiter lets in, while versions come and items leave. */
 
-#include "tests/support/test.h"
 #include "tests/support/testpeer.h"
 
 static void put(struct testpeer *peer)

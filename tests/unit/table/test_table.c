@@ -14,9 +14,11 @@ static void begin(const char *table)
     peer = testpeer_opened(&embed, false);
 }
 
-static void end(void)
+static int end(void **state)
 {
+    (void)state;
     embed_stop(&embed);
+    return 0;
 }
 
 static struct table *table(void)
@@ -50,7 +52,7 @@ static uint64_t waiting(void)
 
 /* ---- overflow ---- */
 
-TEST(a_negative_exponent_removes_low_priorities)
+TEST(a_negative_exponent_removes_low_priorities, NULL, end)
 {
     begin("max_size: 100, remover: {kind: prioritized, exponent: -2}, limiter: {kind: none}");
     for (uint64_t key = 1; key <= 400; key++)
@@ -59,12 +61,11 @@ TEST(a_negative_exponent_removes_low_priorities)
     for (uint64_t key = 1; key <= 400; key++)
         high += has(key) && key % 2 == 0;
     assert_true(high >= 97);
-    end();
 }
 
 /* ---- order ---- */
 
-TEST(heaps_follow_updates)
+TEST(heaps_follow_updates, NULL, end)
 {
     begin("max_size: 10, sampler: {kind: max_heap}, limiter: {kind: none}");
     for (uint64_t key = 1; key <= 5; key++)
@@ -79,12 +80,11 @@ TEST(heaps_follow_updates)
     assert_int_equal(sample_one(), 2);
     assert_int_equal(table()->stats.updates, 2);
     assert_int_equal(table()->stats.updates_missing, 1);
-    end();
 }
 
 /* ---- what may not be done ---- */
 
-TEST(a_bad_priority_leaves_the_table_alive)
+TEST(a_bad_priority_leaves_the_table_alive, NULL, end)
 {
     begin("max_size: 10, sampler: {kind: prioritized}, limiter: {kind: none}");
     insert(1, -1);
@@ -102,10 +102,9 @@ TEST(a_bad_priority_leaves_the_table_alive)
     assert_non_null(strstr(answer->text, "key 4: priority -1"));
     answer = testpeer_sampled(peer, "t", 5);
     assert_true(answer->reply->sample->priority[0] == 2.0);
-    end();
 }
 
-TEST(missing_keys_and_tables_are_told)
+TEST(missing_keys_and_tables_are_told, NULL, end)
 {
     begin("max_size: 10, limiter: {kind: none}");
     insert(1, 1);
@@ -120,7 +119,6 @@ TEST(missing_keys_and_tables_are_told)
     assert_int_equal(testpeer_await(peer, testpeer_sample(peer, "none", 1, 0, 0))->status, RP_NOT_FOUND);
     assert_int_equal(testpeer_await(peer, testpeer_sample(peer, "t", 0, 0, 0))->status, RP_INVALID_ARGUMENT);
     assert_int_equal(testpeer_await(peer, testpeer_sample(peer, "t", 8193, 0, 0))->status, RP_INVALID_ARGUMENT);
-    end();
 }
 
 /* ---- limiter ---- */
@@ -179,7 +177,7 @@ static void set_limiter(const char *name, Replay__SetLimiter *set, rp_status wan
 }
 
 /* NaN in any field is refused, and what stands beside it changes nothing. */
-TEST(a_limiter_value_that_is_not_a_number_is_refused)
+TEST(a_limiter_value_that_is_not_a_number_is_refused, NULL, end)
 {
     begin(
         "max_size: 100, limiter: {kind: sample_to_insert_ratio, samples_per_insert: 2, min_size: 3, error_buffer: 20}");
@@ -196,10 +194,9 @@ TEST(a_limiter_value_that_is_not_a_number_is_refused)
         assert_true(table()->limiter.samples_per_insert == 2.0);
         assert_true(table()->limiter.min_size == 3.0);
     }
-    end();
 }
 
-TEST(a_pause_holds_back_both_sides_until_it_ends)
+TEST(a_pause_holds_back_both_sides_until_it_ends, NULL, end)
 {
     begin("max_size: 100, limiter: {kind: none}");
     testpeer_insert(peer, "t", 1, 4, 1);
@@ -216,7 +213,6 @@ TEST(a_pause_holds_back_both_sides_until_it_ends)
     set_limiter("t", &set, RP_OK);
     assert_int_equal(testpeer_await(peer, id)->status, RP_OK);
     assert_int_equal(waiting(), 0);
-    end();
 }
 
 TEST(a_live_change_of_the_limiter_wakes_both_sides)
@@ -236,7 +232,7 @@ TEST(a_live_change_of_the_limiter_wakes_both_sides)
     set_limiter("t", &set, RP_INVALID_ARGUMENT); /* can never be reached */
     set_limiter("none", &set, RP_NOT_FOUND);
     assert_true(table()->limiter.min_size == 4.0);
-    end();
+    end(NULL);
     begin("max_size: 2, limiter: {kind: queue}");
     testpeer_insert(peer, "t", 1, 6, 1);
     assert_int_equal(waiting(), 4);
@@ -245,7 +241,7 @@ TEST(a_live_change_of_the_limiter_wakes_both_sides)
     wider.max_diff = 5;
     set_limiter("t", &wider, RP_OK);
     assert_int_equal(waiting(), 1);
-    end();
+    end(NULL);
 }
 
 /* ---- looking ---- */
@@ -283,7 +279,7 @@ static int by_value(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-TEST(listing_sees_each_item_once)
+TEST(listing_sees_each_item_once, NULL, end)
 {
     static uint64_t keys[20000];
     begin("max_size: 9000, limiter: {kind: none}");
@@ -302,10 +298,9 @@ TEST(listing_sees_each_item_once)
         assert_int_equal(keys[0], 1001);
         testpeer_forget(peer);
     }
-    end();
 }
 
-TEST(a_fetch_gives_items_without_counting)
+TEST(a_fetch_gives_items_without_counting, NULL, end)
 {
     begin("max_size: 50, max_times_sampled: 2, limiter: {kind: queue}");
     testpeer_insert(peer, "t", 1, 5, 3);
@@ -324,10 +319,9 @@ TEST(a_fetch_gives_items_without_counting)
     assert_int_equal(table()->in.size, 5);
     assert_int_equal(table()->in.items[table_find(table(), 4)].times_sampled, 0);
     assert_int_equal(testpeer_fetch(peer, "t", 1, &keys[1])->status, RP_NOT_FOUND);
-    end();
 }
 
-TEST(a_sample_tells_what_it_is)
+TEST(a_sample_tells_what_it_is, NULL, end)
 {
     begin("max_size: 100, max_times_sampled: 2, sampler: {kind: prioritized}, limiter: {kind: none}");
     peer->policy = 17;
@@ -353,10 +347,9 @@ TEST(a_sample_tells_what_it_is)
         answer = testpeer_sampled(peer, "t", 1);
     assert_int_equal(answer->reply->sample->table_size, 1); /* before its removal */
     assert_int_equal(table()->in.size, 0);
-    end();
 }
 
-TEST(information_counts_and_measures)
+TEST(information_counts_and_measures, NULL, end)
 {
     begin("max_size: 5, sampler: {kind: prioritized, exponent: 2}, limiter: {kind: none}");
     for (uint64_t key = 1; key <= 8; key++) {
@@ -376,21 +369,19 @@ TEST(information_counts_and_measures)
     assert_true(info->insert_rate > 0.5 && info->insert_rate < 1.5);
     assert_true(info->mean_age_s > 0.5 && info->mean_age_s < 6);
     assert_int_equal(testpeer_info(peer)->n_sessions, 1);
-    end();
 }
 
 /* TableInfo.episodes: how many episodes the items come from. */
-TEST(information_counts_episodes)
+TEST(information_counts_episodes, NULL, end)
 {
     begin("max_size: 50, limiter: {kind: none}");
     for (peer->episode = 1; peer->episode <= 3; peer->episode++)
         for (uint64_t i = 0; i < 4; i++)
             insert(peer->episode * 10 + i, 1);
     assert_int_equal(testpeer_table_info(peer, "t")->episodes, 3);
-    end();
 }
 
-TEST(staleness_is_counted_in_versions)
+TEST(staleness_is_counted_in_versions, NULL, end)
 {
     begin("max_size: 50, sampler: {kind: fifo}, limiter: {kind: none}");
     for (uint32_t v = 0; v < 5; v++) {
@@ -403,5 +394,4 @@ TEST(staleness_is_counted_in_versions)
     insert(1, 1);
     testpeer_sampled(peer, "t", 10);
     assert_true(fabs(testpeer_table_info(peer, "t")->mean_staleness - 3) < 1e-9);
-    end();
 }

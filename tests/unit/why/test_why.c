@@ -54,6 +54,8 @@ static void world_init(struct world *self)
         (struct why_facts){.info = (rp_info *)&self->info, .waits = (rp_info *)&self->waits, .run = &self->run};
 }
 
+FIXTURE(struct world, world_init, (void))
+
 static void add_wait(struct world *self, char *kind, char *table, char *text, uint64_t ns)
 {
     Replay__Wait *wait = self->waiting[self->waits.n_waits] = &self->list[self->waits.n_waits];
@@ -81,52 +83,46 @@ static void expect(const struct world *self, enum why_cause cause, enum why_side
     assert_null(strstr(why.text, ".."));
 }
 
-TEST(nobody_waits)
+CASE(nobody_waits)
 {
-    struct world world;
-    world_init(&world);
-    expect(&world, WHY_NOTHING, WHY_NOBODY, false);
-    world.facts.run = NULL;
-    expect(&world, WHY_NOTHING, WHY_NOBODY, false);
-    world.facts.waits = NULL;
-    expect(&world, WHY_NOTHING, WHY_NOBODY, false);
-    world.table.insert_rate = world.table.sample_rate = 0;
-    expect(&world, WHY_IDLE, WHY_NOBODY, false);
-    world.info.n_tables = 0;
-    expect(&world, WHY_IDLE, WHY_NOBODY, false);
+    expect(f, WHY_NOTHING, WHY_NOBODY, false);
+    f->facts.run = NULL;
+    expect(f, WHY_NOTHING, WHY_NOBODY, false);
+    f->facts.waits = NULL;
+    expect(f, WHY_NOTHING, WHY_NOBODY, false);
+    f->table.insert_rate = f->table.sample_rate = 0;
+    expect(f, WHY_IDLE, WHY_NOBODY, false);
+    f->info.n_tables = 0;
+    expect(f, WHY_IDLE, WHY_NOBODY, false);
 }
 
-TEST(each_side)
+CASE(each_side)
 {
-    struct world world;
-    world_init(&world);
-    add_wait(&world, "insert", "replay", "table 'replay': needs 8 more samples", SECOND / 100);
-    expect(&world, WHY_NOTHING, WHY_NOBODY, false); /* a short wait is how both sides keep pace */
-    world.run.actor_idle = 0.9;
-    expect(&world, WHY_LEARNERS, WHY_SIDE_ACTORS, false);
-    add_wait(&world, "sample", "replay", "needs 3 more inserts", SECOND / 100);
-    world.run.learner_idle = 0.4;
-    expect(&world, WHY_LEARNERS, WHY_SIDE_ACTORS, false); /* actors wait more */
-    world.run.learner_idle = 0.95;
-    expect(&world, WHY_ACTORS, WHY_SIDE_LEARNERS, false);
+    add_wait(f, "insert", "replay", "table 'replay': needs 8 more samples", SECOND / 100);
+    expect(f, WHY_NOTHING, WHY_NOBODY, false); /* a short wait is how both sides keep pace */
+    f->run.actor_idle = 0.9;
+    expect(f, WHY_LEARNERS, WHY_SIDE_ACTORS, false);
+    add_wait(f, "sample", "replay", "needs 3 more inserts", SECOND / 100);
+    f->run.learner_idle = 0.4;
+    expect(f, WHY_LEARNERS, WHY_SIDE_ACTORS, false); /* actors wait more */
+    f->run.learner_idle = 0.95;
+    expect(f, WHY_ACTORS, WHY_SIDE_LEARNERS, false);
 }
 
 /* Without a run the length of the present wait decides. */
-TEST(without_a_run)
+CASE(without_a_run)
 {
-    struct world world;
-    world_init(&world);
-    world.facts.run = NULL;
-    add_wait(&world, "sample", "replay", "needs 3 more inserts", SECOND / 10);
-    expect(&world, WHY_NOTHING, WHY_NOBODY, false);
-    world.list[0].waited_ns = 3 * SECOND;
-    expect(&world, WHY_ACTORS, WHY_SIDE_LEARNERS, false);
-    add_wait(&world, "insert", "replay", "table 'replay': needs 8 more samples", 9 * SECOND);
-    expect(&world, WHY_LEARNERS, WHY_SIDE_ACTORS, false);
+    f->facts.run = NULL;
+    add_wait(f, "sample", "replay", "needs 3 more inserts", SECOND / 10);
+    expect(f, WHY_NOTHING, WHY_NOBODY, false);
+    f->list[0].waited_ns = 3 * SECOND;
+    expect(f, WHY_ACTORS, WHY_SIDE_LEARNERS, false);
+    add_wait(f, "insert", "replay", "table 'replay': needs 8 more samples", 9 * SECOND);
+    expect(f, WHY_LEARNERS, WHY_SIDE_ACTORS, false);
 }
 
 /* Over shards samplers wait for permits, which they ask for again and again; a shard that is away is a cause of its own. */
-TEST(shards)
+CASE(shards)
 {
     Replay__ShardInfo shards[3], *list[3];
     Replay__Shards all = REPLAY__SHARDS__INIT;
@@ -137,151 +133,137 @@ TEST(shards)
     }
     all.shard = list;
     all.n_shard = 3;
-    struct world world;
     struct why why;
-    world_init(&world);
-    world.facts.run = NULL;
-    world.info.shards = &all;
-    expect(&world, WHY_NOTHING, WHY_NOBODY, false);
-    add_wait(&world, "permit", "replay", "shard 0: needs 3 more inserts", SECOND / 100);
-    add_wait(&world, "permit", "replay", "shard 1: needs 2 more inserts", SECOND / 50);
-    expect(&world, WHY_ACTORS, WHY_SIDE_LEARNERS, false);
-    why_explain(&world.facts, &why);
+    f->facts.run = NULL;
+    f->info.shards = &all;
+    expect(f, WHY_NOTHING, WHY_NOBODY, false);
+    add_wait(f, "permit", "replay", "shard 0: needs 3 more inserts", SECOND / 100);
+    add_wait(f, "permit", "replay", "shard 1: needs 2 more inserts", SECOND / 50);
+    expect(f, WHY_ACTORS, WHY_SIDE_LEARNERS, false);
+    why_explain(&f->facts, &why);
     assert_non_null(strstr(why.text, "1 sampler waits")); /* at two shards */
     assert_non_null(strstr(why.advice, "ratio"));
-    world.limiter.kind = "min_size";
-    why_explain(&world.facts, &why);
+    f->limiter.kind = "min_size";
+    why_explain(&f->facts, &why);
     assert_null(strstr(why.advice, "ratio"));
     shards[2].problem = "shard 2 at tcp://b:7600 does not answer for 3 s";
-    expect(&world, WHY_SHARD, WHY_NOBODY, true);
+    expect(f, WHY_SHARD, WHY_NOBODY, true);
     shards[0].problem = "shard 0 at tcp://a:7600 does not answer for 2 s";
-    expect(&world, WHY_SHARD, WHY_SIDE_LEARNERS, true);
+    expect(f, WHY_SHARD, WHY_SIDE_LEARNERS, true);
 }
 
 /* Both sides wait, and neither is the cause; somebody who looks at a broker alone is told another command. */
-TEST(a_pause)
+CASE(a_pause)
 {
-    struct world world;
     struct why why;
-    world_init(&world);
-    add_wait(&world, "insert", "replay", "the table is paused", 9 * SECOND);
-    world.limiter.paused = true;
-    expect(&world, WHY_PAUSED, WHY_NOBODY, false);
-    why_explain(&world.facts, &why);
+    add_wait(f, "insert", "replay", "the table is paused", 9 * SECOND);
+    f->limiter.paused = true;
+    expect(f, WHY_PAUSED, WHY_NOBODY, false);
+    why_explain(&f->facts, &why);
     assert_non_null(strstr(why.advice, "replay-launch ask go"));
-    world.facts.run = NULL;
-    why_explain(&world.facts, &why);
+    f->facts.run = NULL;
+    why_explain(&f->facts, &why);
     assert_non_null(strstr(why.advice, "replay-ctl limiter replay go"));
 }
 
-TEST(trouble)
+CASE(trouble)
 {
-    struct world world;
-    world_init(&world);
-    add_wait(&world, "params", "policy", "nothing was published yet", 20 * SECOND);
-    expect(&world, WHY_NOTHING, WHY_NOBODY, false); /* somebody publishes: this is a poll for the next version */
-    world.slot.version = 0;
-    expect(&world, WHY_PARAMETERS, WHY_SIDE_ACTORS, true);
-    add_wait(&world, "reduce", "learners", "1 of 2 members have added their vector", SECOND);
-    expect(&world, WHY_PARAMETERS, WHY_SIDE_ACTORS, true);
-    world.list[1].waited_ns = 20 * SECOND;
-    expect(&world, WHY_REDUCE, WHY_SIDE_LEARNERS, true);
-    add_wait(&world, "journal", "", "/data: 12 messages to clients wait; the disk is full", 2 * SECOND);
-    expect(&world, WHY_DISK, WHY_SIDE_ACTORS, true);
-    world.facts.info = NULL;
-    expect(&world, WHY_BROKER, WHY_NOBODY, true);
-    world.facts.silence = "Connection refused";
-    expect(&world, WHY_BROKER, WHY_NOBODY, true);
+    add_wait(f, "params", "policy", "nothing was published yet", 20 * SECOND);
+    expect(f, WHY_NOTHING, WHY_NOBODY, false); /* somebody publishes: this is a poll for the next version */
+    f->slot.version = 0;
+    expect(f, WHY_PARAMETERS, WHY_SIDE_ACTORS, true);
+    add_wait(f, "reduce", "learners", "1 of 2 members have added their vector", SECOND);
+    expect(f, WHY_PARAMETERS, WHY_SIDE_ACTORS, true);
+    f->list[1].waited_ns = 20 * SECOND;
+    expect(f, WHY_REDUCE, WHY_SIDE_LEARNERS, true);
+    add_wait(f, "journal", "", "/data: 12 messages to clients wait; the disk is full", 2 * SECOND);
+    expect(f, WHY_DISK, WHY_SIDE_ACTORS, true);
+    f->facts.info = NULL;
+    expect(f, WHY_BROKER, WHY_NOBODY, true);
+    f->facts.silence = "Connection refused";
+    expect(f, WHY_BROKER, WHY_NOBODY, true);
 }
 
-TEST(too_few_items)
+CASE(too_few_items)
 {
-    struct world world;
     struct why why;
-    world_init(&world);
-    world.table.size = 400;
-    add_wait(&world, "sample", "replay", "needs 600 more items (min_size 1000)", 8 * SECOND);
-    expect(&world, WHY_FILLING, WHY_SIDE_LEARNERS, false);
-    why_explain(&world.facts, &why);
+    f->table.size = 400;
+    add_wait(f, "sample", "replay", "needs 600 more items (min_size 1000)", 8 * SECOND);
+    expect(f, WHY_FILLING, WHY_SIDE_LEARNERS, false);
+    why_explain(&f->facts, &why);
     assert_non_null(strstr(why.advice, "6 s")); /* 600 items at 100 a second */
-    world.table.max_size = 500;
-    expect(&world, WHY_TOO_SMALL, WHY_SIDE_LEARNERS, true);
-    world.table.max_size = 100000;
-    world.table.evicted = 3;
-    expect(&world, WHY_TOO_SMALL, WHY_SIDE_LEARNERS, true);
-    world.table.evicted = 0;
-    world.table.insert_rate = 0;
-    expect(&world, WHY_FILLING, WHY_SIDE_LEARNERS, false); /* writers are there, and may be slow */
-    world.server.session_count = 0;
-    expect(&world, WHY_TOO_SMALL, WHY_SIDE_LEARNERS, true);
+    f->table.max_size = 500;
+    expect(f, WHY_TOO_SMALL, WHY_SIDE_LEARNERS, true);
+    f->table.max_size = 100000;
+    f->table.evicted = 3;
+    expect(f, WHY_TOO_SMALL, WHY_SIDE_LEARNERS, true);
+    f->table.evicted = 0;
+    f->table.insert_rate = 0;
+    expect(f, WHY_FILLING, WHY_SIDE_LEARNERS, false); /* writers are there, and may be slow */
+    f->server.session_count = 0;
+    expect(f, WHY_TOO_SMALL, WHY_SIDE_LEARNERS, true);
 }
 
-TEST(machine)
+CASE(machine)
 {
-    struct world world;
-    world_init(&world);
-    world.run.cpu = 3.9;
-    expect(&world, WHY_CORES, WHY_NOBODY, false);
-    world.run.others = 1.5;
-    expect(&world, WHY_OTHERS, WHY_NOBODY, false);
-    world.run.actor_idle = 0.5;
-    add_wait(&world, "insert", "replay", "table 'replay': needs memory: 9 MiB", SECOND);
-    expect(&world, WHY_MEMORY, WHY_SIDE_ACTORS, false);
-    world.list[0].text = "table 'replay': needs 8 more samples";
-    expect(&world, WHY_LEARNERS, WHY_SIDE_ACTORS, false); /* the others take less than half of the processors */
-    world.run.others = 2.5;
-    expect(&world, WHY_OTHERS, WHY_SIDE_ACTORS, false); /* the arrow is marked all the same */
+    f->run.cpu = 3.9;
+    expect(f, WHY_CORES, WHY_NOBODY, false);
+    f->run.others = 1.5;
+    expect(f, WHY_OTHERS, WHY_NOBODY, false);
+    f->run.actor_idle = 0.5;
+    add_wait(f, "insert", "replay", "table 'replay': needs memory: 9 MiB", SECOND);
+    expect(f, WHY_MEMORY, WHY_SIDE_ACTORS, false);
+    f->list[0].text = "table 'replay': needs 8 more samples";
+    expect(f, WHY_LEARNERS, WHY_SIDE_ACTORS, false); /* the others take less than half of the processors */
+    f->run.others = 2.5;
+    expect(f, WHY_OTHERS, WHY_SIDE_ACTORS, false); /* the arrow is marked all the same */
 }
 
-TEST(network)
+CASE(network)
 {
-    struct world world;
     struct why why;
-    world_init(&world);
-    add_wait(&world, "network", "", "its data takes 200 ms to the broker", SECOND / 2);
-    expect(&world, WHY_NOTHING, WHY_NOBODY, false); /* that passes */
-    world.list[0].waited_ns = 2 * SECOND;
-    world.list[0].rate = 1.5e6;
-    expect(&world, WHY_NETWORK, WHY_SIDE_ACTORS, false);
-    world.server.session_count = 3;
-    expect(&world, WHY_NOTHING, WHY_NOBODY, false); /* the others are near, and the learners have enough */
-    add_wait(&world, "sample", "replay", "table 'replay': needs 8 more inserts", SECOND / 2);
-    expect(&world, WHY_NETWORK, WHY_SIDE_ACTORS, false);
-    add_wait(&world, "network", "", "its data takes 300 ms to the broker", 2 * SECOND);
-    world.list[2].rate = 0.5e6;
-    why_explain(&world.facts, &why);
+    add_wait(f, "network", "", "its data takes 200 ms to the broker", SECOND / 2);
+    expect(f, WHY_NOTHING, WHY_NOBODY, false); /* that passes */
+    f->list[0].waited_ns = 2 * SECOND;
+    f->list[0].rate = 1.5e6;
+    expect(f, WHY_NETWORK, WHY_SIDE_ACTORS, false);
+    f->server.session_count = 3;
+    expect(f, WHY_NOTHING, WHY_NOBODY, false); /* the others are near, and the learners have enough */
+    add_wait(f, "sample", "replay", "table 'replay': needs 8 more inserts", SECOND / 2);
+    expect(f, WHY_NETWORK, WHY_SIDE_ACTORS, false);
+    add_wait(f, "network", "", "its data takes 300 ms to the broker", 2 * SECOND);
+    f->list[2].rate = 0.5e6;
+    why_explain(&f->facts, &why);
     assert_true(why.cause == WHY_NETWORK && why.network_rate == 2e6);
-    world.list[2].rate = NAN;
-    why_explain(&world.facts, &why);
+    f->list[2].rate = NAN;
+    why_explain(&f->facts, &why);
     assert_true(why.network_rate == 1.5e6);
-    world.list[1].kind = "insert"; /* the table takes no more: that more data arrives would not help */
-    world.run.actor_idle = 0.5;
-    expect(&world, WHY_LEARNERS, WHY_SIDE_ACTORS, false);
-    why_explain(&world.facts, &why);
+    f->list[1].kind = "insert"; /* the table takes no more: that more data arrives would not help */
+    f->run.actor_idle = 0.5;
+    expect(f, WHY_LEARNERS, WHY_SIDE_ACTORS, false);
+    why_explain(&f->facts, &why);
     assert_true(isnan(why.network_rate));
 }
 
-TEST(lost_hosts)
+CASE(lost_hosts)
 {
-    struct world world;
-    world_init(&world);
-    world.run.stranded_actors = 1;
-    world.run.lost = "cpu2: Connection refused";
-    expect(&world, WHY_NOTHING, WHY_NOBODY, false); /* nobody misses it */
-    world.run.learner_idle = 0.5;
-    add_wait(&world, "sample", "replay", "table 'replay': needs 8 more inserts", SECOND);
-    expect(&world, WHY_HOSTS, WHY_SIDE_LEARNERS, false);
-    world.run.stranded_actors = 0;
-    expect(&world, WHY_ACTORS, WHY_SIDE_LEARNERS, false);
-    world.run.stranded_actors = 3;
-    world.run.actors = 0;
-    expect(&world, WHY_HOSTS, WHY_SIDE_LEARNERS, true);
-    world.waits.n_waits = 0;
-    world.run.stranded_actors = 0;
-    world.run.stranded_learners = 1;
-    expect(&world, WHY_NOTHING, WHY_NOBODY, false);
-    add_wait(&world, "reduce", "learners", "1 of 2 learners has come", 6 * SECOND);
-    expect(&world, WHY_HOSTS, WHY_SIDE_ACTORS, false);
+    f->run.stranded_actors = 1;
+    f->run.lost = "cpu2: Connection refused";
+    expect(f, WHY_NOTHING, WHY_NOBODY, false); /* nobody misses it */
+    f->run.learner_idle = 0.5;
+    add_wait(f, "sample", "replay", "table 'replay': needs 8 more inserts", SECOND);
+    expect(f, WHY_HOSTS, WHY_SIDE_LEARNERS, false);
+    f->run.stranded_actors = 0;
+    expect(f, WHY_ACTORS, WHY_SIDE_LEARNERS, false);
+    f->run.stranded_actors = 3;
+    f->run.actors = 0;
+    expect(f, WHY_HOSTS, WHY_SIDE_LEARNERS, true);
+    f->waits.n_waits = 0;
+    f->run.stranded_actors = 0;
+    f->run.stranded_learners = 1;
+    expect(f, WHY_NOTHING, WHY_NOBODY, false);
+    add_wait(f, "reduce", "learners", "1 of 2 learners has come", 6 * SECOND);
+    expect(f, WHY_HOSTS, WHY_SIDE_ACTORS, false);
 }
 
 /* The verdict that a launcher has written, as others read it. */
