@@ -105,9 +105,13 @@ void children_fini(void);
 /* Returns a new tally, all zero. */
 struct tally *children_tally(void);
 
+/* The life of a process. ctx begins with the pointer to its tally: a struct load, or a struct raw_job. */
+typedef void child_job(void *ctx);
 /* Runs job(ctx) in a process of its own with the broker's malloc settings; it ends with this one. -1: an error was
  * printed. */
-pid_t child_start(void (*job)(void *ctx), void *ctx);
+pid_t child_start(child_job *job, void *ctx);
+/* Runs a job to its end. Returns its tally, a new one. NULL: an error was printed. */
+struct tally *child_run(child_job *job, void *ctx, double seconds);
 /* Starts a broker with a table `replay` of this many items, and writes its endpoint to service. -1: an error was
  * printed. */
 pid_t child_start_broker(const struct options *options, uint64_t items, char *service, size_t size);
@@ -120,8 +124,8 @@ bool children_wait(double seconds);
 bool children_await(struct tally *tally, enum tally_state state, double seconds);
 
 double children_now(void);
-/* CPU seconds of the calling thread. */
-double thread_seconds(void);
+/* Returns the CPU seconds of this thread that one call takes, measured over about this many seconds. */
+double time_calls(void (*call)(void *self), void *self, double seconds);
 
 /* Makes a folder for a broker's files: in `parent`, or in the folder of the run. False: an error was printed. */
 bool files_folder(const char *parent, char *out, size_t size);
@@ -168,10 +172,8 @@ void curve_connect(void *socket);
 /* Returns the next frame of a walk through the store. */
 void raw_frame(zmq_msg_t *frame, struct raw_store *store, size_t size);
 
-/* Each gets a struct raw_job and runs until its process is ended. */
-void raw_server(void *job);
-/* PUSH if the job has an ingest message, DEALER otherwise. */
-void raw_client(void *job);
+/* Each gets a struct raw_job and runs until its process is ended. raw_client: PUSH if the job has an ingest message, DEALER otherwise. */
+child_job raw_server, raw_client;
 
 /* ---- load generators: each function is the life of a process that runs until it is ended, or leaves a sentence in its tally.
  * "Thin" ones encode their frames before the measurement, patch numbers and keys into them, respect the
@@ -189,15 +191,21 @@ struct load {
     uint64_t fill;              /* insert: stop after this many items; 0: never */
     uint64_t first_key, n_keys; /* update: keys that are in the table */
     struct raw_store store;
+    rp_error err; /* what libreplay says */
 };
 
-void load_insert(void *load);
+child_job load_insert;
 /* Returns the load generator for this work. */
-typedef void load_job(void *load);
-load_job *load_job_of(enum work work, bool library);
+child_job *load_job_of(enum work work, bool library);
 
 /* For the files of load generators: leaves the sentence in the tally and ends the process. */
 void load_fail(struct load *self, const char *format, ...) RP_PRINTF(2, 3) __attribute__((noreturn));
+/* The same with what is in err, unless the status is RP_OK; unless there is an object, which is returned. */
+void load_ok(struct load *self, rp_status status);
+void *load_got(struct load *self, void *object);
+/* Returns a client of libreplay. */
+struct rp_client *load_client(struct load *self);
+
 /* ---- a run: parties (a server with its load generators) that are measured in turn. All processes of a party are paused while
  * another party is measured (run.c) ---- */
 
@@ -246,13 +254,16 @@ struct figures {
 bool options_want(const struct options *self, const char *name);
 /* Fills in values that follow from the size of the items and were not given. */
 void options_settle(struct options *self);
-/* The memory that senders walk. NULL: an error was printed. */
-const uint8_t *run_store(const struct options *options, size_t *size);
+/* Describes a load generator of the party, which the caller goes on with. False: no memory to send from, an error was printed. */
+struct party;
+bool load_init(struct load *self, const struct options *options, const struct party *party);
 
 /* Starts a broker with a filled table. False: an error was printed. */
 bool run_broker(const struct options *options, uint64_t items, struct party *out);
 /* The same with `filled` items in a table of `items`; 0: it stays empty. */
 bool run_broker_filled(const struct options *options, uint64_t items, uint64_t filled, struct party *out);
+/* Starts a load generator of the party. `seconds`: until it is ready; 0: the caller waits. */
+bool run_add(struct party *party, unsigned groups, child_job *job, void *ctx, double seconds);
 /* Starts load generators for it. */
 bool run_add_load(const struct options *options, struct party *party, enum work work);
 /* Starts a raw server, and clients that use the frame sizes of another party's load generators. */

@@ -55,33 +55,24 @@ static void step_env(struct bench_actor *self, struct env *env)
 
 static struct adder *open_adder(struct bench_actor *self, const struct run_config *config, const rp_env_spec *spec)
 {
-    rp_error err = {0};
-    rp_client *client = rp_client_connect(self->load.service, NULL, TIMEOUT_MS, &err);
-    struct adder *adder =
-        client ? adder_new(&(struct adder_options){client, "bench", &config->adder, spec, false, TIMEOUT_MS}, &err)
-               : NULL;
-    if (!adder)
-        load_fail(&self->load, "%s", err.text);
-    return adder;
+    struct adder_options options = {load_client(&self->load), "bench", &config->adder, spec, false, TIMEOUT_MS};
+    return load_got(&self->load, adder_new(&options, &self->load.err));
 }
 
 static void step_actor(struct bench_actor *self, struct env *env, const struct run_config *config)
 {
-    rp_error err = {0};
+    struct load *load = &self->load;
     struct environment_loop loop;
     struct actor_options options = {.config = config, .seed = 1};
-    options.agent = agent_new(&config->agent, env->ops->name, &env->spec, 1, &err);
-    if (!options.agent)
-        load_fail(&self->load, "%s", err.text);
+    options.agent = load_got(load, agent_new(&config->agent, env->ops->name, &env->spec, 1, &load->err));
     if (self->part >= PART_ADDER)
         options.adder = open_adder(self, config, &env->spec);
     environment_loop_init(&loop, env, &options);
-    tally_set_state(self->load.tally, TALLY_READY);
+    tally_set_state(load->tally, TALLY_READY);
     for (;;) {
         for (uint32_t i = 0; i < COUNT_EVERY; i++) {
             bool ended;
-            if (environment_loop_step(&loop, &ended, &err) != RP_OK)
-                load_fail(&self->load, "%s", err.text);
+            load_ok(load, environment_loop_step(&loop, &ended, &load->err));
         }
         tally_add(self->load.tally, COUNT_EVERY);
     }
@@ -104,11 +95,9 @@ static void live(void *ctx)
                   .buffer_items = self->part == PART_WIDE ? 2000 : 100},
         .actors = {.count = 1, .epsilon = 0.1, .pull_every = 400},
     };
-    rp_error err = {0};
     struct env env;
     net_single_thread();
-    if (env_open(&env, &config.environment, &err) != RP_OK)
-        load_fail(&self->load, "%s", err.text);
+    load_ok(&self->load, env_open(&env, &config.environment, &self->load.err));
     env_seed(&env, 1);
     if (self->part == PART_ENV) {
         tally_set_state(self->load.tally, TALLY_READY);
@@ -123,19 +112,6 @@ static void live(void *ctx)
 static unsigned group_of(int part)
 {
     return GROUP_OTHERS << part;
-}
-
-static bool add_actor(const struct options *options, struct party *party, enum part part)
-{
-    struct bench_actor actor = {.part = part};
-    struct member *member = &party->members[party->n_members++];
-    *member = (struct member){.tally = children_tally(), .groups = group_of((int)part)};
-    actor.load = (struct load){.tally = member->tally, .options = options, .service = party->service, .connections = 1};
-    member->pid = child_start(live, &actor);
-    if (member->pid <= 0 || !children_await(member->tally, TALLY_READY, START_SECONDS))
-        return false;
-    child_pause(member->pid);
-    return true;
 }
 
 static void report_part(const struct options *options, enum part part, const struct figures *figures)
@@ -158,8 +134,11 @@ static bool bench_actors(struct options *options)
         options->items = TABLE_ITEMS;
     bool ok = run_broker_filled(options, options->items, 0, &party);
     for (int i = 0; ok && i < N_PARTS; i++) {
+        struct bench_actor actor = {.part = (enum part)i};
         phases[i] = (struct phase){&party, group_of(i), false};
-        ok = add_actor(options, &party, (enum part)i);
+        ok = load_init(&actor.load, options, &party) && run_add(&party, group_of(i), live, &actor, START_SECONDS);
+        if (ok)
+            child_pause(party.members[i].pid);
     }
     ok = ok && run_phases(options, phases, N_PARTS, figures);
     for (int i = 0; ok && i < N_PARTS; i++)
@@ -308,19 +287,6 @@ static void learning_step(void *learning)
 
 /* ---- measuring ---- */
 
-/* Microseconds of CPU time for one call, measured over about this many seconds. */
-static double time_calls(void (*call)(void *self), void *self, double seconds)
-{
-    double from = thread_seconds(), now = from;
-    uint64_t n = 0;
-    for (; now - from < seconds; now = thread_seconds()) {
-        for (int i = 0; i < 16; i++)
-            call(self);
-        n += 16;
-    }
-    return (now - from) / (double)n * 1e6;
-}
-
 static void report_variant(const struct options *options, const struct variant *variant, const double *ours,
                            const double *bare)
 {
@@ -349,8 +315,8 @@ static bool run_variant(const struct options *options, const struct variant *var
         time_calls(bare_step, &bare, options->warm_seconds / 2);
     }
     for (uint32_t n = 0; ok && n < options->repeats; n++) {
-        ours[n] = time_calls(learning_step, &learning, seconds);
-        bare_us[n] = time_calls(bare_step, &bare, seconds);
+        ours[n] = 1e6 * time_calls(learning_step, &learning, seconds);
+        bare_us[n] = 1e6 * time_calls(bare_step, &bare, seconds);
     }
     if (ok)
         report_variant(options, variant, ours, bare_us);

@@ -140,39 +140,31 @@ struct question {
 static void ask_job(void *ctx)
 {
     struct question *self = ctx;
-    struct tally *tally = self->load.tally;
-    rp_error err = {0};
+    struct load *load = &self->load;
     rp_info *info = NULL;
-    rp_client *client = rp_client_connect(self->load.service, NULL, ASK_MS, &err);
-    rp_status status = !client                        ? (rp_status)err.status
-                       : self->what == ASK_CHECKPOINT ? rp_admin_checkpoint(client, ASK_MS, &info, &err)
-                       : self->what == ASK_STRETCH    ? rp_admin_info(client, NULL, 0, ASK_MS, &info, &err)
-                                                      : rp_admin_reset(client, LOAD_TABLE, ASK_MS, NULL, &err);
-    if (status != RP_OK)
-        load_fail(&self->load, "%s", err.text);
-    tally->value[0] = rp_info_u64(info, self->what == ASK_STRETCH ? "server.longest_stretch_ns" : "written_bytes");
-    tally->value[1] = rp_info_u64(info, self->what == ASK_STRETCH ? "server.chunk_count" : "took_ns");
-    tally_set_state(tally, TALLY_DONE);
+    rp_client *client = load_client(load);
+    load_ok(load, self->what == ASK_CHECKPOINT ? rp_admin_checkpoint(client, ASK_MS, &info, &load->err)
+                  : self->what == ASK_STRETCH  ? rp_admin_info(client, NULL, 0, ASK_MS, &info, &load->err)
+                                               : rp_admin_reset(client, LOAD_TABLE, ASK_MS, NULL, &load->err));
+    load->tally->value[0] =
+        rp_info_u64(info, self->what == ASK_STRETCH ? "server.longest_stretch_ns" : "written_bytes");
+    load->tally->value[1] = rp_info_u64(info, self->what == ASK_STRETCH ? "server.chunk_count" : "took_ns");
+    tally_set_state(load->tally, TALLY_DONE);
 }
 
 /* Sends the request and waits for the answer. NULL: an error was printed. */
 static struct tally *ask(const struct options *options, const struct party *party, int what)
 {
-    static struct question question;
-    question = (struct question){.load = {.options = options, .service = party->service, .connections = 1}};
-    question.what = what;
-    struct tally *tally = question.load.tally = children_tally();
-    bool ok = child_start(ask_job, &question) > 0 && children_await(tally, TALLY_DONE, 300);
-    return ok ? tally : NULL;
+    struct question question = {.what = what};
+    return load_init(&question.load, options, party) ? child_run(ask_job, &question, 300) : NULL;
 }
 
 static bool insert(const struct options *options, const struct party *party, uint64_t items)
 {
-    struct load load = {.tally = children_tally(), .options = options, .service = party->service, .connections = 1};
-    load.store.data = run_store(options, &load.store.size);
-    load.store.lend = options->lend;
+    struct load load;
+    bool ok = load_init(&load, options, party);
     load.fill = items;
-    return load.store.data && child_start(load_insert, &load) > 0 && children_await(load.tally, TALLY_DONE, 300);
+    return ok && child_run(load_insert, &load, 300);
 }
 
 /* A broker that makes checkpoints when asked, with a full table. */

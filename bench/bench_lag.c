@@ -30,33 +30,19 @@ struct lag_load {
     struct tally *mover; /* value[0]: the window moves */
 };
 
-static rp_client *lag_connect(struct load *self)
-{
-    rp_error err;
-    rp_client *client = rp_client_connect(self->service, NULL, 30000, &err);
-    if (!client)
-        load_fail(self, "%s", err.text);
-    return client;
-}
-
 static rp_writer *lag_writer(struct load *self, rp_client *client, uint32_t bytes)
 {
-    rp_error err;
     rp_column column = {"x", RP_DTYPE_UINT8, RP_CODEC_RAW, 1, {bytes}};
-    rp_writer *writer = rp_writer_new(client, &column, 1, NULL, 30000, &err);
-    if (!writer)
-        load_fail(self, "%s", err.text);
-    return writer;
+    return load_got(self, rp_writer_new(client, &column, 1, NULL, 30000, &self->err));
 }
 
 static void lag_write(struct load *self, rp_writer *writer, uint32_t n)
 {
-    rp_error err;
     const void *row = self->store.data;
-    for (uint32_t i = 0; i < n; i++)
-        if (rp_writer_append(writer, &row, -1, &err) != RP_OK ||
-            rp_writer_item_last(writer, LOAD_TABLE, 1, 1, -1, NULL, &err) != RP_OK)
-            load_fail(self, "%s", err.text);
+    for (uint32_t i = 0; i < n; i++) {
+        load_ok(self, rp_writer_append(writer, &row, -1, &self->err));
+        load_ok(self, rp_writer_item_last(writer, LOAD_TABLE, 1, 1, -1, NULL, &self->err));
+    }
 }
 
 /* Writes episodes of eight items, each a group if the table has groups, without end. */
@@ -64,13 +50,11 @@ static void lag_write_job(void *ctx)
 {
     struct lag_load *self = ctx;
     struct load *load = &self->load;
-    rp_error err;
-    rp_writer *writer = lag_writer(load, lag_connect(load), ITEM_BYTES);
+    rp_writer *writer = lag_writer(load, load_client(load), ITEM_BYTES);
     for (uint64_t group = (uint64_t)getpid() << 32;; group++) {
         rp_writer_set_group(writer, self->groups ? group : 0);
         lag_write(load, writer, GROUP_ITEMS);
-        if (rp_writer_end_episode(writer, RP_END_GO, -1, &err) != RP_OK)
-            load_fail(load, "%s", err.text);
+        load_ok(load, rp_writer_end_episode(writer, RP_END_GO, -1, &load->err));
         tally_add(load->tally, GROUP_ITEMS);
         tally_set_state(load->tally, TALLY_READY);
     }
@@ -78,14 +62,10 @@ static void lag_write_job(void *ctx)
 
 static rp_sampler *lag_sampler(struct lag_load *self, rp_client *client, uint32_t batch)
 {
-    rp_error err;
     rp_sampler_options options = {.struct_size = sizeof options, .batch_size = batch};
     options.on_demand = self->on_demand;
     options.lease_ms = self->leases ? LEASE_MS : 0;
-    rp_sampler *sampler = rp_sampler_new(client, LOAD_TABLE, &options, &err);
-    if (!sampler)
-        load_fail(&self->load, "%s", err.text);
-    return sampler;
+    return load_got(&self->load, rp_sampler_new(client, LOAD_TABLE, &options, &self->load.err));
 }
 
 /* Takes batches, and acknowledges them if they are under lease. */
@@ -93,17 +73,15 @@ static void lag_sample_job(void *ctx)
 {
     struct lag_load *self = ctx;
     struct load *load = &self->load;
-    rp_error err;
-    rp_client *client = lag_connect(load);
+    rp_client *client = load_client(load);
     rp_sampler *sampler = lag_sampler(self, client, load->options->batch);
     for (rp_batch *batch;; rp_batch_release(&batch)) {
         rp_batch_arrays arrays = {.struct_size = sizeof arrays};
-        if (rp_sampler_next(sampler, &batch, -1, &err) != RP_OK)
-            load_fail(load, "%s", err.text);
+        load_ok(load, rp_sampler_next(sampler, &batch, -1, &load->err));
         rp_batch_get_arrays(batch, &arrays);
-        if (self->leases &&
-            rp_items_lease(client, LOAD_TABLE, RP_LEASE_ACK, arrays.key, arrays.n, 0, -1, NULL, &err) != RP_OK)
-            load_fail(load, "%s", err.text);
+        if (self->leases)
+            load_ok(load,
+                    rp_items_lease(client, LOAD_TABLE, RP_LEASE_ACK, arrays.key, arrays.n, 0, -1, NULL, &load->err));
         tally_add(load->tally, arrays.n);
         tally_set_state(load->tally, TALLY_READY);
     }
@@ -114,14 +92,10 @@ static bool lag_start(const struct options *options, const struct lag_load *like
 {
     bool ok = run_broker_filled(options, QUEUE_ITEMS, 0, out);
     for (uint32_t i = 0; i < 2 * options->processes && ok; i++) {
-        struct member *member = &out->members[out->n_members++];
         struct lag_load load = *like;
         bool writes = i < options->processes;
-        *member = (struct member){.tally = children_tally(), .groups = writes ? GROUP_WRITE : GROUP_ASK};
-        load.load = (struct load){.tally = member->tally, .options = options, .service = out->service};
-        load.load.store.data = run_store(options, &load.load.store.size);
-        member->pid = load.load.store.data ? child_start(writes ? lag_write_job : lag_sample_job, &load) : -1;
-        ok = member->pid > 0;
+        ok = load_init(&load.load, options, out) &&
+             run_add(out, writes ? GROUP_WRITE : GROUP_ASK, writes ? lag_write_job : lag_sample_job, &load, 0);
     }
     for (uint32_t i = 0; i < out->n_members && ok; i++)
         ok = children_await(out->members[i].tally, TALLY_READY, 60);
@@ -166,32 +140,23 @@ static bool lag_compare(const struct options *given, const char *name, const str
 
 /* ---- the window ---- */
 
-static void lag_publish(struct load *self, rp_client *client, uint64_t *version)
-{
-    rp_error err;
-    if (rp_params_put(client, "policy", version, sizeof *version, 30000, version, &err) != RP_OK)
-        load_fail(self, "%s", err.text);
-}
-
 /* Fills the table with items of as many versions as it may have. Then it publishes a version every 10 ms, whose items replace those that
  * have become too old, while it is told to. */
 static void lag_move_job(void *ctx)
 {
     struct load *self = &((struct lag_load *)ctx)->load;
-    rp_error err;
-    rp_client *client = lag_connect(self);
+    rp_client *client = load_client(self);
     rp_writer *writer = lag_writer(self, client, WINDOW_BYTES);
     uint32_t each = (uint32_t)(self->options->items / WINDOW_VERSIONS);
     for (uint64_t version = 0, filled = 0;; filled++) {
         if (filled == WINDOW_VERSIONS) {
-            if (rp_writer_flush(writer, 0, 60000, &err) != RP_OK)
-                load_fail(self, "%s", err.text);
+            load_ok(self, rp_writer_flush(writer, 0, 60000, &self->err));
             tally_set_state(self->tally, TALLY_READY);
         }
         while (filled >= WINDOW_VERSIONS && !*(volatile uint64_t *)&self->tally->value[0])
             usleep(WINDOW_US);
         double start = children_now();
-        lag_publish(self, client, &version);
+        load_ok(self, rp_params_put(client, "policy", &version, sizeof version, 30000, &version, &self->err));
         rp_writer_set_policy(writer, version);
         lag_write(self, writer, each);
         double left = WINDOW_US - (children_now() - start) * 1e6;
@@ -207,16 +172,14 @@ static void lag_latency_job(void *ctx)
     struct lag_load *self = ctx;
     struct load *load = &self->load;
     static double p99[2][MOST_REPEATS], taken[MOST_LATENCIES];
-    rp_sampler *sampler = lag_sampler(self, lag_connect(load), WINDOW_BATCH);
-    rp_error err;
+    rp_sampler *sampler = lag_sampler(self, load_client(load), WINDOW_BATCH);
     for (uint32_t i = 0; i < 2 * load->options->repeats; i++) {
         uint32_t n = 0;
         *(volatile uint64_t *)&self->mover->value[0] = i % 2 == 0;
         for (double end = children_now() + load->options->seconds, start; n < MOST_LATENCIES && children_now() < end;) {
             rp_batch *batch;
             start = children_now();
-            if (rp_sampler_next(sampler, &batch, 30000, &err) != RP_OK)
-                load_fail(load, "%s", err.text);
+            load_ok(load, rp_sampler_next(sampler, &batch, 30000, &load->err));
             taken[n++] = children_now() - start;
             rp_batch_release(&batch);
         }
@@ -239,20 +202,15 @@ static bool lag_window(const struct options *given, const char *name)
     options.table_extra = window;
     options_settle(&options);
     bool ok = run_broker_filled(&options, options.items + options.items / 8, 0, &party);
-    struct lag_load mover = {.load = {.tally = children_tally(), .options = &options, .service = party.service}};
-    mover.load.store.data = run_store(&options, &mover.load.store.size);
-    ok = ok && mover.load.store.data;
+    struct lag_load mover = {0};
+    ok = ok && load_init(&mover.load, &options, &party) && run_add(&party, GROUP_OTHERS, lag_move_job, &mover, 300);
     struct lag_load sampler = {.load = mover.load, .on_demand = true, .mover = mover.load.tally};
-    sampler.load.tally = children_tally();
-    pid_t moving = ok ? child_start(lag_move_job, &mover) : -1;
-    ok = moving > 0 && children_await(mover.load.tally, TALLY_READY, 300);
-    pid_t timing = ok ? child_start(lag_latency_job, &sampler) : -1;
-    ok = timing > 0 && children_await(sampler.load.tally, TALLY_DONE, 60 + 4 * options.seconds * options.repeats);
-    child_end(moving);
+    const struct tally *timed =
+        ok ? child_run(lag_latency_job, &sampler, 60 + 4 * options.seconds * options.repeats) : NULL;
     run_end(&party);
-    if (!ok)
+    if (!timed)
         return false;
-    const uint64_t *ns = sampler.load.tally->value;
+    const uint64_t *ns = timed->value;
     report_cost(given, name, (double)ns[0] * 1e-6, GOAL_WINDOW_MS, "ms");
     report_value(given, "  the same while it stands still", (double)ns[1] * 1e-6, 0, "ms");
     report_value(given, "  moving / still", (double)ns[0] / (double)ns[1], 0, "ratio");

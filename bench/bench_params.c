@@ -23,23 +23,17 @@
 
 static rp_client *connect_to(struct load *self, bool shared)
 {
-    rp_error err;
     setenv("REPLAY_SHM", shared ? "1" : "0", 1);
-    rp_client *client = rp_client_connect(self->service, NULL, WAIT_MS, &err);
-    if (!client)
-        load_fail(self, "%s", err.text);
-    return client;
+    return load_client(self);
 }
 
 /* Puts a value of random bytes. */
 static void put_job(void *ctx)
 {
     struct load *self = ctx;
-    rp_error err;
     rp_client *client = connect_to(self, false);
     double start = children_now();
-    if (rp_params_put(client, "policy", self->store.data, self->fill, WAIT_MS, NULL, &err) != RP_OK)
-        load_fail(self, "%s", err.text);
+    load_ok(self, rp_params_put(client, "policy", self->store.data, self->fill, WAIT_MS, NULL, &self->err));
     self->tally->value[0] = (uint64_t)((children_now() - start) * 1e9);
     tally_set_state(self->tally, TALLY_DONE);
 }
@@ -95,20 +89,17 @@ static void version_job(void *ctx)
 static void fetch_job(void *ctx)
 {
     struct load *self = ctx;
-    rp_error err;
     uint64_t counted = 0, values = 0;
-    rp_subscriber *subscriber = rp_subscriber_new(connect_to(self, false), "policy", 0, &err);
-    if (!subscriber)
-        load_fail(self, "%s", err.text);
+    rp_client *client = connect_to(self, false);
+    rp_subscriber *subscriber = load_got(self, rp_subscriber_new(client, "policy", 0, &self->err));
     for (;;) {
         rp_params *params = NULL;
         rp_subscriber_stats stats = {.struct_size = sizeof stats};
-        rp_status status = rp_subscriber_take(subscriber, LOOK_MS, &params, &err);
+        rp_status status = rp_subscriber_take(subscriber, LOOK_MS, &params, &self->err);
         rp_subscriber_get_stats(subscriber, &stats);
         tally_add(self->tally, stats.parts - counted);
         counted = stats.parts;
-        if (status != RP_OK && status != RP_DEADLINE_EXCEEDED)
-            load_fail(self, "%s", err.text);
+        load_ok(self, status == RP_DEADLINE_EXCEEDED ? RP_OK : status);
         if (!params)
             continue;
         uint64_t last = self->fill - PART_BYTES;
@@ -124,15 +115,13 @@ static void fetch_job(void *ctx)
 static void map_job(void *ctx)
 {
     struct load *self = ctx;
-    rp_error err;
     rp_client *client = connect_to(self, true);
     double start = children_now();
     for (uint32_t i = 0; i < MAPPINGS; i++) {
         rp_subscriber_stats stats = {.struct_size = sizeof stats};
         rp_params *params = NULL;
-        rp_subscriber *subscriber = rp_subscriber_new(client, "policy", 0, &err);
-        if (!subscriber || rp_subscriber_take(subscriber, WAIT_MS, &params, &err) != RP_OK)
-            load_fail(self, "%s", err.text);
+        rp_subscriber *subscriber = load_got(self, rp_subscriber_new(client, "policy", 0, &self->err));
+        load_ok(self, rp_subscriber_take(subscriber, WAIT_MS, &params, &self->err));
         rp_subscriber_get_stats(subscriber, &stats);
         if (stats.parts)
             load_fail(self, "the value was not mapped: %llu parts came", (unsigned long long)stats.parts);
@@ -144,24 +133,19 @@ static void map_job(void *ctx)
 }
 
 /* Runs a job to its end. Returns the seconds that it says; 0: an error was printed. */
-static double run_job(void (*job)(void *ctx), struct load *load)
+static double seconds_of(child_job *job, struct load *load)
 {
-    load->tally = children_tally();
-    bool ok = child_start(job, load) > 0 && children_await(load->tally, TALLY_DONE, 300);
-    return ok ? (double)load->tally->value[0] * 1e-9 : 0;
+    const struct tally *tally = child_run(job, load, 300);
+    return tally ? (double)tally->value[0] * 1e-9 : 0;
 }
 
 static bool add_subscribers(struct load *load, struct party *party)
 {
-    for (uint32_t i = 0; i < SUBSCRIBERS + 1; i++) {
-        struct member *member = &party->members[party->n_members++];
-        *member = (struct member){.tally = children_tally(), .groups = GROUP_ASK};
-        load->tally = member->tally;
-        member->pid = child_start(i < SUBSCRIBERS ? fetch_job : version_job, load);
-    }
     bool ok = true;
+    for (uint32_t i = 0; i < SUBSCRIBERS + 1 && ok; i++)
+        ok = run_add(party, GROUP_ASK, i < SUBSCRIBERS ? fetch_job : version_job, load, 0);
     for (uint32_t i = 0; i < party->n_members && ok; i++)
-        ok = party->members[i].pid > 0 && children_await(party->members[i].tally, TALLY_READY, 120);
+        ok = children_await(party->members[i].tally, TALLY_READY, 120);
     return ok;
 }
 
@@ -176,13 +160,13 @@ bool command_params(struct options *given)
     options.batch = options.per_message = 1;
     options.lend = options.lend_set = true;
     bool ok = run_broker_filled(&options, options.items, 0, &ours);
-    struct load load = {.options = &options, .service = ours.service, .connections = 1};
+    struct load load;
+    ok = load_init(&load, &options, &ours) && ok;
     load.fill = options.items * options.size;
-    load.store.data = run_store(&options, &load.store.size);
     if (load.fill > load.store.size)
         load.fill = load.store.size;
-    double put = ok && load.store.data ? run_job(put_job, &load) : 0;
-    double map = put > 0 ? run_job(map_job, &load) : 0;
+    double put = ok ? seconds_of(put_job, &load) : 0;
+    double map = put > 0 ? seconds_of(map_job, &load) : 0;
     ok = map > 0 && add_subscribers(&load, &ours);
     ours.frames.request[0] = (struct raw_message){1, {40}};
     ours.frames.reply[0] = (struct raw_message){2, {100, PART_BYTES}};

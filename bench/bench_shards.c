@@ -212,25 +212,22 @@ struct draws {
  * priorities. */
 static void prepare_draws(struct draws *self, rp_client *client, uint64_t *keys, double *priorities)
 {
-    rp_error err = {0};
+    struct load *load = &self->load;
     rp_column column = {"x", RP_DTYPE_UINT32, RP_CODEC_RAW, 0, {0}};
-    rp_writer *writer = rp_writer_new(client, &column, 1, NULL, 30000, &err);
+    rp_writer *writer = load_got(load, rp_writer_new(client, &column, 1, NULL, 30000, &load->err));
     uint32_t by_shard[256] = {0};
-    for (uint32_t i = 0; i < DRAW_ITEMS && writer; i++) {
+    for (uint32_t i = 0; i < DRAW_ITEMS; i++) {
         const void *row = &i;
-        if (rp_writer_append(writer, &row, 30000, &err) != RP_OK ||
-            rp_writer_item_last(writer, LOAD_TABLE, 1, 1, 30000, &keys[i], &err) != RP_OK ||
-            rp_writer_end_episode(writer, i % 100 == 99 ? RP_END_WAIT : RP_END_GO, 30000, &err) != RP_OK)
-            load_fail(&self->load, "%s", err.text);
+        load_ok(load, rp_writer_append(writer, &row, 30000, &load->err));
+        load_ok(load, rp_writer_item_last(writer, LOAD_TABLE, 1, 1, 30000, &keys[i], &load->err));
+        load_ok(load, rp_writer_end_episode(writer, i % 100 == 99 ? RP_END_WAIT : RP_END_GO, 30000, &load->err));
         by_shard[keys[i] >> 56]++;
     }
-    if (!writer || rp_writer_flush(writer, 0, 30000, &err) != RP_OK)
-        load_fail(&self->load, "%s", err.text);
+    load_ok(load, rp_writer_flush(writer, 0, 30000, &load->err));
     for (uint32_t i = 0; i < DRAW_ITEMS; i++) /* items of a shard have weights 1 and 3, and the table exponent 0.6 */
         priorities[i] =
             pow((keys[i] >> 56 ? 1.0 : 3.0) / by_shard[keys[i] >> 56] * (1 + 2 * (i % 2)), 1 / EXPONENT) * 1e3;
-    if (rp_priorities_update(client, LOAD_TABLE, keys, priorities, DRAW_ITEMS, 30000, NULL, &err) != RP_OK)
-        load_fail(&self->load, "%s", err.text);
+    load_ok(load, rp_priorities_update(client, LOAD_TABLE, keys, priorities, DRAW_ITEMS, 30000, NULL, &load->err));
     rp_writer_destroy(&writer, 30000, NULL);
 }
 
@@ -244,29 +241,26 @@ static double chi_square_p(double chi, double degrees)
 /* Returns the chi-square of so many draws, with DRAW_ITEMS - 1 degrees of freedom. */
 static double draw(struct draws *self, rp_client *client, const double *probability)
 {
-    rp_error err = {0};
+    struct load *load = &self->load;
     rp_sampler_options options = {.struct_size = sizeof options};
     options.max_samples = self->draws;
-    rp_sampler *sampler = rp_sampler_new(client, LOAD_TABLE, &options, &err);
-    uint32_t *counts = calloc(DRAW_ITEMS, sizeof *counts);
-    if (!sampler || !counts)
-        load_fail(&self->load, "%s", err.text);
+    rp_sampler *sampler = load_got(load, rp_sampler_new(client, LOAD_TABLE, &options, &load->err));
+    uint32_t counts[DRAW_ITEMS] = {0};
     rp_batch *batch;
-    for (; rp_sampler_next(sampler, &batch, 30000, &err) == RP_OK; rp_batch_release(&batch)) {
+    rp_status status;
+    for (; (status = rp_sampler_next(sampler, &batch, 30000, &load->err)) == RP_OK; rp_batch_release(&batch)) {
         const uint32_t *numbers = rp_batch_field(batch, 0)->data;
         rp_batch_arrays arrays = {.struct_size = sizeof arrays};
         rp_batch_get_arrays(batch, &arrays);
         for (uint32_t i = 0; i < arrays.n; i++)
             counts[numbers[i] % DRAW_ITEMS]++;
     }
-    if (err.status != RP_END_OF_STREAM)
-        load_fail(&self->load, "%s", err.text);
+    load_ok(load, status == RP_END_OF_STREAM ? RP_OK : status);
     double chi = 0;
     for (uint32_t i = 0; i < DRAW_ITEMS; i++) {
         double expected = probability[i] * self->draws;
         chi += (counts[i] - expected) * (counts[i] - expected) / expected;
     }
-    free(counts);
     rp_sampler_destroy(&sampler);
     return chi;
 }
@@ -275,13 +269,10 @@ static double draw(struct draws *self, rp_client *client, const double *probabil
 static void draw_all(void *ctx)
 {
     struct draws *self = ctx;
-    rp_error err = {0};
-    rp_client *client = rp_client_connect(self->load.service, NULL, 30000, &err);
+    rp_client *client = load_client(&self->load);
     static uint64_t keys[DRAW_ITEMS];
     static double priorities[DRAW_ITEMS];
     double sum = 0, least = 1, all = 0;
-    if (!client)
-        load_fail(&self->load, "%s", err.text);
     prepare_draws(self, client, keys, priorities);
     for (uint32_t i = 0; i < DRAW_ITEMS; i++)
         sum += priorities[i] = pow((float)priorities[i], EXPONENT);
@@ -302,19 +293,16 @@ static bool check_draws(const struct options *options)
 {
     static struct set set;
     bool ok = set_start(&set, options, options->shards, true);
-    struct draws draws = {.load = {.tally = children_tally(), .service = set.service[0]},
-                          .draws = options->quick ? 100000 : DRAWS};
-    pid_t pid = ok ? child_start(draw_all, &draws) : -1;
-    ok = pid > 0 && children_await(draws.load.tally, TALLY_DONE, 300);
+    struct draws draws = {.load = {.service = set.service[0]}, .draws = options->quick ? 100000 : DRAWS};
+    const struct tally *drawn = ok ? child_run(draw_all, &draws, 300) : NULL;
     set_join(&set);
-    if (ok) { /* of the least of 10 values chance alone misses 0.01 / 10 once in a hundred runs */
-        report_value(options, "p of the draws with 10 seeds together", (double)draws.load.tally->value[0] * 1e-6,
-                     LEAST_P, "p");
-        report_value(options, "least p of the draws over 10 seeds", (double)draws.load.tally->value[1] * 1e-6,
+    if (drawn) { /* of the least of 10 values chance alone misses 0.01 / 10 once in a hundred runs */
+        report_value(options, "p of the draws with 10 seeds together", (double)drawn->value[0] * 1e-6, LEAST_P, "p");
+        report_value(options, "least p of the draws over 10 seeds", (double)drawn->value[1] * 1e-6,
                      LEAST_P / DRAW_SEEDS, "p");
     }
     run_end(&set.all);
-    return ok;
+    return drawn;
 }
 
 bool command_shards(struct options *options)

@@ -72,8 +72,9 @@ struct subject {
     uint32_t picked; /* keeps compilers from leaving picks out */
 };
 
-static void update_batch(struct subject *self)
+static void update_batch(void *subject)
 {
+    struct subject *self = subject;
     uint32_t slots[BATCH];
     for (uint32_t i = 0; i < BATCH; i++) {
         slots[i] = (uint32_t)(rng_unit(&self->rng) * self->leaves);
@@ -89,8 +90,9 @@ static void update_batch(struct subject *self)
     }
 }
 
-static void pick_batch(struct subject *self)
+static void pick_batch(void *subject)
 {
+    struct subject *self = subject;
     if (self->fanout) {
         double total = self->plain.level[self->plain.levels - 1][0];
         for (uint32_t i = 0; i < BATCH; i++)
@@ -101,17 +103,6 @@ static void pick_batch(struct subject *self)
         for (uint32_t i = 0; i < BATCH; i++)
             self->picked ^= slots[i];
     }
-}
-
-/* CPU nanoseconds for one element, measured over about this many seconds. */
-static double time_batches(void (*batch)(struct subject *self), struct subject *self, double seconds)
-{
-    double from = thread_seconds(), now = from;
-    uint64_t n = 0;
-    for (; now - from < seconds; now = thread_seconds(), n += 8 * (uint64_t)BATCH)
-        for (int i = 0; i < 8; i++)
-            batch(self);
-    return (now - from) / (double)n * 1e9;
 }
 
 static void measure(const struct options *options, uint32_t fanout, uint32_t leaves)
@@ -129,8 +120,8 @@ static void measure(const struct options *options, uint32_t fanout, uint32_t lea
     for (uint32_t i = 0; !fanout && i < leaves; i++)
         sumtree_set(&self.ours, i, 1);
     for (uint32_t n = 0; n < options->repeats; n++) {
-        update[n] = time_batches(update_batch, &self, options->seconds / 10);
-        pick[n] = time_batches(pick_batch, &self, options->seconds / 10);
+        update[n] = 1e9 / BATCH * time_calls(update_batch, &self, options->seconds / 10);
+        pick[n] = 1e9 / BATCH * time_calls(pick_batch, &self, options->seconds / 10);
     }
     snprintf(name, sizeof name, "update, %s, %u leaves", tree, leaves);
     report_value(options, name, spread_of(update, options->repeats).median, 0, "ns");

@@ -26,6 +26,23 @@ void load_fail(struct load *self, const char *format, ...)
     _exit(1);
 }
 
+void load_ok(struct load *self, rp_status status)
+{
+    if (status != RP_OK)
+        load_fail(self, "libreplay: %s", self->err.text);
+}
+
+void *load_got(struct load *self, void *object)
+{
+    load_ok(self, object ? RP_OK : RP_INTERNAL);
+    return object;
+}
+
+rp_client *load_client(struct load *self)
+{
+    return load_got(self, rp_client_connect(self->service, NULL, 30000, &self->err));
+}
+
 static Replay__Request load_request(uint64_t id)
 {
     Replay__Request request = REPLAY__REQUEST__INIT;
@@ -640,45 +657,23 @@ static void load_requests(void *ctx)
 /* Steps of an episode, with shards: an episode goes to one of them. */
 #define EPISODE_STEPS 200u
 
-static rp_client *connect_client(struct load *load)
-{
-    rp_error err = {0};
-    rp_client *client = rp_client_connect(load->service, NULL, 30000, &err);
-    if (!client)
-        load_fail(load, "libreplay: %s", err.text);
-    return client;
-}
-
 static rp_writer *open_writer(struct load *load, rp_client *client)
 {
-    rp_error err = {0};
     rp_column column = {"x", RP_DTYPE_UINT8, RP_CODEC_RAW, 1, {(uint32_t)load->options->size}};
     rp_writer_options options = {.struct_size = sizeof options, .batch_items = load->options->per_message};
-    rp_writer *writer = rp_writer_new(client, &column, 1, &options, 30000, &err);
-    if (!writer)
-        load_fail(load, "libreplay: %s", err.text);
-    return writer;
+    return load_got(load, rp_writer_new(client, &column, 1, &options, 30000, &load->err));
 }
 
 static void write_item(struct load *load, rp_writer *writer, struct rng *rng)
 {
-    rp_error err = {0};
     struct raw_store *store = &load->store;
     uint64_t size = load->options->size;
     if (store->at + size > store->size)
         store->at = 0;
     const void *row = store->data + store->at;
     store->at += size;
-    if (rp_writer_append(writer, &row, 30000, &err) != RP_OK ||
-        rp_writer_item_last(writer, LOAD_TABLE, 0.01 + rng_unit(rng), 1, 30000, NULL, &err) != RP_OK)
-        load_fail(load, "libreplay: %s", err.text);
-}
-
-static void end_episode(struct load *load, rp_writer *writer)
-{
-    rp_error err = {0};
-    if (load->options->shards > 1 && rp_writer_end_episode(writer, RP_END_GO, 30000, &err) != RP_OK)
-        load_fail(load, "libreplay: %s", err.text);
+    load_ok(load, rp_writer_append(writer, &row, 30000, &load->err));
+    load_ok(load, rp_writer_item_last(writer, LOAD_TABLE, 0.01 + rng_unit(rng), 1, 30000, NULL, &load->err));
 }
 
 static void load_library_insert(void *ctx)
@@ -688,18 +683,19 @@ static void load_library_insert(void *ctx)
     rp_writer **writers = calloc(k, sizeof(*writers));
     uint64_t *seen = calloc(k, sizeof *seen);
     for (uint32_t i = 0; i < k; i++)
-        writers[i] = open_writer(load, connect_client(load));
+        writers[i] = open_writer(load, load_client(load));
     struct rng rng;
     rng_seed(&rng, 1);
     tally_set_state(load->tally, TALLY_READY);
     for (uint32_t i = 0;; i = (i + 1) % k) {
         for (uint32_t n = 0; n < (load->options->shards > 1 ? EPISODE_STEPS : TOTALS_EVERY / k + 1); n++)
             write_item(load, writers[i], &rng);
-        end_episode(load, writers[i]);
+        if (load->options->shards > 1)
+            load_ok(load, rp_writer_end_episode(writers[i], RP_END_GO, 30000, &load->err));
         rp_writer_info info = {.struct_size = sizeof info};
-        rp_error err = {0};
-        if (rp_writer_get_info(writers[i], &info, &err) != RP_OK || info.rejected)
-            load_fail(load, "libreplay: %s", info.rejected ? "items were rejected" : err.text);
+        load_ok(load, rp_writer_get_info(writers[i], &info, &load->err));
+        if (info.rejected)
+            load_fail(load, "libreplay: items were rejected");
         tally_add(load->tally, info.accepted - seen[i]);
         seen[i] = info.accepted;
     }
@@ -707,26 +703,18 @@ static void load_library_insert(void *ctx)
 
 static rp_sampler *open_sampler(struct load *load, rp_client *client)
 {
-    rp_error err = {0};
     rp_sampler_options options = {.struct_size = sizeof options};
     options.batch_size = load->options->batch;
     options.in_flight = load->options->in_flight;
     options.beta = 0.4;
-    rp_sampler *sampler = rp_sampler_new(client, LOAD_TABLE, &options, &err);
-    if (!sampler)
-        load_fail(load, "libreplay: %s", err.text);
-    return sampler;
+    return load_got(load, rp_sampler_new(client, LOAD_TABLE, &options, &load->err));
 }
 
 static rp_updater *open_updater(struct load *load, rp_client *client)
 {
-    rp_error err = {0};
     rp_updater_options options = {
         .struct_size = sizeof options, .batch = load->options->batch, .in_flight = load->options->in_flight};
-    rp_updater *updater = rp_updater_new(client, LOAD_TABLE, &options, &err);
-    if (!updater)
-        load_fail(load, "libreplay: %s", err.text);
-    return updater;
+    return load_got(load, rp_updater_new(client, LOAD_TABLE, &options, &load->err));
 }
 
 static void load_library_sample(void *ctx)
@@ -740,22 +728,20 @@ static void load_library_sample(void *ctx)
     struct rng rng;
     rng_seed(&rng, 1);
     for (uint32_t i = 0; i < k; i++) {
-        rp_client *client = connect_client(load);
+        rp_client *client = load_client(load);
         samplers[i] = open_sampler(load, client);
         updaters[i] = update ? open_updater(load, client) : NULL;
     }
     tally_set_state(load->tally, TALLY_READY);
     for (uint32_t i = 0;; i = (i + 1) % k) {
-        rp_error err = {0};
         rp_batch *batch;
-        if (rp_sampler_next(samplers[i], &batch, 30000, &err) != RP_OK)
-            load_fail(load, "libreplay: %s", err.text);
+        load_ok(load, rp_sampler_next(samplers[i], &batch, 30000, &load->err));
         rp_batch_arrays arrays = {.struct_size = sizeof arrays};
         rp_batch_get_arrays(batch, &arrays);
         for (uint32_t n = 0; update && n < arrays.n; n++)
             priorities[n] = 0.01 + rng_unit(&rng);
-        if (update && rp_updater_add(updaters[i], arrays.key, priorities, arrays.n, 30000, NULL, &err) != RP_OK)
-            load_fail(load, "libreplay: %s", err.text);
+        if (update)
+            load_ok(load, rp_updater_add(updaters[i], arrays.key, priorities, arrays.n, 30000, NULL, &load->err));
         tally_add(load->tally, arrays.n);
         if (update)
             atomic_fetch_add_explicit(&load->tally->updates, arrays.n, memory_order_relaxed);
@@ -770,7 +756,7 @@ static void load_library_update(void *ctx)
     uint32_t k = load->connections, n = load->options->batch;
     rp_updater **updaters = calloc(k, sizeof(*updaters));
     for (uint32_t i = 0; i < k; i++)
-        updaters[i] = open_updater(load, connect_client(load));
+        updaters[i] = open_updater(load, load_client(load));
     uint64_t *keys = calloc(n, sizeof *keys);
     double *priorities = calloc(n, sizeof *priorities);
     struct rng rng;
@@ -781,14 +767,12 @@ static void load_library_update(void *ctx)
             keys[j] = load->first_key + rng_below(&rng, load->n_keys);
             priorities[j] = 0.01 + rng_unit(&rng);
         }
-        rp_error err = {0};
-        if (rp_updater_add(updaters[i], keys, priorities, n, 30000, NULL, &err) != RP_OK)
-            load_fail(load, "libreplay: %s", err.text);
+        load_ok(load, rp_updater_add(updaters[i], keys, priorities, n, 30000, NULL, &load->err));
         tally_add(load->tally, n);
     }
 }
 
-load_job *load_job_of(enum work work, bool library)
+child_job *load_job_of(enum work work, bool library)
 {
     if (work == WORK_INSERT)
         return library ? load_library_insert : load_insert;

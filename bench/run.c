@@ -47,11 +47,21 @@ double children_now(void)
     return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
 
-double thread_seconds(void)
+static double thread_seconds(void)
 {
     struct timespec now;
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
     return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
+double time_calls(void (*call)(void *self), void *self, double seconds)
+{
+    double from = thread_seconds(), now = from;
+    uint64_t n = 0;
+    for (; now - from < seconds; now = thread_seconds(), n += 8)
+        for (int i = 0; i < 8; i++)
+            call(self);
+    return (now - from) / (double)n;
 }
 
 /* ---- folders ---- */
@@ -180,7 +190,7 @@ static pid_t start(void)
     return pid;
 }
 
-pid_t child_start(void (*job)(void *ctx), void *ctx)
+pid_t child_start(child_job *job, void *ctx)
 {
     pid_t pid = start();
     if (pid == 0) {
@@ -349,6 +359,12 @@ bool children_await(struct tally *tally, enum tally_state state, double seconds)
     return true;
 }
 
+struct tally *child_run(child_job *job, void *ctx, double seconds)
+{
+    struct tally *tally = *(struct tally **)ctx = children_tally();
+    return child_start(job, ctx) > 0 && children_await(tally, TALLY_DONE, seconds) ? tally : NULL;
+}
+
 static double child_cpu(pid_t pid)
 {
     clockid_t id;
@@ -421,7 +437,8 @@ void options_settle(struct options *self)
         self->processes = self->clients < 4 ? self->clients : 4;
 }
 
-const uint8_t *run_store(const struct options *options, size_t *size)
+/* Returns the memory that senders walk. NULL: an error was printed. */
+static const uint8_t *run_store(const struct options *options, size_t *size)
 {
     static uint8_t *store;
     static size_t have;
@@ -451,17 +468,16 @@ const uint8_t *run_store(const struct options *options, size_t *size)
     return store;
 }
 
-static struct load *new_load(const struct options *options, const struct party *party)
+bool load_init(struct load *self, const struct options *options, const struct party *party)
 {
-    struct load *load = calloc(1, sizeof *load);
-    if (!load)
-        return NULL;
-    *load = (struct load){.tally = children_tally(), .options = options, .service = party->service, .connections = 1};
-    load->store.data = run_store(options, &load->store.size);
-    load->store.lend = options->lend;
-    load->first_key = party->first_key;
-    load->n_keys = party->n_keys;
-    return load->store.data ? load : NULL;
+    *self = (struct load){.options = options,
+                          .service = party->service,
+                          .connections = 1,
+                          .first_key = party->first_key,
+                          .n_keys = party->n_keys};
+    self->store.data = run_store(options, &self->store.size);
+    self->store.lend = options->lend;
+    return self->store.data;
 }
 
 bool run_broker(const struct options *options, uint64_t items, struct party *out)
@@ -472,20 +488,17 @@ bool run_broker(const struct options *options, uint64_t items, struct party *out
 bool run_broker_filled(const struct options *options, uint64_t items, uint64_t filled, struct party *out)
 {
     *out = (struct party){.memory_per_item = NAN};
-    struct load *load = new_load(options, out);
-    out->server = load ? child_start_broker(options, items, out->service, sizeof out->service) : -1;
+    struct load load;
+    out->server =
+        load_init(&load, options, out) ? child_start_broker(options, items, out->service, sizeof out->service) : -1;
     if (out->server < 0)
         return false;
-    double before = (double)child_resident(out->server);
-    load->fill = filled;
-    if (filled == 0) {
-        free(load);
+    if (filled == 0)
         return true;
-    }
-    struct tally *tally = load->tally;
-    bool ok = child_start(load_insert, load) > 0 && children_await(tally, TALLY_DONE, FILL_SECONDS);
-    free(load);
-    if (!ok)
+    double before = (double)child_resident(out->server);
+    load.fill = filled;
+    const struct tally *tally = child_run(load_insert, &load, FILL_SECONDS);
+    if (!tally)
         return false;
     out->memory_per_item = ((double)child_resident(out->server) - before) / (double)filled - (double)options->size;
     out->first_key = tally->first_key;
@@ -510,26 +523,30 @@ static uint32_t share_of(const struct options *options, uint32_t i)
     return options->clients / options->processes + (i < options->clients % options->processes);
 }
 
-static bool add_member(const struct options *options, struct party *party, enum work work, uint32_t connections,
-                       bool library)
+bool run_add(struct party *party, unsigned groups, child_job *job, void *ctx, double seconds)
 {
-    struct load *load = new_load(options, party);
-    if (!load)
-        return false;
-    load->work = work;
-    load->connections = connections;
     if (party->n_members == MOST_MEMBERS) {
         fprintf(stderr, "replay-bench: more than %u processes at one broker\n", MOST_MEMBERS);
         return false;
     }
     struct member *member = &party->members[party->n_members++];
-    member->tally = load->tally;
-    member->groups = work == WORK_INSERT ? GROUP_WRITE : GROUP_ASK;
-    member->pid = child_start(load_job_of(work, library), load);
-    bool ok = member->pid > 0 && children_await(member->tally, TALLY_READY, 60);
-    free(load);
+    *member = (struct member){.tally = *(struct tally **)ctx = children_tally(), .groups = groups};
+    member->pid = child_start(job, ctx);
+    return member->pid > 0 && (seconds <= 0 || children_await(member->tally, TALLY_READY, seconds));
+}
+
+static bool add_member(const struct options *options, struct party *party, enum work work, uint32_t connections,
+                       bool library)
+{
+    struct load load;
+    if (!load_init(&load, options, party))
+        return false;
+    load.work = work;
+    load.connections = connections;
+    unsigned groups = work == WORK_INSERT ? GROUP_WRITE : GROUP_ASK;
+    bool ok = run_add(party, groups, load_job_of(work, library), &load, 60);
     if (ok)
-        collect_frames(party, member->tally);
+        collect_frames(party, load.tally);
     return ok;
 }
 
@@ -567,15 +584,11 @@ bool run_raw(const struct options *options, const struct party *like, struct par
         return false;
     for (uint32_t i = 0; i < like->n_members; i++) {
         struct raw_job client = job;
-        struct member *member = &out->members[out->n_members++];
-        *member = (struct member){.tally = children_tally(), .groups = like->members[i].groups};
-        client.tally = member->tally;
         client.items = options->batch;
         client.connections = share_of(options, i % options->processes);
-        if (member->groups == GROUP_ASK)
+        if (like->members[i].groups == GROUP_ASK)
             client.ingest.n = 0;
-        member->pid = child_start(raw_client, &client);
-        if (member->pid < 0 || !children_await(member->tally, TALLY_READY, 10))
+        if (!run_add(out, like->members[i].groups, raw_client, &client, 10))
             return false;
     }
     return true;

@@ -28,7 +28,7 @@
 /* Takes a record. */
 static void give_record(struct recorder *out, struct disk_job *job, size_t size)
 {
-    struct checkpoint_file *self = (struct checkpoint_file *)(void *)out; /* its first member */
+    struct checkpoint *self = (struct checkpoint *)(void *)((char *)out - offsetof(struct checkpoint, out));
     struct stream *stream = self->stream;
     if (self->failed) {
         disk_pool_return(&stream->pool, job);
@@ -43,7 +43,7 @@ static void give_record(struct recorder *out, struct disk_job *job, size_t size)
     stream_give(stream, job);
 }
 
-RP_PRINTF(2, 3) static void checkpoint_file_fail(struct checkpoint_file *self, const char *format, ...)
+RP_PRINTF(2, 3) static void checkpoint_fail(struct checkpoint *self, const char *format, ...)
 {
     if (self->failed)
         return;
@@ -54,43 +54,22 @@ RP_PRINTF(2, 3) static void checkpoint_file_fail(struct checkpoint_file *self, c
     self->failed = true;
 }
 
-/* Returns the segment's row, which is added if it is new. */
-static struct named_segment *checkpoint_file_segment(struct checkpoint_file *self, uint64_t number)
-{
-    if (self->last_segment < self->n_segments && self->segments[self->last_segment].number == number)
-        return &self->segments[self->last_segment];
-    uint32_t from = 0, to = self->n_segments;
-    while (from < to) {
-        uint32_t middle = from + (to - from) / 2;
-        if (self->segments[middle].number < number)
-            from = middle + 1;
-        else
-            to = middle;
-    }
-    if (from == self->n_segments || self->segments[from].number != number) {
-        if (self->n_segments == self->segments_capacity) {
-            self->segments_capacity = self->segments_capacity ? 2 * self->segments_capacity : 64;
-            self->segments = need_resize(self->segments, self->segments_capacity, sizeof *self->segments);
-        }
-        memmove(&self->segments[from + 1], &self->segments[from], (self->n_segments - from) * sizeof *self->segments);
-        self->segments[from] = (struct named_segment){.number = number};
-        self->n_segments++;
-    }
-    self->last_segment = from;
-    return &self->segments[from];
-}
-
-static uint64_t checkpoint_file_place(struct checkpoint_file *self, struct chunk *chunk)
+/* Returns the place of a chunk, which is written first if it has none, or if its segment is emptied. */
+static uint64_t chunk_place(struct checkpoint *self, struct chunk *chunk)
 {
     struct stream *stream = self->stream;
-    struct named_segment *segment = chunk->at ? checkpoint_file_segment(self, disk_number(chunk->at)) : NULL;
-    if (stream_lacks(stream, chunk) || (segment && segment->moving && chunk_is_here(chunk))) {
+    const struct segment_use *use = chunk->at ? segments_find(&stream->segments, disk_number(chunk->at)) : NULL;
+    if (stream_lacks(stream, chunk) || (use && use->moving && chunk_is_here(chunk))) {
         if (!stream_chunk_again(stream, chunk))
-            checkpoint_file_fail(self, "no memory for a chunk of %u bytes", chunk->bytes);
+            checkpoint_fail(self, "no memory for a chunk of %u bytes", chunk->bytes);
         self->chunk_bytes += sizeof(struct entry_chunk) + chunk->bytes;
     }
-    segment = checkpoint_file_segment(self, disk_number(chunk->at));
-    segment->chunks++;
+    struct segment_use *there = segments_find(&stream->segments, disk_number(chunk->at));
+    if (there)
+        there->named++;
+    else
+        checkpoint_fail(self, "segment %llu, where a chunk lies, is missing",
+                        (unsigned long long)disk_number(chunk->at));
     return chunk->at;
 }
 
@@ -131,10 +110,7 @@ static rp_status read_one(const struct folder *folder, uint64_t number, struct k
 
 static struct kept_checkpoint *kept_add(struct kept_checkpoints *self, uint64_t number)
 {
-    if (self->n == self->capacity) {
-        self->capacity = self->capacity ? 2 * self->capacity : 16;
-        self->list = need_resize(self->list, self->capacity, sizeof *self->list);
-    }
+    self->list = need_room(self->list, self->n, &self->capacity, sizeof *self->list);
     self->list[self->n] = (struct kept_checkpoint){.number = number};
     return &self->list[self->n++];
 }
@@ -160,19 +136,6 @@ static void kept_checkpoints_init(struct kept_checkpoints *self, struct stream *
         kept->changed_ns = file->changed_ns;
         kept->useless = !fresh && file->number > stream->origin;
     }
-}
-
-/* Adds a checkpoint that has just ended. */
-static void kept_checkpoints_add(struct kept_checkpoints *self, const struct checkpoint_file *file, uint64_t base,
-                                 uint64_t journal)
-{
-    struct kept_checkpoint *kept = kept_add(self, file->number);
-    kept->base = base;
-    kept->journal = journal;
-    kept->segments = need_alloc((file->n_segments + 1) * sizeof *kept->segments);
-    for (uint32_t i = 0; i < file->n_segments; i++)
-        if (named_is_needed(&file->segments[i], journal))
-            kept->segments[kept->n_segments++] = file->segments[i].number;
 }
 
 /* Notes the segments without live chunks, which may be removed when the checkpoint is whole. */
@@ -289,16 +252,13 @@ static void item_copy(void *ctx, const struct table *table, const struct content
     const struct item *item = &in->items[slot];
     uint32_t n = item->span.n;
     if (n == 0) {
-        if (!in->marks->whole) {
-            struct entry_slot *entry = recorder_entry(&self->file.out, ENTRY_FREE, table->id, sizeof *entry);
-            *entry = (struct entry_slot){.slot = slot};
-        }
+        if (!in->marks->whole)
+            RECORD(&self->out, ENTRY_FREE, table->id, entry_slot, .slot = slot);
         return;
     }
     if (in->groups.slots)
-        journal_put_group(&self->file.out, table, in, slot);
-    struct entry_item *entry =
-        recorder_entry(&self->file.out, ENTRY_ITEM, table->id, sizeof *entry + n * sizeof(uint64_t));
+        journal_put_group(&self->out, table, in, slot);
+    struct entry_item *entry = recorder_entry(&self->out, ENTRY_ITEM, table->id, sizeof *entry + n * sizeof(uint64_t));
     const struct lease *lease = lease_numbered(&self->state->samples->leases, item_lease(item));
     /* The leases of a table that was reset meanwhile may be gone. */
     bool hidden = item_is_hidden(item) && (lease || !item_lease(item));
@@ -316,7 +276,7 @@ static void item_copy(void *ctx, const struct table *table, const struct content
     uint64_t *places = (uint64_t *)(void *)(entry + 1);
     struct chunk *const *chunks = span_chunks(&item->span);
     for (uint32_t i = 0; i < n; i++)
-        places[i] = checkpoint_file_place(&self->file, chunks[i]);
+        places[i] = chunk_place(self, chunks[i]);
 }
 
 /* ---- tables, slice by slice ---- */
@@ -372,9 +332,9 @@ static bool item_is_near(struct checkpoint *self, const struct item *item)
     if (item->span.n > 1 && span_bytes(&item->span) > spill_cap(self->checkpoints->spill) / 8)
         return true;
     for (uint32_t i = 0; i < item->span.n; i++) {
-        const struct named_segment *segment =
-            chunk_is_here(chunks[i]) ? NULL : checkpoint_file_segment(&self->file, disk_number(chunks[i]->at));
-        if (segment && segment->moving && spill_bring(self->checkpoints->spill, chunks[i]) == SPILL_COMING)
+        const struct segment_use *use =
+            chunk_is_here(chunks[i]) ? NULL : segments_find(&self->stream->segments, disk_number(chunks[i]->at));
+        if (use && use->moving && spill_bring(self->checkpoints->spill, chunks[i]) == SPILL_COMING)
             near = false;
     }
     return near;
@@ -397,11 +357,11 @@ static void table_slice(struct checkpoint *self, struct copied_table *copied)
     struct marks *marks = copied->marks;
     uint32_t slots[BATCH] = {0}, end, most = self->checkpoints->slice;
     uint32_t n = gather(in, most < BATCH ? most : BATCH, slots, &end);
-    uint64_t before = self->file.chunk_bytes;
+    uint64_t before = self->chunk_bytes;
     if (n > 1)
         prefetch_items(in, slots, n);
     for (uint32_t i = 0; i < n; i++) {
-        if (self->file.chunk_bytes - before > SLICE_BYTES)
+        if (self->chunk_bytes - before > SLICE_BYTES)
             return; /* the bits show which slots are done */
         if (self->checkpoints->spill && !item_is_near(self, &in->items[slots[i]]) && is_waited_for(self, slots[i])) {
             while (++i < n)
@@ -423,47 +383,47 @@ static void table_slice(struct checkpoint *self, struct copied_table *copied)
 
 /* ---- the rest ---- */
 
+/* Returns where the places of a selection's chunks are. */
+static uint64_t *selection_places(const struct copied_selection *self)
+{
+    return (uint64_t *)(void *)((struct entry_selected *)(void *)(self->body + 1) + self->body->n);
+}
+
 static void selection_slice(struct checkpoint *self)
 {
-    struct copied_selection *from = &self->selections[self->selection_at++];
-    const struct entry_selection *head = &from->head;
-    size_t items = head->n * sizeof(struct entry_selected), places = head->n_chunks * sizeof(uint64_t);
-    size_t groups = from->groups ? head->n * sizeof *from->groups : 0;
-    struct entry_selection *entry =
-        recorder_entry(&self->file.out, ENTRY_SELECTION, from->table, sizeof *entry + items + places + groups);
-    *entry = *head;
-    memcpy(entry + 1, from->items, items);
-    uint64_t *place = (uint64_t *)(void *)((uint8_t *)(entry + 1) + items);
-    uint32_t n = head->n_chunks;
-    if (groups)
-        memcpy(place + n, from->groups, groups);
-    for (uint32_t i = 0; i < n; i++) {
-        place[i] = checkpoint_file_place(&self->file, from->refs[i]);
-        store_release(self->state->store, from->refs[i]);
+    const struct copied_selection *from = &self->selections[self->selection_at++];
+    uint64_t *place = selection_places(from);
+    for (uint32_t i = 0; i < from->body->n_chunks; i++) {
+        struct chunk *chunk = (struct chunk *)(uintptr_t)place[i];
+        place[i] = chunk_place(self, chunk);
+        store_release(self->state->store, chunk);
     }
-    from->head.n_chunks = 0;
+    memcpy(recorder_entry(&self->out, ENTRY_SELECTION, from->table, from->bytes), from->body, from->bytes);
 }
 
 /* Ends the file after everything was copied, and has it named. */
 static void checkpoint_end(struct checkpoint *self)
 {
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < self->file.n_segments; i++)
-        n += named_is_needed(&self->file.segments[i], self->journal);
-    recorder_flush(&self->file.out);
-    struct entry_named *entry = recorder_entry(&self->file.out, ENTRY_PARTS, 0, sizeof *entry + n * sizeof(uint64_t));
+    const struct segments *segments = &self->stream->segments;
+    self->segments = need_alloc((segments->n + 1) * sizeof *self->segments);
+    for (uint32_t i = 0; i < segments->n; i++) {
+        /* Journal entries after the instant may name the old places of moved chunks, but none in a bad segment. */
+        const struct segment_use *use = &segments->list[i];
+        if (use->named || (use->moving && !stream_is_bad(self->stream, use->number) && self->journal))
+            self->segments[self->n_segments++] = use->number;
+    }
+    recorder_flush(&self->out);
+    size_t bytes = self->n_segments * sizeof *self->segments;
+    struct entry_named *entry = recorder_entry(&self->out, ENTRY_PARTS, 0, sizeof *entry + bytes);
     entry->number = self->number;
-    uint64_t *part = (uint64_t *)(void *)(entry + 1);
-    for (uint32_t i = 0; i < self->file.n_segments; i++)
-        if (named_is_needed(&self->file.segments[i], self->journal))
-            *part++ = self->file.segments[i].number;
-    struct entry_end *end = recorder_entry(&self->file.out, ENTRY_END, 0, sizeof *end);
+    memcpy(entry + 1, self->segments, bytes);
+    struct entry_end *end = recorder_entry(&self->out, ENTRY_END, 0, sizeof *end);
     *end = (struct entry_end){
-        .items = self->items, .chunks = self->chunks, .bytes = self->bytes, .entries = self->file.out.entries};
-    recorder_flush(&self->file.out);
+        .items = self->items, .chunks = self->chunks, .bytes = self->bytes, .entries = self->out.entries};
+    recorder_flush(&self->out);
     if (!self->journal)
         kept_checkpoints_note_dead(&self->checkpoints->kept);
-    if (self->file.failed) {
+    if (self->failed) {
         abandon(self);
         return;
     }
@@ -477,7 +437,7 @@ static void checkpoint_end(struct checkpoint *self)
 static bool step(struct chore *chore)
 {
     struct checkpoint *self = (struct checkpoint *)chore;
-    if (self->file.failed) {
+    if (self->failed) {
         abandon(self);
         return false;
     }
@@ -531,31 +491,15 @@ static uint64_t choose_sparse(struct checkpoint *self, uint64_t part, uint64_t *
     const struct stream *stream = self->stream;
     uint64_t dead = 0;
     for (uint32_t i = 0; i < stream->segments.n; i++) {
-        const struct segment_use *use = &stream->segments.list[i];
-        if (use->number == stream->segment || use->live == 0 || use->live >= use->bytes / part || use->live > *budget)
+        struct segment_use *use = &stream->segments.list[i];
+        if (use->number == stream->segment || use->live == 0 || use->live >= use->bytes / part || use->live > *budget ||
+            use->moving)
             continue;
-        struct named_segment *segment = checkpoint_file_segment(&self->file, use->number);
-        if (segment->moving)
-            continue;
-        segment->moving = true;
+        use->moving = true;
         dead += use->bytes - use->live;
         *budget -= use->live;
     }
     return dead;
-}
-
-/* Chooses segments that could not be synced: all their live chunks are written again. True: there are any. */
-static bool choose_bad(struct checkpoint *self)
-{
-    const struct stream *stream = self->stream;
-    for (uint32_t i = 0; i < stream->segments.n; i++) {
-        uint64_t number = stream->segments.list[i].number;
-        struct named_segment *segment =
-            stream_is_bad(stream, number) ? checkpoint_file_segment(&self->file, number) : NULL;
-        if (segment)
-            segment->moving = segment->bad = true;
-    }
-    return stream->bad_last != 0;
 }
 
 /* Chooses the segments whose chunks are moved, the sparsest first, as far as the disk's reserve allows. True: they are
@@ -563,7 +507,12 @@ static bool choose_bad(struct checkpoint *self)
 static bool choose_moving(struct checkpoint *self)
 {
     const struct stream *stream = self->stream;
-    if (choose_bad(self))
+    for (uint32_t i = 0; i < stream->segments.n; i++) {
+        struct segment_use *use = &stream->segments.list[i];
+        use->named = 0;
+        use->moving = stream_is_bad(stream, use->number); /* all its live chunks are written again */
+    }
+    if (stream->bad_last)
         return true;
     uint64_t budget = stream->journal ? space_moves(&stream->space) : UINT64_MAX;
     uint64_t dead = choose_sparse(self, 8, &budget);
@@ -593,8 +542,8 @@ static void choose_base(struct checkpoint *self)
     /* A base keeps everything that it names, even what is dead by now: an incremental checkpoint frees no space. */
     if (!move && self->reason != CHECKPOINT_SPACE && may_change(checkpoints))
         self->base = checkpoints->base;
-    for (uint32_t i = 0; self->base && i < self->file.n_segments; i++)
-        self->file.segments[i].moving = false;
+    for (uint32_t i = 0; self->base && i < self->stream->segments.n; i++)
+        self->stream->segments.list[i].moving = false;
 }
 
 /* ---- tables ---- */
@@ -606,7 +555,7 @@ static void put_selector(struct checkpoint *self, const struct table *table, uin
     uint32_t bytes = ops->save ? ops->save(which ? table->in.remover : table->in.sampler, state, sizeof state) : 0;
     if (bytes == 0 || bytes > sizeof state)
         return;
-    struct entry_selector *entry = recorder_entry(&self->file.out, ENTRY_SELECTOR, table->id, sizeof *entry + bytes);
+    struct entry_selector *entry = recorder_entry(&self->out, ENTRY_SELECTOR, table->id, sizeof *entry + bytes);
     *entry = (struct entry_selector){.which = which, .bytes = bytes};
     memcpy(entry + 1, state, bytes);
 }
@@ -639,7 +588,7 @@ static void put_tables(struct checkpoint *self)
     for (uint32_t i = 0; i < state->tables->n; i++) {
         struct table *table = &state->tables->list[i];
         if (self->base && table->in.marks->all_changed)
-            recorder_entry(&self->file.out, ENTRY_RESET, table->id, 0); /* it was reset since the base */
+            recorder_entry(&self->out, ENTRY_RESET, table->id, 0); /* it was reset since the base */
         put_selector(self, table, 0);
         put_selector(self, table, 1);
         turn_marks(self, &self->tables[i], table);
@@ -648,82 +597,68 @@ static void put_tables(struct checkpoint *self)
     self->n_tables = state->tables->n;
     for (uint32_t i = 0; i < state->layouts->count; i++)
         if (state->layouts->list[i])
-            journal_put_layout(&self->file.out, state->layouts->list[i]);
+            journal_put_layout(&self->out, state->layouts->list[i]);
 }
 
 /* ---- sessions, parameters, requests ---- */
 
 static void put_reply(void *ctx, const struct kept_reply *reply)
 {
-    journal_put_reply(&((struct checkpoint *)ctx)->file.out, reply->client, reply->id, reply->frame, reply->size);
-}
-
-/* NULL: no memory for so many items and chunks. */
-static struct copied_selection *selection_add(struct checkpoint *self, uint32_t n, uint32_t n_refs)
-{
-    if (self->n_selections == self->selections_capacity) {
-        self->selections_capacity = self->selections_capacity ? 2 * self->selections_capacity : 64;
-        self->selections = need_resize(self->selections, self->selections_capacity, sizeof *self->selections);
-    }
-    struct copied_selection *copy = &self->selections[self->n_selections];
-    *copy = (struct copied_selection){.items = malloc((n + 1) * sizeof *copy->items),
-                                      .refs = malloc((n_refs + 1) * sizeof(*copy->refs))};
-    if (copy->items && copy->refs) {
-        self->n_selections++;
-        return copy;
-    }
-    free(copy->items);
-    free(copy->refs);
-    return NULL;
+    journal_put_reply(&((struct checkpoint *)ctx)->out, reply->client, reply->id, reply->frame, reply->size);
 }
 
 static void hold_selection(void *ctx, const struct kept_image *image)
 {
     struct checkpoint *self = ctx;
     const struct picks *picks = &image->picks;
-    uint32_t n_refs = image->info.holds ? picks->n_refs : 0;
-    struct copied_selection *copy = selection_add(self, picks->n, n_refs);
-    if (!copy) {
-        checkpoint_file_fail(&self->file, "no memory for samples that may be asked for again");
+    bool grouped = image->info.holds && image->info.table->in.groups.slots;
+    uint32_t n = picks->n, n_refs = image->info.holds ? picks->n_refs : 0;
+    struct copied_selection copy = {.table = image->info.table->id};
+    copy.bytes =
+        sizeof *copy.body + n * sizeof(struct entry_selected) + (n_refs + (grouped ? n : 0)) * sizeof(uint64_t);
+    copy.body = malloc(copy.bytes);
+    if (!copy.body) {
+        checkpoint_fail(self, "no memory for samples that may be asked for again");
         return;
     }
-    copy->table = image->info.table->id;
-    copy->head = (struct entry_selection){.client = image->info.client,
+    *copy.body = (struct entry_selection){.client = image->info.client,
                                           .id = image->info.id,
                                           .want = image->info.want,
-                                          .n = picks->n,
+                                          .n = n,
                                           .n_chunks = n_refs,
-                                          .flags = image->info.flags,
+                                          .flags = image->info.flags | (grouped ? PICK_GROUPED : 0u),
                                           .table_size = picks->table_size,
                                           .answered = image->info.answered};
-    for (uint32_t i = 0; i < picks->n; i++)
-        copy->items[i] = (struct entry_selected){.key = picks->key[i],
-                                                 .age_ns = (int64_t)picks->age_ns[i] < self->state->loop->now_ns
-                                                               ? (uint64_t)self->state->loop->now_ns - picks->age_ns[i]
-                                                               : 0,
-                                                 .policy = picks->policy[i],
-                                                 .priority = picks->priority[i],
-                                                 .probability = picks->probability[i],
-                                                 .times_sampled = picks->times_sampled[i],
-                                                 .layout = picks->layout[i],
-                                                 .offset = picks->offset[i],
-                                                 .length = picks->length[i],
-                                                 .chunks = image->info.holds ? picks->chunks[i] : 0};
-    if (image->info.holds && image->info.table->in.groups.slots) {
-        size_t bytes = picks->n * sizeof *copy->groups;
-        copy->groups = memcpy(need_alloc(bytes), picks->group, bytes);
-        copy->head.flags |= PICK_GROUPED;
-    }
+    struct entry_selected *items = (struct entry_selected *)(void *)(copy.body + 1);
+    for (uint32_t i = 0; i < n; i++)
+        items[i] = (struct entry_selected){.key = picks->key[i],
+                                           .age_ns = (int64_t)picks->age_ns[i] < self->state->loop->now_ns
+                                                         ? (uint64_t)self->state->loop->now_ns - picks->age_ns[i]
+                                                         : 0,
+                                           .policy = picks->policy[i],
+                                           .priority = picks->priority[i],
+                                           .probability = picks->probability[i],
+                                           .times_sampled = picks->times_sampled[i],
+                                           .layout = picks->layout[i],
+                                           .offset = picks->offset[i],
+                                           .length = picks->length[i],
+                                           .chunks = image->info.holds ? picks->chunks[i] : 0};
+    uint64_t *place = selection_places(&copy);
     for (uint32_t i = 0; i < n_refs; i++) {
-        copy->refs[i] = picks->refs[i];
-        chunk_hold(copy->refs[i]);
+        place[i] = (uintptr_t)picks->refs[i];
+        chunk_hold(picks->refs[i]);
     }
+    if (grouped)
+        memcpy(place + n_refs, picks->group, n * sizeof *picks->group);
+    self->selections =
+        need_room(self->selections, self->n_selections, &self->selections_capacity, sizeof *self->selections);
+    self->selections[self->n_selections++] = copy;
 }
 
 static void put_rest(struct checkpoint *self)
 {
     const struct durable_state *state = self->state;
-    struct recorder *sink = &self->file.out;
+    struct recorder *sink = &self->out;
     for (const struct session *session = state->sessions->list; session; session = session->next)
         journal_put_session_all(sink, session);
     for (uint32_t i = 0; i < state->params->n_counters; i++)
@@ -738,10 +673,8 @@ static void put_rest(struct checkpoint *self)
     const struct leases *leases = &state->samples->leases;
     for (uint32_t i = 0; i < leases->n; i++) {
         const struct lease *lease = leases->list[i];
-        if (lease && lease->answered) {
-            struct entry_request *entry = recorder_entry(sink, ENTRY_ANSWERED, 0, sizeof *entry);
-            *entry = (struct entry_request){lease->client, lease->id};
-        }
+        if (lease && lease->answered)
+            RECORD(sink, ENTRY_ANSWERED, 0, entry_request, lease->client, lease->id);
     }
     samples_each(state->samples, hold_selection, self);
 }
@@ -752,10 +685,9 @@ static void put_rest(struct checkpoint *self)
 static void put_head(struct checkpoint *self)
 {
     const struct durable_state *state = self->state;
-    struct recorder *sink = &self->file.out;
+    struct recorder *sink = &self->out;
     journal_put_start(sink, state, (struct entry_start){.previous = self->checkpoints->last.number});
-    struct entry_checkpoint *entry = recorder_entry(&self->file.out, ENTRY_CHECKPOINT, 0, sizeof *entry);
-    *entry = (struct entry_checkpoint){.number = self->number, .base = self->base, .journal = self->journal};
+    RECORD(sink, ENTRY_CHECKPOINT, 0, entry_checkpoint, self->number, self->base, self->journal);
     for (uint32_t i = 0; i < state->tables->n; i++)
         journal_put_table(sink, &state->tables->list[i]);
 }
@@ -771,10 +703,8 @@ static struct checkpoint *checkpoint_begin(struct checkpoints *checkpoints, enum
     self->state = state;
     self->stream = stream;
     self->number = checkpoints->next++;
-    self->file = (struct checkpoint_file){.out = {.pool = &stream->pool, .give = give_record},
-                                          .stream = stream,
-                                          .number = self->number,
-                                          .offset = FILE_HEAD_BYTES};
+    self->out = (struct recorder){.pool = &stream->pool, .give = give_record};
+    self->offset = FILE_HEAD_BYTES;
     self->reason = reason;
     self->failures = stream->failures;
     self->start_ns = clock_now(&state->loop->clock);
@@ -799,15 +729,13 @@ static struct checkpoint *checkpoint_begin(struct checkpoints *checkpoints, enum
 static void checkpoint_free(struct checkpoint *self)
 {
     for (uint32_t i = 0; i < self->n_selections; i++) {
-        struct copied_selection *copy = &self->selections[i];
-        for (uint32_t c = 0; c < copy->head.n_chunks; c++)
-            store_release(self->state->store, copy->refs[c]);
-        free(copy->items);
-        free(copy->refs);
-        free(copy->groups);
+        const struct copied_selection *copy = &self->selections[i];
+        for (uint32_t c = 0; i >= self->selection_at && c < copy->body->n_chunks; c++)
+            store_release(self->state->store, (struct chunk *)(uintptr_t)selection_places(copy)[c]);
+        free(copy->body);
     }
-    recorder_fini(&self->file.out);
-    free(self->file.segments);
+    recorder_fini(&self->out);
+    free(self->segments);
     free(self->tables);
     free(self->selections);
     free(self);
@@ -832,7 +760,7 @@ static const char *const reasons[] = {"asked", "signal", "period", "journal", "s
 
 static uint64_t bytes_of(const struct checkpoint *self)
 {
-    return self->file.offset + self->file.chunk_bytes;
+    return self->offset + self->chunk_bytes;
 }
 
 static double rate_of(uint64_t bytes, int64_t took_ns)
@@ -948,7 +876,7 @@ static void abandon(struct checkpoint *run)
     self->stream->journal_bytes += run->replaces;
     stream_file_job(self->stream, DISK_JOB_ABANDON, DISK_CHECKPOINT, run->number);
     log_line(LEVEL_ERROR, "B0523", "checkpoint failed", "checkpoint=%llu why=%s", (unsigned long long)run->number,
-             log_quote(quoted, sizeof quoted, run->file.error));
+             log_quote(quoted, sizeof quoted, run->error));
     /* The next checkpoint that no client asked for comes later; after each failure, if it is to replace bad segments. */
     self->heal_pause_ns = self->heal_pause_ns ? 2 * self->heal_pause_ns : RETRY_LOW_NS;
     if (self->heal_pause_ns > RETRY_NS)
@@ -959,7 +887,7 @@ static void abandon(struct checkpoint *run)
     self->kept.n_dead = 0;
     self->running = NULL;
     timer_clear(&self->state.loop->timers, &self->progress);
-    self->listener.ended(self->listener.ctx, run->number, run->file.error);
+    self->listener.ended(self->listener.ctx, run->number, run->error);
     checkpoint_free(run);
 }
 
@@ -968,9 +896,9 @@ static void finish(struct checkpoints *self, struct checkpoint *run)
     int64_t now = clock_now(&self->state.loop->clock), took = now - run->start_ns;
     /* This checkpoint becomes the base of the next incremental one. */
     self->links = run->base ? self->links + 1 : 0;
-    self->chain_bytes = run->base ? self->chain_bytes + run->file.offset : 0;
+    self->chain_bytes = run->base ? self->chain_bytes + run->offset : 0;
     if (!run->base)
-        self->base_bytes = run->file.offset;
+        self->base_bytes = run->offset;
     self->base = run->number;
     stream_healed(self->stream, run->failures);
     self->heal_pause_ns = 0;
@@ -985,9 +913,14 @@ static void finish(struct checkpoints *self, struct checkpoint *run)
     log_line(LEVEL_INFO, "B0522", "checkpoint is whole",
              "checkpoint=%llu base=%llu items=%llu bytes=%llu of_them_chunks=%llu took_ms=%.1f mb_per_s=%.0f",
              (unsigned long long)run->number, (unsigned long long)run->base, (unsigned long long)run->items,
-             (unsigned long long)bytes_of(run), (unsigned long long)run->file.chunk_bytes, (double)took / 1e6,
+             (unsigned long long)bytes_of(run), (unsigned long long)run->chunk_bytes, (double)took / 1e6,
              rate_of(bytes_of(run), took));
-    kept_checkpoints_add(&self->kept, &run->file, run->base, run->journal);
+    struct kept_checkpoint *kept = kept_add(&self->kept, run->number);
+    kept->base = run->base;
+    kept->journal = run->journal;
+    kept->segments = run->segments;
+    kept->n_segments = run->n_segments;
+    run->segments = NULL;
     checkpoints_clean(self);
     self->listener.ended(self->listener.ctx, run->number, NULL);
     checkpoint_free(run);
@@ -1002,8 +935,8 @@ void checkpoint_finished(struct checkpoints *self, uint64_t number, bool ok)
         finish(self, run);
         return;
     }
-    checkpoint_file_fail(&run->file, "it could not be written: %.200s",
-                         self->stream->trouble[0] ? self->stream->trouble : "the log says why");
+    checkpoint_fail(run, "it could not be written: %.200s",
+                    self->stream->trouble[0] ? self->stream->trouble : "the log says why");
     if (run->ended || run->waits)
         abandon(run); /* otherwise its next slice abandons it */
 }
@@ -1018,7 +951,7 @@ void checkpoint_exit(struct checkpoints *self, bool (*turn)(void *ctx), void *ct
     int64_t moved_ns = clock_now(&clock);
     while (self->running || self->wanted) {
         bool patient = turn(ctx);
-        uint64_t moved = stream->given - stream->backlog + (self->running ? self->running->file.out.entries : 0);
+        uint64_t moved = stream->given - stream->backlog + (self->running ? self->running->out.entries : 0);
         int64_t now = clock_now(&clock);
         if (moved != seen)
             moved_ns = now;

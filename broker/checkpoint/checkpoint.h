@@ -35,34 +35,6 @@ struct checkpoint_listener {
 /* Most incremental checkpoints on one base. */
 #define CHECKPOINT_LINKS 16u
 
-/* A segment that entries of the file refer to. */
-struct named_segment {
-    uint64_t number;
-    uint64_t chunks; /* that entries name there */
-    bool moving;     /* it is sparse or bad: its live chunks are moved */
-    bool bad;        /* it could not be synced, so no entry refers to it after its chunks were moved */
-};
-
-/* True if the checkpoint needs the segment. Journal entries after the instant may refer to the old places of moved
- * chunks. journal: where they begin; 0: there is no journal. */
-static inline bool named_is_needed(const struct named_segment *self, uint64_t journal)
-{
-    return self->chunks > 0 || (self->moving && !self->bad && journal);
-}
-
-/* The file that is written. */
-struct checkpoint_file {
-    struct recorder out; /* first member */
-    struct stream *stream;
-    uint64_t number; /* of the checkpoint */
-    bool failed;     /* error says why: nothing more is written */
-    char error[256];
-    uint64_t offset;
-    uint64_t chunk_bytes;           /* bytes of chunks that were written to segments for it */
-    struct named_segment *segments; /* by number */
-    uint32_t n_segments, segments_capacity, last_segment;
-};
-
 /* A checkpoint in the folder, and the list of them. */
 struct kept_checkpoint {
     uint64_t number, base, journal;
@@ -88,13 +60,11 @@ struct copied_table {
     struct chore *then;  /* frees the old contents after a reset */
 };
 
-/* A sample that may be asked for again, with references to its chunks. */
+/* A sample that may be asked for again, as its entry, which holds its chunks where their places will be. */
 struct copied_selection {
     uint32_t table;
-    struct entry_selection head;
-    struct entry_selected *items;
-    struct chunk **refs;
-    uint64_t *groups; /* NULL: its table has none */
+    struct entry_selection *body;
+    size_t bytes;
 };
 
 struct checkpoint {
@@ -112,7 +82,14 @@ struct checkpoint {
     uint64_t reads;    /* it waits until spill_reads() has this value; 0: it does not wait for reads */
     uint32_t near_table, near_slot, near_tries; /* the item whose chunks it waits for, and how often it has */
     bool ended;                                 /* everything was handed to the disk writer */
-    struct checkpoint_file file;
+    /* the file that is written */
+    struct recorder out;
+    uint64_t offset;
+    uint64_t chunk_bytes; /* bytes of chunks that were written to segments for it */
+    uint64_t *segments;   /* that it needs, once all is written */
+    uint32_t n_segments;
+    bool failed; /* error says why: nothing more is written */
+    char error[256];
     uint64_t replaces; /* bytes of journal that it makes superfluous */
     /* what has to be written */
     struct copied_table *tables;

@@ -286,10 +286,7 @@ static struct loaded_lease *lease_named(struct loading *self, uint64_t client, u
         return lease;
     if (!table)
         return NULL;
-    if (self->n_leases == self->leases_capacity) {
-        self->leases_capacity = self->leases_capacity ? 2 * self->leases_capacity : 64;
-        self->leases = need_resize(self->leases, self->leases_capacity, sizeof *self->leases);
-    }
+    self->leases = need_room(self->leases, self->n_leases, &self->leases_capacity, sizeof *self->leases);
     lease = &self->leases[self->n_leases++];
     *lease = (struct loaded_lease){.client = client, .id = id, .table = table};
     idmap_put(&self->leases_by_request, request_name(client, id), (void *)(uintptr_t)self->n_leases);
@@ -886,7 +883,7 @@ static rp_status apply_selection(struct loading *self, const void *body)
         struct item item = {
             .key = from[i].key,
             .priority = from[i].priority,
-            .insert_ns = time_here(self, self->files.start.clock_ns - (int64_t)from[i].age_ns),
+            .insert_ns = time_here(self, self->clock_ns - (int64_t)from[i].age_ns),
             .policy = from[i].policy,
             .span = {.n = from[i].chunks, .offset = from[i].offset, .length = from[i].length},
             .times_sampled = from[i].times_sampled,
@@ -995,6 +992,7 @@ void loading_clamp(struct loading *self, int64_t now)
 static rp_status apply_start(struct loading *self, const void *body)
 {
     const struct entry_start *start = body;
+    self->clock_ns = start->clock_ns;
     if (self->n_map)
         memset(self->map, 0xff, self->n_map * sizeof *self->map);
     if (self->started && start->instance == self->instance)
@@ -1229,13 +1227,6 @@ rp_status offline_load(struct offline *self, const struct folder *folder, uint64
 {
     self->loading.folder = folder;
     return load_files(&self->loading.files, folder, number, until_checkpoint, false, err);
-}
-
-rp_status offline_apply(struct offline *self, enum load_phase phase, const struct entry_view *entry, rp_error *err)
-{
-    if (entry->type == ENTRY_START)
-        memcpy(&self->loading.files.start, entry->body, sizeof self->loading.files.start);
-    return loading_apply(&self->loading, phase, entry, err);
 }
 
 static rp_status pass_chunk(void *ctx, uint64_t at, const struct chunk_view *chunk, rp_error *err)

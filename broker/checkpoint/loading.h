@@ -88,6 +88,7 @@ struct loading {
     bool started, changed; /* a table was changed after the checkpoint, so selectors do not go on as they were */
     uint64_t instance;     /* of the process that wrote the newest file, */
     int64_t adjust;        /* whose times become the broker's by adding this */
+    int64_t clock_ns;      /* at the start of the newest file */
     /* The entry that is being applied. */
     enum load_phase phase;
     const struct entry_view *entry;
@@ -130,8 +131,6 @@ void offline_fini(struct offline *self);
 /* Loads as load_files does. Nothing is written to the folder, which must outlive self. */
 rp_status offline_load(struct offline *self, const struct folder *folder, uint64_t number, bool until_checkpoint,
                        rp_error *err);
-/* Applies one entry: see load.apply. */
-rp_status offline_apply(struct offline *self, enum load_phase phase, const struct entry_view *entry, rp_error *err);
 /* Reads all chunks that a broker would need. */
 rp_status offline_check_chunks(struct offline *self, rp_error *err);
 /* Returns the places of an item's chunks. */

@@ -260,12 +260,6 @@ void folder_close(struct folder *self)
     *self = (struct folder){.descriptor = -1, .lock = -1};
 }
 
-const struct folder_file *folder_find(const struct folder *self, enum disk_kind kind, uint64_t number)
-{
-    struct folder_file key = {.kind = kind, .number = number};
-    return self->n_files ? bsearch(&key, self->files, self->n_files, sizeof key, by_kind_and_number) : NULL;
-}
-
 uint64_t folder_next(const struct folder *self, enum disk_kind kind)
 {
     return self->highest[kind] + 1;

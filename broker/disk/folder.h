@@ -34,7 +34,6 @@ rp_status folder_open(struct folder *self, const char *path, bool write, rp_erro
 void folder_close(struct folder *self);
 /* Reads the list of files again. After an error the old list stays. */
 rp_status folder_list(struct folder *self, rp_error *err);
-const struct folder_file *folder_find(const struct folder *self, enum disk_kind kind, uint64_t number);
 /* Writes "segment-00000007.replay" (part: with ".part"). */
 void folder_name(enum disk_kind kind, uint64_t number, bool part, char *out, size_t size);
 /* Opens a file for reading and checks its header. -1 with err set. */

@@ -115,7 +115,8 @@ uint32_t chunk_crc(const struct chunk_view *chunk)
 #define TIME_MOST (INT64_C(1) << 62)
 #define TEXT_MOST 4096u
 
-typedef rp_status check_fn(const uint8_t *body, size_t size, rp_error *err);
+/* rest: what follows the fixed part of the body, of `size` bytes. */
+typedef rp_status check_fn(const void *body, const uint8_t *rest, size_t size, rp_error *err);
 
 struct rule {
     const char *name;
@@ -124,10 +125,10 @@ struct rule {
     check_fn *check; /* or NULL */
 };
 
-static rp_status check_total(size_t size, uint64_t want, rp_error *err)
+static rp_status check_rest(size_t size, uint64_t want, rp_error *err)
 {
     if (size != want)
-        return err_set(err, RP_BAD_MESSAGE, "it has %zu bytes where its counts say %llu", size,
+        return err_set(err, RP_BAD_MESSAGE, "it goes on for %zu bytes where its counts say %llu", size,
                        (unsigned long long)want);
     return RP_OK;
 }
@@ -146,37 +147,33 @@ static rp_status check_number(double value, rp_error *err)
     return RP_OK;
 }
 
-static rp_status check_start(const uint8_t *body, size_t size, rp_error *err)
+static rp_status check_start(const void *body, const uint8_t *rest, size_t size, rp_error *err)
 {
-    (void)size;
-    const struct entry_start *start = (const void *)body;
+    (void)rest, (void)size;
+    const struct entry_start *start = body;
     RP_TRY(check_time(start->wall_ns, err));
     return check_time(start->clock_ns, err);
 }
 
-static rp_status check_limiter(const uint8_t *body, size_t size, rp_error *err)
+/* Of a LIMITER, or of a TABLE, which begins with one. */
+static rp_status check_limiter(const void *body, const uint8_t *rest, size_t size, rp_error *err)
 {
-    (void)size;
-    const struct entry_limiter *limiter = (const void *)body;
+    (void)rest, (void)size;
+    const struct entry_limiter *limiter = body;
     if (isnan(limiter->samples_per_insert) || isnan(limiter->min_size) || isnan(limiter->min_diff) ||
         isnan(limiter->max_diff) || isnan(limiter->offset))
         return err_set(err, RP_BAD_MESSAGE, "its limiter has a value that is not a number");
     return RP_OK;
 }
 
-static rp_status check_table(const uint8_t *body, size_t size, rp_error *err)
+static rp_status check_chunk(const void *body, const uint8_t *rest, size_t size, rp_error *err)
 {
-    return check_limiter(body + offsetof(struct entry_table, limiter), size, err);
-}
-
-static rp_status check_chunk(const uint8_t *body, size_t size, rp_error *err)
-{
-    const struct entry_chunk *chunk = (const void *)body;
-    RP_TRY(check_total(size, sizeof *chunk + (uint64_t)chunk->columns * 5 + chunk->bytes, err));
+    const struct entry_chunk *chunk = body;
+    RP_TRY(check_rest(size, (uint64_t)chunk->columns * 5 + chunk->bytes, err));
     uint64_t sum = 0;
     for (uint32_t i = 0; i < chunk->columns; i++) {
         uint32_t block;
-        memcpy(&block, body + sizeof *chunk + (size_t)i * 4, sizeof block);
+        memcpy(&block, rest + (size_t)i * 4, sizeof block);
         sum += block;
     }
     if (chunk->columns == 0 || chunk->length == 0 || sum != chunk->bytes)
@@ -196,140 +193,115 @@ static rp_status check_places(const uint8_t *places, uint64_t n, rp_error *err)
     return RP_OK;
 }
 
-static rp_status check_item_of(const struct entry_insert *insert, size_t fixed, const uint8_t *body, size_t size,
-                               rp_error *err)
+/* Of an INSERT, or of an ITEM, which begins with one. */
+static rp_status check_item(const void *body, const uint8_t *rest, size_t size, rp_error *err)
 {
-    RP_TRY(check_total(size, fixed + (uint64_t)insert->n_chunks * 8, err));
+    const struct entry_insert *insert = body;
+    RP_TRY(check_rest(size, (uint64_t)insert->n_chunks * 8, err));
     if (insert->n_chunks == 0 || insert->length == 0)
         return err_set(err, RP_BAD_MESSAGE, "its item has no steps");
     RP_TRY(check_number(insert->priority, err));
     RP_TRY(check_time(insert->insert_ns, err));
-    return check_places(body + fixed, insert->n_chunks, err);
+    return check_places(rest, insert->n_chunks, err);
 }
 
-static rp_status check_insert(const uint8_t *body, size_t size, rp_error *err)
+static rp_status check_priority(const void *body, const uint8_t *rest, size_t size, rp_error *err)
 {
-    const struct entry_insert *insert = (const void *)body;
-    return check_item_of(insert, sizeof *insert, body, size, err);
+    (void)rest, (void)size;
+    return check_number(((const struct entry_priority *)body)->priority, err);
 }
 
-static rp_status check_item(const uint8_t *body, size_t size, rp_error *err)
+static rp_status check_pick(const void *body, const uint8_t *rest, size_t size, rp_error *err)
 {
-    const struct entry_item *item = (const void *)body;
-    return check_item_of(&item->insert, sizeof *item, body, size, err);
-}
-
-static rp_status check_priority(const uint8_t *body, size_t size, rp_error *err)
-{
-    (void)size;
-    const struct entry_priority *priority = (const void *)body;
-    return check_number(priority->priority, err);
-}
-
-static rp_status check_pick(const uint8_t *body, size_t size, rp_error *err)
-{
-    const struct entry_pick *pick = (const void *)body;
-    RP_TRY(check_total(size, sizeof *pick + (uint64_t)pick->n * sizeof(struct entry_picked), err));
+    const struct entry_pick *pick = body;
+    struct entry_picked picked;
+    RP_TRY(check_rest(size, (uint64_t)pick->n * sizeof picked, err));
     for (uint32_t i = 0; i < pick->n; i++) {
-        struct entry_picked picked;
-        memcpy(&picked, body + sizeof *pick + i * sizeof picked, sizeof picked);
+        memcpy(&picked, rest + i * sizeof picked, sizeof picked);
         RP_TRY(check_number(picked.probability, err));
     }
     return RP_OK;
 }
 
-static rp_status check_progress(const uint8_t *body, size_t size, rp_error *err)
+static rp_status check_progress(const void *body, const uint8_t *rest, size_t size, rp_error *err)
 {
-    const struct entry_progress *progress = (const void *)body;
-    return check_total(size, sizeof *progress + (uint64_t)progress->n_flows * sizeof(struct entry_flow), err);
+    (void)rest;
+    return check_rest(size, ((const struct entry_progress *)body)->n_flows * (uint64_t)sizeof(struct entry_flow), err);
 }
 
-static rp_status check_rejection(const uint8_t *body, size_t size, rp_error *err)
+static rp_status check_rejection(const void *body, const uint8_t *rest, size_t size, rp_error *err)
 {
-    (void)body;
-    if (size - sizeof(struct entry_rejection) > TEXT_MOST)
-        return err_set(err, RP_BAD_MESSAGE, "its text has %zu bytes", size - sizeof(struct entry_rejection));
-    return RP_OK;
+    (void)body, (void)rest;
+    return size <= TEXT_MOST ? RP_OK : err_set(err, RP_BAD_MESSAGE, "its text has %zu bytes", size);
 }
 
-static rp_status check_name(const uint8_t *name, uint32_t bytes, rp_error *err)
+/* A name and so many bytes more are the rest. */
+static rp_status check_name(const uint8_t *rest, size_t size, uint32_t name, uint64_t more, rp_error *err)
 {
-    if (bytes == 0 || bytes > TEXT_MOST || memchr(name, '\0', bytes))
+    RP_TRY(check_rest(size, more > size ? UINT64_MAX : name + more, err));
+    if (name == 0 || name > TEXT_MOST || memchr(rest, '\0', name))
         return err_set(err, RP_BAD_MESSAGE, "its name is empty, too long, or has a zero in it");
     return RP_OK;
 }
 
-static rp_status check_slot_value(const uint8_t *body, size_t size, rp_error *err)
+static rp_status check_slot_value(const void *body, const uint8_t *rest, size_t size, rp_error *err)
 {
-    const struct entry_value *value = (const void *)body;
-    if (value->value_bytes > size)
-        return err_set(err, RP_BAD_MESSAGE, "its value is larger than itself");
-    RP_TRY(check_total(size, sizeof *value + value->name_bytes + value->value_bytes, err));
+    const struct entry_value *value = body;
     RP_TRY(check_time(value->put_ns, err));
-    return check_name(body + sizeof *value, value->name_bytes, err);
+    return check_name(rest, size, value->name_bytes, value->value_bytes, err);
 }
 
-static rp_status check_slot_part(const uint8_t *body, size_t size, rp_error *err)
+static rp_status check_slot_part(const void *body, const uint8_t *rest, size_t size, rp_error *err)
 {
-    const struct entry_part *part = (const void *)body;
-    if (part->data_bytes > size)
-        return err_set(err, RP_BAD_MESSAGE, "its data is larger than itself");
-    RP_TRY(check_total(size, sizeof *part + part->name_bytes + part->data_bytes, err));
-    return check_name(body + sizeof *part, part->name_bytes, err);
+    const struct entry_part *part = body;
+    return check_name(rest, size, part->name_bytes, part->data_bytes, err);
 }
 
-static rp_status check_slot_whole(const uint8_t *body, size_t size, rp_error *err)
+/* A counter, or the number of a value whose parts came before. */
+static rp_status check_named_value(const void *body, const uint8_t *rest, size_t size, rp_error *err)
 {
-    const struct entry_value *value = (const void *)body;
-    RP_TRY(check_total(size, sizeof *value + (uint64_t)value->name_bytes, err));
+    const struct entry_value *value = body;
     RP_TRY(check_time(value->put_ns, err));
-    return check_name(body + sizeof *value, value->name_bytes, err);
+    return check_name(rest, size, value->name_bytes, 0, err);
 }
 
-static rp_status check_counter(const uint8_t *body, size_t size, rp_error *err)
+static rp_status check_selector(const void *body, const uint8_t *rest, size_t size, rp_error *err)
 {
-    const struct entry_value *value = (const void *)body;
-    if (value->value_bytes != 0)
-        return err_set(err, RP_BAD_MESSAGE, "a counter has no further value");
-    return check_slot_value(body, size, err);
-}
-
-static rp_status check_selector(const uint8_t *body, size_t size, rp_error *err)
-{
-    const struct entry_selector *selector = (const void *)body;
+    (void)rest;
+    const struct entry_selector *selector = body;
     if (selector->which > 1)
         return err_set(err, RP_BAD_MESSAGE, "it is of neither sampler nor remover");
-    return check_total(size, sizeof *selector + (uint64_t)selector->bytes, err);
+    return check_rest(size, selector->bytes, err);
 }
 
-static rp_status check_checkpoint(const uint8_t *body, size_t size, rp_error *err)
+static rp_status check_checkpoint(const void *body, const uint8_t *rest, size_t size, rp_error *err)
 {
-    (void)size;
-    const struct entry_checkpoint *checkpoint = (const void *)body;
+    (void)rest, (void)size;
+    const struct entry_checkpoint *checkpoint = body;
     if (checkpoint->number == 0 || checkpoint->base >= checkpoint->number || checkpoint->journal % 8 != 0)
         return err_set(err, RP_BAD_MESSAGE, "checkpoint %llu cannot be based on %llu",
                        (unsigned long long)checkpoint->number, (unsigned long long)checkpoint->base);
     return RP_OK;
 }
 
-static rp_status check_parts(const uint8_t *body, size_t size, rp_error *err)
+static rp_status check_parts(const void *body, const uint8_t *rest, size_t size, rp_error *err)
 {
-    (void)body;
+    (void)body, (void)rest;
     if (size % sizeof(uint64_t) != 0)
         return err_set(err, RP_BAD_MESSAGE, "it has %zu bytes, which are no whole numbers", size);
     return RP_OK;
 }
 
-static rp_status check_selection(const uint8_t *body, size_t size, rp_error *err)
+static rp_status check_selection(const void *body, const uint8_t *rest, size_t size, rp_error *err)
 {
-    const struct entry_selection *selection = (const void *)body;
-    uint64_t items = (uint64_t)selection->n * sizeof(struct entry_selected);
+    const struct entry_selection *selection = body;
+    struct entry_selected selected;
+    uint64_t items = (uint64_t)selection->n * sizeof selected;
     uint64_t groups = selection->flags & PICK_GROUPED ? selection->n : 0;
-    RP_TRY(check_total(size, sizeof *selection + items + (selection->n_chunks + groups) * 8, err));
+    RP_TRY(check_rest(size, items + (selection->n_chunks + groups) * 8, err));
     uint64_t chunks = 0;
     for (uint32_t i = 0; i < selection->n; i++) {
-        struct entry_selected selected;
-        memcpy(&selected, body + sizeof *selection + i * sizeof selected, sizeof selected);
+        memcpy(&selected, rest + i * sizeof selected, sizeof selected);
         RP_TRY(check_number(selected.priority, err));
         RP_TRY(check_number(selected.probability, err));
         if (selected.age_ns > (uint64_t)TIME_MOST)
@@ -339,15 +311,15 @@ static rp_status check_selection(const uint8_t *body, size_t size, rp_error *err
     if (chunks != selection->n_chunks)
         return err_set(err, RP_BAD_MESSAGE, "its items have %llu chunks, not %u", (unsigned long long)chunks,
                        selection->n_chunks);
-    return check_places(body + sizeof *selection + items, selection->n_chunks, err);
+    return check_places(rest + items, selection->n_chunks, err);
 }
 
 static const struct rule rules[ENTRY_TYPES] = {
     [ENTRY_START] = {"START", sizeof(struct entry_start), true, check_start},
-    [ENTRY_TABLE] = {"TABLE", sizeof(struct entry_table), false, check_table},
+    [ENTRY_TABLE] = {"TABLE", sizeof(struct entry_table), false, check_limiter},
     [ENTRY_CHUNK] = {"CHUNK", sizeof(struct entry_chunk), false, check_chunk},
     [ENTRY_LAYOUT] = {"LAYOUT", sizeof(struct entry_named), false, NULL},
-    [ENTRY_INSERT] = {"INSERT", sizeof(struct entry_insert), false, check_insert},
+    [ENTRY_INSERT] = {"INSERT", sizeof(struct entry_insert), false, check_item},
     [ENTRY_REMOVE] = {"REMOVE", sizeof(struct entry_slot), true, NULL},
     [ENTRY_PRIORITY] = {"PRIORITY", sizeof(struct entry_priority), true, check_priority},
     [ENTRY_PICK] = {"PICK", sizeof(struct entry_pick), false, check_pick},
@@ -359,7 +331,7 @@ static const struct rule rules[ENTRY_TYPES] = {
     [ENTRY_REJECTION] = {"REJECTION", sizeof(struct entry_rejection), false, check_rejection},
     [ENTRY_SESSION_END] = {"SESSION_END", sizeof(struct entry_named), true, NULL},
     [ENTRY_SLOT] = {"SLOT", sizeof(struct entry_value), false, check_slot_value},
-    [ENTRY_COUNTER] = {"COUNTER", sizeof(struct entry_value), false, check_counter},
+    [ENTRY_COUNTER] = {"COUNTER", sizeof(struct entry_value), false, check_named_value},
     [ENTRY_REPLY] = {"REPLY", sizeof(struct entry_request), false, NULL},
     [ENTRY_ANSWERED] = {"ANSWERED", sizeof(struct entry_request), true, NULL},
     [ENTRY_FORGET] = {"FORGET", sizeof(struct entry_request), true, NULL},
@@ -376,7 +348,7 @@ static const struct rule rules[ENTRY_TYPES] = {
     [ENTRY_HIDE] = {"HIDE", sizeof(struct entry_slot), true, NULL},
     [ENTRY_SHOW] = {"SHOW", sizeof(struct entry_slot), true, NULL},
     [ENTRY_SLOT_PART] = {"SLOT_PART", sizeof(struct entry_part), false, check_slot_part},
-    [ENTRY_SLOT_WHOLE] = {"SLOT_WHOLE", sizeof(struct entry_value), false, check_slot_whole},
+    [ENTRY_SLOT_WHOLE] = {"SLOT_WHOLE", sizeof(struct entry_value), false, check_named_value},
     [ENTRY_PARTS] = {"PARTS", sizeof(struct entry_named), false, check_parts},
 };
 
@@ -395,7 +367,7 @@ rp_status entry_check(const struct entry_view *entry, rp_error *err)
     if (entry->size < rule->least || (rule->exact && entry->size != rule->least))
         status = err_set(err, RP_BAD_MESSAGE, "it has %zu bytes instead of %zu", entry->size, rule->least);
     else if (rule->check)
-        status = rule->check(entry->body, entry->size, err);
+        status = rule->check(entry->body, entry->body + rule->least, entry->size - rule->least, err);
     if (status != RP_OK)
         err_prefix(err, "%s entry at offset %llu", rule->name, (unsigned long long)disk_offset(entry->at));
     return status;

@@ -68,6 +68,9 @@ struct recorder {
 /* Appends an entry. Returns its body, `size` bytes at a multiple of 8, to be filled in before the next call. Never
  * NULL. */
 void *recorder_entry(struct recorder *self, uint16_t type, uint32_t table, size_t size);
+/* RECORD(to, type, table, entry_slot, .slot = slot): appends an entry whose body is this struct alone. */
+#define RECORD(to, type, table, body, ...)                                                                             \
+    (*(struct body *)recorder_entry(to, type, table, sizeof(struct body)) = (struct body){__VA_ARGS__})
 /* Enlarges the last entry by so many bytes, a multiple of 8. Returns the new bytes. NULL: the record has no room, or
  * no entry. */
 void *recorder_extend(struct recorder *self, size_t bytes);

@@ -405,10 +405,7 @@ static void sync_segment(struct disk_writer *self, bool timed)
 /* Remembers a segment that is left without a sync. */
 static void remember_unsynced(struct disk_writer *self, uint64_t segment)
 {
-    if (self->n_unsynced == self->unsynced_capacity) {
-        self->unsynced_capacity = self->unsynced_capacity ? self->unsynced_capacity * 2 : 16;
-        self->unsynced = need_resize(self->unsynced, self->unsynced_capacity, sizeof *self->unsynced);
-    }
+    self->unsynced = need_room(self->unsynced, self->n_unsynced, &self->unsynced_capacity, sizeof *self->unsynced);
     self->unsynced[self->n_unsynced++] = segment;
 }
 

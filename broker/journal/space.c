@@ -33,31 +33,15 @@ static uint64_t times(uint64_t a, uint64_t b)
     return b && a > UINT64_MAX / b ? UINT64_MAX : a * b;
 }
 
-static uint64_t live_and_state(const struct space *self)
-{
-    return sum(self->live, self->state);
-}
-
-/* Returns the most stretches of journal that files exist for: one per kept checkpoint, one before the oldest of them
- * (whose segments it names), one since the newest, and one for older segments that are partly dead. */
-static uint64_t stretches(const struct space *self)
-{
-    return self->keep + 3;
-}
-
-static uint64_t past_limit(const struct space *self)
-{
-    return most(PAST_LIMIT, self->message);
-}
-
 uint64_t space_limit(const struct space *self)
 {
-    uint64_t live = live_and_state(self), want = most(self->journal_max, live);
+    uint64_t live = sum(self->live, self->state), want = most(self->journal_max, live);
     if (self->free == SPACE_UNKNOWN)
         return want;
-    /* On a small disk, stretches are shorter. */
-    uint64_t share = sum(self->free, self->used) / stretches(self);
-    uint64_t rest = sum(times(live, 2), past_limit(self)), part = share > rest ? share - rest : 0;
+    /* On a small disk, stretches of journal are shorter. Files exist for at most one per kept checkpoint, one before the oldest of
+     * them (whose segments it names), one since the newest, and one for older segments that are partly dead. */
+    uint64_t share = sum(self->free, self->used) / (self->keep + 3);
+    uint64_t rest = sum(times(live, 2), most(PAST_LIMIT, self->message)), part = share > rest ? share - rest : 0;
     return least(want, most(part, most(LIMIT_LEAST, live / 8)));
 }
 
@@ -81,11 +65,4 @@ uint64_t space_reserve(const struct space *self)
 bool space_is_low(const struct space *self)
 {
     return self->free != SPACE_UNKNOWN && self->free / 2 < space_reserve(self);
-}
-
-uint64_t space_most(const struct space *self)
-{
-    uint64_t live = live_and_state(self),
-             stretch = sum(most(self->journal_max, live), sum(times(live, 2), past_limit(self)));
-    return times(stretches(self), stretch);
 }

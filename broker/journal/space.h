@@ -31,7 +31,5 @@ uint64_t space_reserve(const struct space *self);
 bool space_is_low(const struct space *self);
 /* Returns the bytes of live chunks that a checkpoint may move. */
 uint64_t space_moves(const struct space *self);
-/* Returns the bytes that all files take at most on a disk that has that much. */
-uint64_t space_most(const struct space *self);
 
 #endif

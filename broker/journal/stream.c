@@ -14,7 +14,6 @@
 #include "broker/peer/peers.h"
 #include "broker/sample/samples.h"
 #include "broker/session/flow.h"
-#include "proto/base/dtype.h"
 #include "proto/base/error.h"
 #include "proto/base/need.h"
 
@@ -34,8 +33,7 @@ void journal_put_start(struct recorder *to, const struct durable_state *state, s
 
 void journal_put_ordinal(struct recorder *to, const struct ordinals *ordinals)
 {
-    struct entry_named *entry = recorder_entry(to, ENTRY_ORDINAL, 0, sizeof *entry);
-    entry->number = ordinals->next;
+    RECORD(to, ENTRY_ORDINAL, 0, entry_named, ordinals->next);
 }
 
 /* ---- tables ---- */
@@ -78,20 +76,12 @@ void journal_put_layout(struct recorder *to, const struct layout *layout)
 /* Writes a SESSION entry alone. */
 static void journal_put_session(struct recorder *to, const struct session *session)
 {
-    const struct columns *columns = session->columns;
     Replay__Column list[RP_MAX_COLUMNS], *at[RP_MAX_COLUMNS];
-    for (uint32_t i = 0; i < columns->count; i++) {
-        struct column *column = &columns->column[i];
-        replay__column__init(at[i] = &list[i]);
-        list[i].name = column->name;
-        list[i].dtype = borrow(dtype_name(column->dtype));
-        list[i].n_shape = column->rank;
-        list[i].shape = column->shape;
-    }
+    columns_describe(session->columns, list, at);
     Replay__Hello hello = REPLAY__HELLO__INIT;
     hello.session = (ProtobufCBinaryData){WIRE_SESSION_BYTES, (uint8_t *)(uintptr_t)session->id};
     hello.name = borrow(session->name);
-    hello.n_columns = columns->count;
+    hello.n_columns = session->columns->count;
     hello.columns = at;
     hello.notices = session->notices;
     hello.oldest_number = session->keys.base;
@@ -264,9 +254,9 @@ void journal_put_reply(struct recorder *to, uint64_t client, uint64_t id, const 
     memcpy(entry + 1, frame, size);
 }
 
-static struct stream *stream_of(struct effects *self)
+static struct stream *stream_of(struct recorder *out)
 {
-    return (struct stream *)(void *)self; /* its first member */
+    return (struct stream *)(void *)((char *)out - offsetof(struct stream, out));
 }
 
 /* Returns the number of the segment before the one that begins; 0: none. */
@@ -310,9 +300,9 @@ struct entry_insert journal_insert_body(const struct item *item, uint32_t slot)
     };
 }
 
-static void effect_insert(struct effects *self, struct table *table, uint32_t slot, const struct flow *flow)
+static void effect_insert(struct recorder *to, struct table *table, uint32_t slot, const struct flow *flow)
 {
-    struct stream *stream = stream_of(self);
+    struct stream *stream = stream_of(to);
     const struct item *item = &table->in.items[slot];
     struct chunk *const *chunks = span_chunks(&item->span);
     uint32_t n = item->span.n;
@@ -339,51 +329,42 @@ static void effect_insert(struct effects *self, struct table *table, uint32_t sl
 void journal_put_group(struct recorder *to, const struct table *table, const struct contents *in, uint32_t slot)
 {
     const struct group_member *member = &in->groups.slots[slot];
-    struct entry_group *entry = recorder_entry(to, ENTRY_GROUP, table->id, sizeof *entry);
-    *entry = (struct entry_group){.slot = slot, .leader = member->leader, .group = member->group};
+    RECORD(to, ENTRY_GROUP, table->id, entry_group, slot, member->leader, member->group);
 }
 
-static void effect_group(struct effects *self, struct table *table, uint32_t slot)
+static void effect_group(struct recorder *to, struct table *table, uint32_t slot)
 {
-    journal_put_group(&stream_of(self)->out, table, &table->in, slot);
+    journal_put_group(to, table, &table->in, slot);
 }
 
-static inline void slot_entry(struct effects *self, uint16_t type, const struct table *table, struct entry_slot body)
+static void effect_remove(struct recorder *to, struct table *table, uint32_t slot)
 {
-    struct entry_slot *entry = recorder_entry(&stream_of(self)->out, type, table->id, sizeof *entry);
-    *entry = body;
+    RECORD(to, ENTRY_REMOVE, table->id, entry_slot, .slot = slot);
 }
 
-static void effect_remove(struct effects *self, struct table *table, uint32_t slot)
+static void effect_hide(struct recorder *to, struct table *table, uint32_t slot)
 {
-    slot_entry(self, ENTRY_REMOVE, table, (struct entry_slot){.slot = slot});
+    RECORD(to, ENTRY_HIDE, table->id, entry_slot, .slot = slot);
 }
 
-static void effect_hide(struct effects *self, struct table *table, uint32_t slot)
+static void effect_show(struct recorder *to, struct table *table, uint32_t slot, uint32_t how)
 {
-    slot_entry(self, ENTRY_HIDE, table, (struct entry_slot){.slot = slot});
+    RECORD(to, ENTRY_SHOW, table->id, entry_slot, slot, how);
 }
 
-static void effect_show(struct effects *self, struct table *table, uint32_t slot, uint32_t how)
+static void effect_episode(struct recorder *to, struct table *table)
 {
-    slot_entry(self, ENTRY_SHOW, table, (struct entry_slot){slot, how});
+    RECORD(to, ENTRY_EPISODES, table->id, entry_named, table->stats.episodes);
 }
 
-static void effect_episode(struct effects *self, struct table *table)
+static void effect_priority(struct recorder *to, struct table *table, uint32_t slot, double priority)
 {
-    struct entry_named *entry = recorder_entry(&stream_of(self)->out, ENTRY_EPISODES, table->id, sizeof *entry);
-    entry->number = table->stats.episodes;
+    RECORD(to, ENTRY_PRIORITY, table->id, entry_priority, .slot = slot, .priority = priority);
 }
 
-static void effect_priority(struct effects *self, struct table *table, uint32_t slot, double priority)
+static void effect_reset(struct recorder *to, struct table *table)
 {
-    struct entry_priority *entry = recorder_entry(&stream_of(self)->out, ENTRY_PRIORITY, table->id, sizeof *entry);
-    *entry = (struct entry_priority){.slot = slot, .priority = priority};
-}
-
-static void effect_reset(struct effects *self, struct table *table)
-{
-    recorder_entry(&stream_of(self)->out, ENTRY_RESET, table->id, 0);
+    recorder_entry(to, ENTRY_RESET, table->id, 0);
 }
 
 struct entry_limiter journal_limiter_body(const struct limiter *limiter)
@@ -402,16 +383,15 @@ struct entry_limiter journal_limiter_body(const struct limiter *limiter)
     };
 }
 
-static void effect_limiter(struct effects *self, struct table *table)
+static void effect_limiter(struct recorder *to, struct table *table)
 {
-    struct entry_limiter *entry = recorder_entry(&stream_of(self)->out, ENTRY_LIMITER, table->id, sizeof *entry);
+    struct entry_limiter *entry = recorder_entry(to, ENTRY_LIMITER, table->id, sizeof *entry);
     *entry = journal_limiter_body(&table->limiter);
 }
 
-static void effect_charge(struct effects *self, struct table *table, uint64_t samples)
+static void effect_charge(struct recorder *to, struct table *table, uint64_t samples)
 {
-    struct entry_named *entry = recorder_entry(&stream_of(self)->out, ENTRY_CHARGE, table->id, sizeof *entry);
-    entry->number = samples;
+    RECORD(to, ENTRY_CHARGE, table->id, entry_named, samples);
 }
 
 /* Returns the record's last entry if it is a pick of the same sample. */
@@ -429,10 +409,10 @@ static struct entry_pick *pick_last(const struct stream *stream, const struct ta
     return same ? pick : NULL;
 }
 
-static void effect_pick(struct effects *self, const struct waiter *waiter, uint32_t slot, double probability)
+static void effect_pick(struct recorder *to, const struct waiter *waiter, uint32_t slot, double probability)
 {
     const struct table *table = waiter->table;
-    struct stream *stream = stream_of(self);
+    struct stream *stream = stream_of(to);
     const struct wait *wait = &waiter->wait;
     struct entry_pick head = {
         .client = wait->client,
@@ -459,32 +439,21 @@ static void effect_pick(struct effects *self, const struct waiter *waiter, uint3
     };
 }
 
-static void request_entry(struct effects *self, uint16_t type, uint64_t client, uint64_t id)
+static void effect_answered(struct recorder *to, uint64_t client, uint64_t id)
 {
-    struct entry_request *entry = recorder_entry(&stream_of(self)->out, type, 0, sizeof *entry);
-    *entry = (struct entry_request){client, id};
+    RECORD(to, ENTRY_ANSWERED, 0, entry_request, client, id);
 }
 
-static void effect_answered(struct effects *self, uint64_t client, uint64_t id)
+static void effect_forget(struct recorder *to, uint64_t client, uint64_t id)
 {
-    request_entry(self, ENTRY_ANSWERED, client, id);
-}
-
-static void effect_forget(struct effects *self, uint64_t client, uint64_t id)
-{
-    request_entry(self, ENTRY_FORGET, client, id);
+    RECORD(to, ENTRY_FORGET, 0, entry_request, client, id);
 }
 
 /* ---- sessions ---- */
 
-static void effect_session(struct effects *self, const struct session *session)
+static void effect_layout(struct recorder *to, const struct session *session, const void *layout, size_t size)
 {
-    journal_put_session(&stream_of(self)->out, session);
-}
-
-static void effect_layout(struct effects *self, const struct session *session, const void *layout, size_t size)
-{
-    struct entry_named *entry = recorder_entry(&stream_of(self)->out, ENTRY_FORM, 0, sizeof *entry + size);
+    struct entry_named *entry = recorder_entry(to, ENTRY_FORM, 0, sizeof *entry + size);
     entry->number = session->ordinal;
     memcpy(entry + 1, layout, size);
 }
@@ -512,75 +481,58 @@ static uint64_t progress_hash(const struct session *session)
     return hash ? hash : 1;
 }
 
-static void effect_progress(struct effects *self, struct session *session)
+static void effect_progress(struct recorder *to, struct session *session)
 {
     uint64_t hash = progress_hash(session);
     if (hash == session->journaled)
         return;
     session->journaled = hash;
-    journal_put_progress(&stream_of(self)->out, session);
+    journal_put_progress(to, session);
 }
 
-static void effect_rejection(struct effects *self, const struct session *session, const struct rejection *rejection)
+static void effect_session_end(struct recorder *to, const struct session *session)
 {
-    put_rejection(&stream_of(self)->out, session, rejection);
-}
-
-static void effect_session_end(struct effects *self, const struct session *session)
-{
-    struct entry_named *entry = recorder_entry(&stream_of(self)->out, ENTRY_SESSION_END, 0, sizeof *entry);
-    entry->number = session->ordinal;
+    RECORD(to, ENTRY_SESSION_END, 0, entry_named, session->ordinal);
 }
 
 /* ---- parameters and requests ---- */
 
-static void effect_together(struct effects *self, size_t bytes)
+static void effect_together(struct recorder *to, size_t bytes)
 {
-    struct stream *stream = stream_of(self);
+    struct stream *stream = stream_of(to);
     if (stream->out.used && stream->out.capacity - stream->out.used < bytes)
         stream_hand_over(stream);
 }
 
-static void effect_begin(struct effects *self)
+static void effect_begin(struct recorder *to)
 {
-    stream_hand_over(stream_of(self));
-    journal_put_ordinal(&stream_of(self)->out,
-                        &stream_of(self)->state.tables->ordinals); /* an entry without effect opens the record */
+    struct stream *stream = stream_of(to);
+    stream_hand_over(stream);
+    journal_put_ordinal(to, &stream->state.tables->ordinals); /* an entry without effect opens the record */
 }
 
 /* The parts of a value are there when it becomes a version. */
-static void effect_slot(struct effects *self, struct param_slot *slot)
+static void effect_slot(struct recorder *to, struct param_slot *slot)
 {
-    struct recorder *to = &stream_of(self)->out;
     if (slot->value->shape.put)
         put_whole(to, slot->name, slot->value->shape.put, slot->version, slot->put_ns);
     else
         journal_put_slot(to, slot);
 }
 
-static void effect_part(struct effects *self, struct param_stage *stage, uint32_t part)
+static void effect_part(struct recorder *to, struct param_stage *stage, uint32_t part)
 {
-    put_part(&stream_of(self)->out, stage->name, stage->value, part);
+    put_part(to, stage->name, stage->value, part);
 }
 
-static void effect_stage_end(struct effects *self, const struct param_stage *stage)
+static void effect_stage_end(struct recorder *to, const struct param_stage *stage)
 {
-    put_whole(&stream_of(self)->out, stage->name, stage->value->shape.put, 0, 0);
+    put_whole(to, stage->name, stage->value->shape.put, 0, 0);
 }
 
-static void effect_counter(struct effects *self, const struct param_counter *counter)
+static bool effect_prepare(struct recorder *to, struct chunk *const *chunks, uint32_t n)
 {
-    journal_put_counter(&stream_of(self)->out, counter);
-}
-
-static void effect_reply(struct effects *self, uint64_t client, uint64_t id, const void *frame, size_t size)
-{
-    journal_put_reply(&stream_of(self)->out, client, id, frame, size);
-}
-
-static bool effect_prepare(struct effects *self, struct chunk *const *chunks, uint32_t n)
-{
-    return stream_chunks_first(stream_of(self), chunks, n);
+    return stream_chunks_first(stream_of(to), chunks, n);
 }
 
 static const struct effects effects = {
@@ -598,16 +550,16 @@ static const struct effects effects = {
     .pick = effect_pick,
     .answered = effect_answered,
     .forget = effect_forget,
-    .session = effect_session,
+    .session = journal_put_session,
     .session_end = effect_session_end,
     .layout = effect_layout,
     .progress = effect_progress,
-    .rejection = effect_rejection,
+    .rejection = put_rejection,
     .slot = effect_slot,
     .part = effect_part,
     .stage_end = effect_stage_end,
-    .counter = effect_counter,
-    .reply = effect_reply,
+    .counter = journal_put_counter,
+    .reply = journal_put_reply,
     .together = effect_together,
     .begin = effect_begin,
 };
@@ -648,10 +600,7 @@ static void segments_know(struct segments *self, uint64_t number, uint64_t bytes
         known->bytes = bytes;
         return;
     }
-    if (self->n == self->capacity) {
-        self->capacity = self->capacity ? self->capacity * 2 : 64;
-        self->list = need_resize(self->list, self->capacity, sizeof *self->list);
-    }
+    self->list = need_room(self->list, self->n, &self->capacity, sizeof *self->list);
     uint32_t at = self->n++;
     for (; at > 0 && self->list[at - 1].number > number; at--)
         self->list[at] = self->list[at - 1];
@@ -685,7 +634,7 @@ static void segments_use(struct segments *self, uint64_t number, int64_t bytes)
 /* Takes a record of the segment. */
 static void record_give(struct recorder *out, struct disk_job *job, size_t size)
 {
-    struct stream *self = (struct stream *)(void *)((char *)out - offsetof(struct stream, out));
+    struct stream *self = stream_of(out);
     job->what = DISK_JOB_RECORD;
     job->kind = DISK_SEGMENT;
     job->file = self->segment;
@@ -1037,7 +986,8 @@ void stream_record(struct stream *self, bool on)
     commit->needed = on ? record_needed : NULL;
     commit->durable = &self->durable;
     commit->journal = self;
-    self->state.loop->effects = on ? &self->effects : NULL;
+    self->state.loop->effects = on ? &effects : NULL;
+    self->state.loop->record = &self->out;
 }
 
 /* Starts the disk writer. The folder is open. */
@@ -1078,7 +1028,6 @@ rp_status stream_open(struct stream **out, const struct durable_state *state, rp
         return status;
     }
     self->state = *state;
-    self->effects = effects;
     stream_record(self, config_has_journal(config));
     self->number = 1;
     self->segment_bytes = SEGMENT_BYTES;

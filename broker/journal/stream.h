@@ -30,6 +30,8 @@ struct segment_use {
     uint64_t bytes; /* size of the file */
     uint64_t live;  /* bytes of chunks in use that lie there */
     bool lost;      /* a sync of it has failed: nothing new relies on it, even after its chunks were written again */
+    bool moving;    /* sparse or bad: the checkpoint in progress moves its live chunks */
+    uint64_t named; /* chunks there that the checkpoint in progress names */
 };
 
 struct segments {
@@ -65,7 +67,6 @@ struct checkpoint_ops {
 };
 
 struct stream {
-    struct effects effects; /* first member: it is cast to the stream */
     struct durable_state state;
     const struct checkpoint_ops *ops; /* NULL: no checkpoints are made */
     void *ops_ctx;

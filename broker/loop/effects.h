@@ -1,7 +1,7 @@
 /* Effects: changes of the state that must be recorded. A room reports an effect right after it has made the change.
  *
  * loop->effects is NULL while nobody keeps a record; a report then costs a test of that pointer. journal/ implements the
- * operations. Rooms below it know this interface alone.
+ * operations, which append to loop->record. Rooms below it know this interface alone.
  *
  * Not effects: waiting chunks and items (writers keep and resend unresolved ones), rounds of a reduce (members retry),
  * statistics such as rates and mean ages, and counts that only inform (evictions). */
@@ -15,6 +15,7 @@
 struct chunk;
 struct param_counter;
 struct flow;
+struct recorder;
 struct rejection;
 struct session;
 struct param_slot;
@@ -24,54 +25,54 @@ struct waiter;
 
 struct effects {
     /* Before an insert: makes sure that the insert can be recorded. False: no memory, and nothing has changed. */
-    bool (*prepare)(struct effects *self, struct chunk *const *chunks, uint32_t n);
+    bool (*prepare)(struct recorder *to, struct chunk *const *chunks, uint32_t n);
     /* Tables. flow: the item is the flow's next one; NULL: an extension inserted it. */
-    void (*insert)(struct effects *self, struct table *table, uint32_t slot, const struct flow *flow);
+    void (*insert)(struct recorder *to, struct table *table, uint32_t slot, const struct flow *flow);
     /* Before an insert into this slot: the item is a member of a group. */
-    void (*group)(struct effects *self, struct table *table, uint32_t slot);
-    void (*remove)(struct effects *self, struct table *table, uint32_t slot);
+    void (*group)(struct recorder *to, struct table *table, uint32_t slot);
+    void (*remove)(struct recorder *to, struct table *table, uint32_t slot);
     /* The item just inserted is the first of an episode. */
-    void (*episode)(struct effects *self, struct table *table);
-    void (*priority)(struct effects *self, struct table *table, uint32_t slot, double priority);
+    void (*episode)(struct recorder *to, struct table *table);
+    void (*priority)(struct recorder *to, struct table *table, uint32_t slot, double priority);
     /* An item was hidden, and by no lease; or it was shown. how: enum table_show. */
-    void (*hide)(struct effects *self, struct table *table, uint32_t slot);
-    void (*show)(struct effects *self, struct table *table, uint32_t slot, uint32_t how);
-    void (*reset)(struct effects *self, struct table *table);
-    void (*limiter)(struct effects *self, struct table *table);
+    void (*hide)(struct recorder *to, struct table *table, uint32_t slot);
+    void (*show)(struct recorder *to, struct table *table, uint32_t slot, uint32_t how);
+    void (*reset)(struct recorder *to, struct table *table);
+    void (*limiter)(struct recorder *to, struct table *table);
     /* The limiter has counted samples that are picked elsewhere, or were acknowledged. */
-    void (*charge)(struct effects *self, struct table *table, uint64_t samples);
+    void (*charge)(struct recorder *to, struct table *table, uint64_t samples);
     /* A slot was picked for a waiter; the sample is about to be counted. */
-    void (*pick)(struct effects *self, const struct waiter *waiter, uint32_t slot, double probability);
+    void (*pick)(struct recorder *to, const struct waiter *waiter, uint32_t slot, double probability);
     /* The sample request (client, id) was answered; or it will not be retried any more. */
-    void (*answered)(struct effects *self, uint64_t client, uint64_t id);
-    void (*forget)(struct effects *self, uint64_t client, uint64_t id);
+    void (*answered)(struct recorder *to, uint64_t client, uint64_t id);
+    void (*forget)(struct recorder *to, uint64_t client, uint64_t id);
     /* Sessions. */
-    void (*session)(struct effects *self, const struct session *session);
-    void (*session_end)(struct effects *self, const struct session *session);
+    void (*session)(struct recorder *to, const struct session *session);
+    void (*session_end)(struct recorder *to, const struct session *session);
     /* A layout as the writer registered it. */
-    void (*layout)(struct effects *self, const struct session *session, const void *layout, size_t size);
+    void (*layout)(struct recorder *to, const struct session *session, const void *layout, size_t size);
     /* The session's numbers and credit, if they have changed since the last call. Before the client is notified. */
-    void (*progress)(struct effects *self, struct session *session);
-    void (*rejection)(struct effects *self, const struct session *session, const struct rejection *rejection);
+    void (*progress)(struct recorder *to, struct session *session);
+    void (*rejection)(struct recorder *to, const struct session *session, const struct rejection *rejection);
     /* Parameters and requests. */
-    void (*slot)(struct effects *self, struct param_slot *slot);
+    void (*slot)(struct recorder *to, struct param_slot *slot);
     /* A part of a large value came; or what there is of the value is not wanted any more. */
-    void (*part)(struct effects *self, struct param_stage *stage, uint32_t part);
-    void (*stage_end)(struct effects *self, const struct param_stage *stage);
-    void (*counter)(struct effects *self, const struct param_counter *counter);
-    void (*reply)(struct effects *self, uint64_t client, uint64_t id, const void *frame, size_t size);
+    void (*part)(struct recorder *to, struct param_stage *stage, uint32_t part);
+    void (*stage_end)(struct recorder *to, const struct param_stage *stage);
+    void (*counter)(struct recorder *to, const struct param_counter *counter);
+    void (*reply)(struct recorder *to, uint64_t client, uint64_t id, const void *frame, size_t size);
     /* The following effects, of up to `bytes` bytes in total, go into one record: after a crash all of them are there, or none. */
-    void (*together)(struct effects *self, size_t bytes);
+    void (*together)(struct recorder *to, size_t bytes);
     /* The same for all effects up to a large one, in a record that has begun: messages sent before the large one wait for it, too. */
-    void (*begin)(struct effects *self);
+    void (*begin)(struct recorder *to);
 };
 
 /* EFFECT(loop, remove, table, slot): reports a removal, if somebody keeps a record. */
 #define EFFECT(loop, name, ...)                                                                                        \
     do {                                                                                                               \
-        struct effects *effects_ = (loop)->effects;                                                                    \
+        const struct effects *effects_ = (loop)->effects;                                                              \
         if (__builtin_expect(effects_ != NULL, 0))                                                                     \
-            effects_->name(effects_, __VA_ARGS__);                                                                     \
+            effects_->name((loop)->record, __VA_ARGS__);                                                               \
     } while (0)
 
 #endif

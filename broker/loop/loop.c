@@ -41,10 +41,7 @@ static void sift(struct timers *self, uint32_t i, struct timer *timer)
 void timer_set(struct timers *self, struct timer *timer, int64_t at_ns)
 {
     if (!timer->place) {
-        if (self->count == self->capacity) {
-            self->capacity = self->capacity ? self->capacity * 2 : 64;
-            self->heap = need_resize(self->heap, self->capacity, sizeof(*self->heap));
-        }
+        self->heap = need_room(self->heap, self->count, &self->capacity, sizeof(*self->heap));
         timer->place = ++self->count;
     }
     timer->at_ns = at_ns;

@@ -63,14 +63,15 @@ bool chores_run(struct chores *self, const struct clock *clock, int64_t budget_n
 
 struct loop {
     struct clock clock;
-    bool stepped;                /* the clock is stepped by hand: turns are not measured */
-    int64_t now_ns;              /* time at the start of the current turn, after each message, and before the pump */
-    int64_t start_ns;            /* when the broker started */
-    int64_t wall_offset_ns;      /* CLOCK_REALTIME less the broker's clock, when it started */
-    uint64_t longest_stretch_ns; /* most processor time that one turn took */
-    struct effects *effects;     /* called for every effect; NULL: nobody keeps a record */
-    struct trace trace;          /* spans; other threads of the broker add theirs, too */
-    bool draining;               /* the broker is shutting down: nothing new is accepted */
+    bool stepped;                  /* the clock is stepped by hand: turns are not measured */
+    int64_t now_ns;                /* time at the start of the current turn, after each message, and before the pump */
+    int64_t start_ns;              /* when the broker started */
+    int64_t wall_offset_ns;        /* CLOCK_REALTIME less the broker's clock, when it started */
+    uint64_t longest_stretch_ns;   /* most processor time that one turn took */
+    const struct effects *effects; /* called for every effect; NULL: nobody keeps a record */
+    struct recorder *record;       /* that they append to */
+    struct trace trace;            /* spans; other threads of the broker add theirs, too */
+    bool draining;                 /* the broker is shutting down: nothing new is accepted */
     struct timers timers;
     struct chores chores;
 };

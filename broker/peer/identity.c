@@ -155,10 +155,7 @@ void unread_release(struct unread *self)
 
 static struct identity *add(struct identities *self, const uint8_t *public_key)
 {
-    if (self->n == self->capacity) {
-        self->capacity = self->capacity ? 2 * self->capacity : 16;
-        self->list = need_resize(self->list, self->capacity, sizeof(*self->list));
-    }
+    self->list = need_room(self->list, self->n, &self->capacity, sizeof(*self->list));
     struct identity *identity = need_alloc(sizeof *identity);
     identity->unread = need_alloc(sizeof *identity->unread);
     atomic_init(&identity->unread->refs, 1);

@@ -87,20 +87,11 @@ struct rows {
 static void put_head(const struct writer *self, const char *name, const char *suffix, const char *type,
                      const char *help)
 {
-    struct text *out = self->out;
-    const char *shown =
-        self->openmetrics ? "" : suffix; /* OpenMetrics names a family without the suffix of its counter */
-    out_text(out, "# HELP ");
-    out_text(out, name);
-    out_text(out, shown);
-    out_text(out, " ");
-    out_escaped(out, help, self->openmetrics);
-    out_text(out, "\n# TYPE ");
-    out_text(out, name);
-    out_text(out, shown);
-    out_text(out, " ");
-    out_text(out, type);
-    out_text(out, "\n");
+    /* OpenMetrics names a family without the suffix of its counter. */
+    const char *shown = self->openmetrics ? "" : suffix;
+    text_add(self->out, "# HELP %s%s ", name, shown);
+    out_escaped(self->out, help, self->openmetrics);
+    text_add(self->out, "\n# TYPE %s%s %s\n", name, shown, type);
 }
 
 /* Writes the labels that there are, with commas between them. False: none. */
@@ -231,15 +222,11 @@ static const char *first_text(const ProtobufCMessage *message)
 static char *label_new(const char *name, const char *value, const uint32_t *ordinal)
 {
     struct text label = {0};
-    out_text(&label, name);
-    out_text(&label, "=\"");
+    text_add(&label, "%s=\"", name);
     out_escaped(&label, value, true);
-    out_text(&label, "\"");
-    if (ordinal) {
-        out_text(&label, ",ordinal=\"");
-        out_u64(&label, *ordinal);
-        out_text(&label, "\"");
-    }
+    text_add(&label, "\"");
+    if (ordinal)
+        text_add(&label, ",ordinal=\"%u\"", *ordinal);
     return label.data;
 }
 

@@ -38,11 +38,24 @@ struct taken {
 
 static void taken_add(struct taken *self, uint32_t slot, float weight)
 {
-    if (self->n == self->capacity) {
-        self->capacity = self->capacity ? 2 * self->capacity : 256;
-        self->list = need_resize(self->list, self->capacity, sizeof *self->list);
-    }
+    self->list = need_room(self->list, self->n, &self->capacity, sizeof *self->list);
     self->list[self->n++] = (struct taken_slot){slot, weight};
+}
+
+/* What a selector that draws saves: its generator and a number. */
+struct saved {
+    uint64_t rng[4];
+    uint32_t number, zero;
+};
+
+static uint32_t saved_write(const struct rng *rng, uint32_t number, void *out, uint32_t size)
+{
+    struct saved saved = {.number = number};
+    if (size < sizeof saved)
+        return 0;
+    memcpy(saved.rng, rng->s, sizeof saved.rng);
+    memcpy(out, &saved, sizeof saved);
+    return sizeof saved;
 }
 
 /* ---- fifo and lifo: one list in the order of insertion, picked from its oldest or its newest end. An update of the priority keeps
@@ -210,11 +223,6 @@ struct uniform {
     struct taken taken;
 };
 
-struct uniform_saved {
-    uint64_t rng[4];
-    uint32_t high;
-};
-
 static void uniform_destroy(void *state)
 {
     struct uniform *self = state;
@@ -319,26 +327,19 @@ static uint32_t uniform_pick_distinct(void *state, uint32_t n, bool (*skip)(void
 static uint32_t uniform_save(void *state, void *out, uint32_t size)
 {
     const struct uniform *self = state;
-    struct uniform_saved saved;
-    memset(&saved, 0, sizeof saved);
-    memcpy(saved.rng, self->rng.s, sizeof saved.rng);
-    saved.high = self->high;
-    if (size < sizeof saved)
-        return 0;
-    memcpy(out, &saved, sizeof saved);
-    return sizeof saved;
+    return saved_write(&self->rng, self->high, out, size);
 }
 
 static bool uniform_load(void *state, const void *data, uint32_t size)
 {
     struct uniform *self = state;
-    struct uniform_saved saved;
+    struct saved saved;
     if (size != sizeof saved)
         return false;
     memcpy(&saved, data, sizeof saved);
-    if (saved.high < self->high || saved.high > self->capacity || !rng_load(&self->rng, saved.rng))
+    if (saved.number < self->high || saved.number > self->capacity || !rng_load(&self->rng, saved.rng))
         return false;
-    self->high = self->present.count ? saved.high : 0;
+    self->high = self->present.count ? saved.number : 0;
     return true;
 }
 
@@ -849,32 +850,21 @@ static void prioritized_prefetch(void *state, uint32_t slot)
     sumtree_prefetch(&((struct prioritized *)state)->tree, slot);
 }
 
-struct prioritized_saved {
-    uint64_t rng[4];
-    uint32_t until_exact;
-    uint32_t zero;
-};
-
 static uint32_t prioritized_save(void *state, void *out, uint32_t size)
 {
     const struct prioritized *self = state;
-    struct prioritized_saved saved = {.until_exact = self->tree.until_exact};
-    memcpy(saved.rng, self->rng.s, sizeof saved.rng);
-    if (size < sizeof saved)
-        return 0;
-    memcpy(out, &saved, sizeof saved);
-    return sizeof saved;
+    return saved_write(&self->rng, self->tree.until_exact, out, size);
 }
 
 /* Weights are stored by slot, so the order of inserts does not matter; sums are recomputed, as exact as they can be. */
 static bool prioritized_load(void *state, const void *data, uint32_t size)
 {
     struct prioritized *self = state;
-    struct prioritized_saved saved;
+    struct saved saved;
     if (size != sizeof saved)
         return false;
     memcpy(&saved, data, sizeof saved);
-    if (!rng_load(&self->rng, saved.rng) || !sumtree_set_until_exact(&self->tree, saved.until_exact))
+    if (!rng_load(&self->rng, saved.rng) || !sumtree_set_until_exact(&self->tree, saved.number))
         return false;
     sumtree_rebuild(&self->tree);
     return true;

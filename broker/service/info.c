@@ -44,11 +44,10 @@ static uint64_t unread_bytes(const struct peers *peers)
 
 static Replay__MemoryInfo *memory_info(struct arena *arena, const struct service *service)
 {
-    Replay__MemoryInfo *info = arena_take(arena, 1, sizeof *info);
+    Replay__MemoryInfo *info = pb_messages(arena, &replay__memory_info__descriptor, 1, NULL);
     const struct store *store = service->store;
     const struct slab_bytes *slabs = slab_bytes(store->slabs);
     struct shm_bytes shared = store_shared(store);
-    replay__memory_info__init(info);
     info->chunks = store_chunk_memory(store);
     info->shared = shared.used;
     info->slabs_free = slabs->reserved - slabs->used + shared.reserved - shared.used;
@@ -67,12 +66,11 @@ static Replay__MemoryInfo *memory_info(struct arena *arena, const struct service
 
 static void add_commands(struct arena *arena, const struct service *service, Replay__ServerInfo *info)
 {
-    uint32_t n = service->n_commands;
-    Replay__CommandInfo *list = arena_take(arena, n, sizeof *list);
-    info->commands = arena_take(arena, n, sizeof(*info->commands));
-    for (uint32_t i = 0; i < n; i++) {
+    info->n_commands = service->n_commands;
+    Replay__CommandInfo *list =
+        pb_messages(arena, &replay__command_info__descriptor, info->n_commands, &info->commands);
+    for (uint32_t i = 0; i < service->n_commands; i++) {
         const struct command_stats *stats = &service->commands[i];
-        replay__command_info__init(&list[i]);
         list[i].name = arena_text(arena, stats->name);
         list[i].calls = stats->calls;
         list[i].errors = stats->errors;
@@ -80,28 +78,24 @@ static void add_commands(struct arena *arena, const struct service *service, Rep
         list[i].max_ns = stats->max_ns;
         COPY_HISTOGRAM(arena, &list[i], times, &stats->times.latency);
         COPY_HISTOGRAM(arena, &list[i], wait_times, &stats->times.waited);
-        info->commands[info->n_commands++] = &list[i];
     }
 }
 
 static void add_failures(struct arena *arena, const struct peers *peers, Replay__ServerInfo *info)
 {
-    Replay__StatusInfo *list = arena_take(arena, STATUS_COUNT, sizeof *list);
-    info->failed = arena_take(arena, STATUS_COUNT, sizeof(*info->failed));
+    info->n_failed = STATUS_COUNT - 1;
+    Replay__StatusInfo *list = pb_messages(arena, &replay__status_info__descriptor, info->n_failed, &info->failed);
     for (uint32_t status = 1; status < STATUS_COUNT; status++) {
-        replay__status_info__init(&list[status]);
-        list[status].status = arena_text(arena, rp_status_name((int32_t)status));
-        list[status].count = peers->counters.failed[status];
-        info->failed[info->n_failed++] = &list[status];
+        list[status - 1].status = arena_text(arena, rp_status_name((int32_t)status));
+        list[status - 1].count = peers->counters.failed[status];
     }
 }
 
 static Replay__ServerInfo *server_info(struct arena *arena, const struct service *service)
 {
-    Replay__ServerInfo *info = arena_take(arena, 1, sizeof *info);
+    Replay__ServerInfo *info = pb_messages(arena, &replay__server_info__descriptor, 1, NULL);
     const struct peers *peers = service->peers;
     const struct sessions *sessions = service->sessions;
-    replay__server_info__init(info);
     info->release = arena_text(arena, rp_version());
     info->service = arena_text(arena, peers->told.service);
     info->ingest = arena_text(arena, peers->told.ingest);
@@ -143,24 +137,21 @@ static Replay__ServerInfo *server_info(struct arena *arena, const struct service
 static void add_params(struct arena *arena, const struct service *service, Replay__InfoReply *out)
 {
     const struct params *params = service->params;
-    Replay__SlotInfo *slots = arena_take(arena, params->n_slots, sizeof *slots);
-    Replay__CounterInfo *counters = arena_take(arena, params->n_counters, sizeof *counters);
-    out->slots = arena_take(arena, params->n_slots, sizeof(*out->slots));
-    out->counters = arena_take(arena, params->n_counters, sizeof(*out->counters));
+    out->n_slots = params->n_slots;
+    out->n_counters = params->n_counters;
+    Replay__SlotInfo *slots = pb_messages(arena, &replay__slot_info__descriptor, out->n_slots, &out->slots);
+    Replay__CounterInfo *counters =
+        pb_messages(arena, &replay__counter_info__descriptor, out->n_counters, &out->counters);
     for (uint32_t i = 0; i < params->n_slots; i++) {
         struct param_slot *slot = &params->slots[i];
-        replay__slot_info__init(&slots[i]);
         slots[i].name = arena_text(arena, slot->name);
         slots[i].version = slot->version;
         slots[i].bytes = param_slot_bytes(slot);
         slots[i].age_ns = (uint64_t)(service->loop->now_ns - slot->put_ns);
-        out->slots[out->n_slots++] = &slots[i];
     }
     for (uint32_t i = 0; i < params->n_counters; i++) {
-        replay__counter_info__init(&counters[i]);
         counters[i].name = arena_text(arena, params->counters[i].name);
         counters[i].value = params->counters[i].value;
-        out->counters[out->n_counters++] = &counters[i];
     }
 }
 
@@ -169,8 +160,7 @@ static Replay__DiskInfo *disk_info(struct arena *arena, const struct service *se
     const struct stream *stream = service->stream;
     if (!stream)
         return NULL;
-    Replay__DiskInfo *info = arena_take(arena, 1, sizeof *info);
-    replay__disk_info__init(info);
+    Replay__DiskInfo *info = pb_messages(arena, &replay__disk_info__descriptor, 1, NULL);
     info->folder = arena_text(arena, stream->folder.path);
     info->journal = stream->journal;
     int64_t sync_ns = service->config->journal_ns;
@@ -214,29 +204,16 @@ static void info_fill(struct arena *arena, const struct service *service, Replay
 
 /* ---- tables ---- */
 
-/* Adds a column for each of n fields of the table's signature. */
-static Replay__Column *add_columns(struct arena *arena, Replay__TableInfo *info, size_t n)
+Replay__Column **info_signature(struct arena *arena, const struct signature *signature)
 {
-    Replay__Column *columns = arena_take(arena, n, sizeof *columns);
-    info->signature = arena_take(arena, n, sizeof(*info->signature));
-    for (size_t i = 0; i < n; i++) {
-        replay__column__init(&columns[i]);
-        info->signature[i] = &columns[i];
-    }
-    info->n_signature = n;
-    return columns;
-}
-
-static void prescribed(struct arena *arena, const struct signature *signature, Replay__TableInfo *info)
-{
-    Replay__Column *columns = add_columns(arena, info, signature->n);
+    Replay__Column **list, *columns = pb_messages(arena, &replay__column__descriptor, signature->n, &list);
     for (uint32_t i = 0; i < signature->n; i++) {
         columns[i].name = arena_text(arena, signature->fields[i].name);
         columns[i].dtype = arena_text(arena, dtype_name(signature->fields[i].dtype));
         columns[i].n_shape = signature->fields[i].rank;
         columns[i].shape = arena_copy(arena, signature->fields[i].shape, columns[i].n_shape * sizeof *columns[i].shape);
     }
-    info->prescribed = true;
+    return list;
 }
 
 static void *arena_alloc(void *arena, size_t size)
@@ -256,8 +233,11 @@ static void from_layout(struct arena *arena, const struct layout *layout, Replay
     size_t size;
     const uint8_t *message = layout_message(layout, &size);
     const Replay__Layout *wire = replay__layout__unpack(&allocator, size, message);
-    Replay__Column *columns = wire ? add_columns(arena, info, wire->n_fields) : NULL;
-    for (size_t i = 0; columns && i < wire->n_fields; i++) {
+    if (!wire)
+        return;
+    info->n_signature = wire->n_fields;
+    Replay__Column *columns = pb_messages(arena, &replay__column__descriptor, wire->n_fields, &info->signature);
+    for (size_t i = 0; i < wire->n_fields; i++) {
         const Replay__Field *field = wire->fields[i];
         const Replay__Column *column = wire->columns[field->column];
         size_t steps = field->squeeze ? 0 : 1;
@@ -282,8 +262,7 @@ static void emit_stat(void *ctx, const char *name, double value)
     struct stat_sink *sink = ctx;
     if (sink->info->n_stats == STATS_MOST)
         return;
-    Replay__StatInfo *stat = arena_take(sink->arena, 1, sizeof *stat);
-    replay__stat_info__init(stat);
+    Replay__StatInfo *stat = pb_messages(sink->arena, &replay__stat_info__descriptor, 1, NULL);
     stat->name = arena_text(sink->arena, name);
     stat->value = value;
     sink->info->stats[sink->info->n_stats++] = stat;
@@ -332,8 +311,10 @@ static Replay__TableInfo *info_table(struct arena *arena, const struct table *ta
     info->total_priority = table->sampler_ops->total ? table->sampler_ops->total(table->in.sampler) : 0;
     COPY_HISTOGRAM(arena, info, ages, &table->sampled_age);
     COPY_HISTOGRAM(arena, info, staleness, &table->sampled_staleness);
+    info->prescribed = table->signature.n > 0;
+    info->n_signature = table->signature.n;
     if (table->signature.n)
-        prescribed(arena, &table->signature, info);
+        info->signature = info_signature(arena, &table->signature);
     else if (table->newest_layout != NO_LAYOUT)
         from_layout(arena, layouts_at(table->layouts, table->newest_layout), info);
     add_stats(arena, table, info);
@@ -344,8 +325,7 @@ static Replay__TableInfo *info_table(struct arena *arena, const struct table *ta
 
 static Replay__SessionInfo *info_session(struct arena *arena, const struct session *session)
 {
-    Replay__SessionInfo *info = arena_take(arena, 1, sizeof *info);
-    replay__session_info__init(info);
+    Replay__SessionInfo *info = pb_messages(arena, &replay__session_info__descriptor, 1, NULL);
     info->name = arena_text(arena, session->name);
     /* Enough to tell sessions apart, too little to resume one: that takes the whole id. */
     info->session = (ProtobufCBinaryData){SESSION_SHOWN_BYTES, arena_copy(arena, session->id, SESSION_SHOWN_BYTES)};
@@ -361,14 +341,12 @@ static Replay__SessionInfo *info_session(struct arena *arena, const struct sessi
     uint32_t n = 0;
     for (uint32_t i = 0; i < session->n_tables; i++)
         n += session->flows[i].arrived > 0;
-    Replay__SessionTable *tables = arena_take(arena, n, sizeof *tables);
-    info->tables = arena_take(arena, n, sizeof(*info->tables));
+    Replay__SessionTable *tables = pb_messages(arena, &replay__session_table__descriptor, n, &info->tables);
     for (uint32_t i = 0; info->n_tables < n; i++) {
         const struct flow *flow = &session->flows[i];
         if (!flow->arrived)
             continue;
-        Replay__SessionTable *table = &tables[info->n_tables];
-        replay__session_table__init(table);
+        Replay__SessionTable *table = &tables[info->n_tables++];
         table->table = arena_text(arena, flow->table->name);
         table->resolved = flow->resolved;
         table->allowed = flow->allowed;
@@ -376,7 +354,6 @@ static Replay__SessionInfo *info_session(struct arena *arena, const struct sessi
         table->rejected = flow->rejected;
         info->rejected += table->rejected;
         info->waiting += table->waiting;
-        info->tables[info->n_tables++] = table;
     }
     return info;
 }
@@ -405,8 +382,7 @@ static bool add_wait(struct why *self, const struct why_line *line)
     self->reply->more = self->reply->n_waits == self->most;
     if (self->reply->more)
         return false;
-    Replay__Wait *wait = arena_take(self->arena, 1, sizeof *wait);
-    replay__wait__init(wait);
+    Replay__Wait *wait = pb_messages(self->arena, &replay__wait__descriptor, 1, NULL);
     wait->who = arena_text(self->arena, line->who);
     wait->kind = arena_text(self->arena, line->kind);
     wait->table = arena_text(self->arena, line->table);

@@ -9,6 +9,7 @@
 #include "broker/loop/snapshot.h"
 
 struct service;
+struct signature;
 
 struct snapshot_maker {
     struct exchange exchange;
@@ -20,6 +21,9 @@ struct snapshot_maker {
     uint32_t sessions_most;    /* room in the list of sessions */
     uint64_t made, cpu_ns, longest_ns;
 };
+
+/* Describes the fields that a table prescribes. */
+Replay__Column **info_signature(struct arena *arena, const struct signature *signature);
 
 /* wake_fd (an eventfd that wakes the loop) and service are borrowed. */
 void snapshot_maker_init(struct snapshot_maker *self, struct service *service, int wake_fd);

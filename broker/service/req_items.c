@@ -490,9 +490,8 @@ rp_status req_list(struct service *service, struct request *request, rp_error *e
     RP_TRY(named_table(service, ask->table, &table, err));
     uint32_t most = ask->limit && ask->limit < LIST_ITEMS ? ask->limit : LIST_ITEMS;
     struct arena arena = {0};
-    Replay__ItemInfo *infos = arena_take(&arena, most, sizeof *infos), **list = arena_take(&arena, most, sizeof(*list));
     Replay__ListReply reply = REPLAY__LIST_REPLY__INIT;
-    reply.items = list;
+    Replay__ItemInfo *infos = pb_messages(&arena, &replay__item_info__descriptor, most, &reply.items);
     uint64_t slot = ask->cursor;
     for (uint32_t seen = 0; slot < table->in.high && seen < LIST_SLOTS && reply.n_items < most; slot++, seen++) {
         const struct item *item = &table->in.items[slot];
@@ -500,8 +499,7 @@ rp_status req_list(struct service *service, struct request *request, rp_error *e
             continue;
         rp_item_view view;
         table_view(table, (uint32_t)slot, &view);
-        Replay__ItemInfo *info = &infos[reply.n_items];
-        replay__item_info__init(info);
+        Replay__ItemInfo *info = &infos[reply.n_items++];
         info->key = view.key;
         info->priority = view.priority;
         info->times_sampled = view.times_sampled;
@@ -514,7 +512,6 @@ rp_status req_list(struct service *service, struct request *request, rp_error *e
         info->bytes = view.bytes;
         info->episode = view.episode;
         info->group = table->in.groups.slots ? table->in.groups.slots[slot].group : 0;
-        list[reply.n_items++] = info;
     }
     reply.cursor = slot < table->in.high ? slot : 0;
     request_ok(service->peers, request, REPLAY__REPLY__BODY_LIST, &reply.base);

@@ -284,7 +284,7 @@ static void put_done(struct service *service, struct request *request, struct pa
     Replay__SlotInfo info;
     slot_info(service, slot, &info);
     if (service->loop->effects)
-        service->loop->effects->begin(service->loop->effects);
+        service->loop->effects->begin(service->loop->record);
     put_reply(service, request, &info);
     tables_moved(service->tables, slot); /* in the same record, or a version that was told might give no credit */
     EFFECT(service->loop, slot, slot);

@@ -115,10 +115,7 @@ static bool member_add(struct reduce_group *group, uint64_t id)
 {
     if (group->n_members == MEMBERS_MOST)
         return false;
-    if (group->n_members == group->capacity) {
-        group->capacity = group->capacity ? group->capacity * 2 : 8;
-        group->members = need_resize(group->members, group->capacity, sizeof *group->members);
-    }
+    group->members = need_room(group->members, group->n_members, &group->capacity, sizeof *group->members);
     uint32_t at = group->n_members++;
     for (; at > 0 && group->members[at - 1].id > id; at--)
         group->members[at] = group->members[at - 1];

@@ -4,42 +4,23 @@
 #include <string.h>
 
 #include "broker/journal/stream.h"
+#include "broker/service/info.h"
 #include "broker/service/service.h"
 #include "broker/session/session.h"
-#include "proto/base/dtype.h"
 #include "proto/base/error.h"
-
-static Replay__Column **signature_columns(struct arena *arena, const struct signature *signature)
-{
-    Replay__Column *columns = arena_take(arena, signature->n, sizeof *columns);
-    Replay__Column **list = arena_take(arena, signature->n, sizeof(*list));
-    for (uint32_t i = 0; i < signature->n; i++) {
-        struct signature_field *field = &signature->fields[i];
-        replay__column__init(&columns[i]);
-        columns[i].name = (char *)(uintptr_t)field->name;
-        columns[i].dtype = (char *)(uintptr_t)dtype_name(field->dtype);
-        columns[i].n_shape = field->rank;
-        columns[i].shape = field->shape;
-        list[i] = &columns[i];
-    }
-    return list;
-}
 
 static Replay__TableSpec **table_specs(struct arena *arena, const struct tables *tables)
 {
-    Replay__TableSpec *specs = arena_take(arena, tables->n, sizeof *specs);
-    Replay__TableSpec **list = arena_take(arena, tables->n, sizeof(*list));
+    Replay__TableSpec **list, *specs = pb_messages(arena, &replay__table_spec__descriptor, tables->n, &list);
     for (uint32_t i = 0; i < tables->n; i++) {
         const struct table *table = &tables->list[i];
-        replay__table_spec__init(&specs[i]);
         specs[i].name = (char *)(uintptr_t)table->name;
         specs[i].id = table->id;
         specs[i].max_size = (uint64_t)table->config->max_size;
         specs[i].max_bytes = (uint64_t)table->config->max_bytes;
         specs[i].group_size = (uint32_t)table->config->group_size;
         specs[i].n_signature = table->signature.n;
-        specs[i].signature = signature_columns(arena, &table->signature);
-        list[i] = &specs[i];
+        specs[i].signature = info_signature(arena, &table->signature);
     }
     return list;
 }

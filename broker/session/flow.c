@@ -334,19 +334,17 @@ void pump_explain_insert(const struct table *table, char *text, size_t size)
 static void add_rejections(struct arena *arena, const struct session *session, Replay__Credit *out)
 {
     uint32_t n = session->rejection_count < REJECTIONS_PER_MESSAGE ? session->rejection_count : REJECTIONS_PER_MESSAGE;
-    Replay__Rejection *list = arena_take(arena, n, sizeof *list);
-    out->rejections = arena_take(arena, n, sizeof(*out->rejections));
+    Replay__Rejection *list = pb_messages(arena, &replay__rejection__descriptor, n, &out->rejections);
+    out->n_rejections = n;
     out->first_rejection = session->confirmed_rejections;
     for (uint32_t i = 0; i < n; i++) {
         const struct rejection *from =
             &session->rejections[(session->rejection_head + i) % session->rejection_capacity];
-        replay__rejection__init(&list[i]);
         list[i].table = from->table;
         list[i].item = from->item;
         list[i].key = from->key;
         list[i].status = (uint32_t)from->status;
         list[i].text = from->text;
-        out->rejections[out->n_rejections++] = &list[i];
     }
 }
 
@@ -382,8 +380,7 @@ static void add_flows(struct arena *arena, struct session *session, bool explain
 Replay__Credit *credit_message(struct arena *arena, struct session *session, bool explain)
 {
     EFFECT(session->sessions->loop, progress, session);
-    Replay__Credit *out = arena_take(arena, 1, sizeof *out);
-    replay__credit__init(out);
+    Replay__Credit *out = pb_messages(arena, &replay__credit__descriptor, 1, NULL);
     out->received = session->received;
     out->gap = session->gap;
     out->epoch = session->epoch;

@@ -93,6 +93,18 @@ bool columns_equal(const struct columns *a, const struct columns *b)
     return true;
 }
 
+void columns_describe(const struct columns *self, Replay__Column *list, Replay__Column **at)
+{
+    for (uint32_t i = 0; i < self->count; i++) {
+        struct column *column = &self->column[i];
+        replay__column__init(at[i] = &list[i]);
+        list[i].name = column->name;
+        list[i].dtype = (char *)(uintptr_t)dtype_name(column->dtype);
+        list[i].n_shape = column->rank;
+        list[i].shape = column->shape;
+    }
+}
+
 /* Returns the smallest item length at which the field's rows exist. 0: no length is enough. */
 static uint64_t field_min_length(const Replay__Field *field)
 {
@@ -192,15 +204,7 @@ static rp_status layout_check(const Replay__Layout *wire, const struct columns *
 static uint8_t *layout_encode(const Replay__Layout *wire, const struct columns *columns, size_t *size)
 {
     Replay__Column list[RP_MAX_COLUMNS], *at[RP_MAX_COLUMNS];
-    for (uint32_t i = 0; i < columns->count; i++) {
-        struct column *column = &columns->column[i];
-        replay__column__init(&list[i]);
-        list[i].name = column->name;
-        list[i].dtype = (char *)(uintptr_t)dtype_name(column->dtype);
-        list[i].n_shape = column->rank;
-        list[i].shape = column->shape;
-        at[i] = &list[i];
-    }
+    columns_describe(columns, list, at);
     Replay__Layout copy = *wire;
     copy.id = 0;
     copy.n_columns = columns->count;
@@ -227,10 +231,7 @@ static uint32_t layouts_free_id(struct layouts *self)
     self->first_free = id;
     if (id == MAX_LAYOUTS)
         return UINT32_MAX;
-    if (id == self->capacity) {
-        self->capacity = self->capacity ? self->capacity * 2 : 16;
-        self->list = need_resize(self->list, self->capacity, sizeof(*self->list));
-    }
+    self->list = need_room(self->list, id, &self->capacity, sizeof(*self->list));
     if (id == self->count)
         self->list[self->count++] = NULL;
     return id;

@@ -33,6 +33,8 @@ struct columns {
 struct columns *columns_new(Replay__Column *const *list, size_t n, rp_error *err);
 void columns_release(struct columns *self);
 bool columns_equal(const struct columns *a, const struct columns *b);
+/* Describes the columns as messages, which borrow; both arrays have RP_MAX_COLUMNS. */
+void columns_describe(const struct columns *self, Replay__Column *list, Replay__Column **at);
 
 /* Rows of a column, counted from the item's first step; negative: from its end. */
 struct layout_field {
@@ -64,11 +66,6 @@ struct layouts {
     uint32_t first_free; /* places before this one are used */
     struct idmap by_hash;
 };
-
-static inline bool layout_needs(const struct layout *self, uint32_t column)
-{
-    return self->need[column / 8] >> (column % 8) & 1;
-}
 
 /* True if the field of an item of `length` steps has rows among its steps first .. first + n - 1. */
 bool layout_field_has_rows(const struct layout_field *self, uint32_t length, uint64_t first, uint64_t n);

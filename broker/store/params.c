@@ -279,10 +279,7 @@ struct param_slot *params_make_slot(struct params *self, const char *name)
     struct param_slot *slot = params_find(self, name);
     if (slot || self->n_slots == PARAMS_SLOTS_MOST)
         return slot;
-    if (self->n_slots == self->slots_capacity) {
-        self->slots_capacity = self->slots_capacity ? self->slots_capacity * 2 : 8;
-        self->slots = need_resize(self->slots, self->slots_capacity, sizeof *self->slots);
-    }
+    self->slots = need_room(self->slots, self->n_slots, &self->slots_capacity, sizeof *self->slots);
     slot = &self->slots[self->n_slots++];
     *slot = (struct param_slot){.name = need_text(name), .value = value_new(&empty, false, 0)};
     return slot;
@@ -521,10 +518,7 @@ struct param_counter *params_add_counter(struct params *self, const char *name)
 {
     if (self->n_counters == PARAMS_SLOTS_MOST)
         return NULL;
-    if (self->n_counters == self->counters_capacity) {
-        self->counters_capacity = self->counters_capacity ? self->counters_capacity * 2 : 16;
-        self->counters = need_resize(self->counters, self->counters_capacity, sizeof *self->counters);
-    }
+    self->counters = need_room(self->counters, self->n_counters, &self->counters_capacity, sizeof *self->counters);
     struct param_counter *counter = &self->counters[self->n_counters++];
     *counter = (struct param_counter){need_text(name), 0};
     return counter;

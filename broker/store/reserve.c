@@ -208,7 +208,7 @@ bool reserve_has_room(size_t bytes)
 
 static _Thread_local struct reserve_group *open_group;
 
-static void *need_room(void *memory, size_t bytes)
+static void *need_address(void *memory, size_t bytes)
 {
     if (!memory) {
         fprintf(stderr,
@@ -222,7 +222,7 @@ static void *need_room(void *memory, size_t bytes)
 
 void *reserve_map_dense(size_t bytes)
 {
-    return need_room(bytes < HUGE_BYTES ? map_pages(bytes) : map_whole(round_up(bytes)), bytes);
+    return need_address(bytes < HUGE_BYTES ? map_pages(bytes) : map_whole(round_up(bytes)), bytes);
 }
 
 void reserve_unmap_dense(void *memory, size_t bytes)
@@ -236,7 +236,7 @@ void *reserve_map(size_t bytes)
     void *memory = NULL;
     if (bytes < SIZE_MAX - 4 * HUGE_BYTES)
         memory = bytes < HUGE_BYTES ? map_pages(bytes) : map_huge(bytes, group && group->sparing);
-    need_room(memory, bytes);
+    need_address(memory, bytes);
     if (group)
         group->bytes += bytes;
     if (bytes >= HUGE_BYTES && group && !group->sparing && group->n < RESERVE_GROUP_MAPS) {

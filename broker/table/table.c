@@ -298,33 +298,20 @@ static bool evict_open(struct table *self)
     return true;
 }
 
-/* Removes an item that is too old, or else the one that the remover picks. False: the table is empty. */
-static bool table_evict(struct table *self)
-{
-    uint32_t slot;
-    double probability;
-    if (drop_stale(self, 1))
-        return true;
-    if (self->in.size == 0 || self->remover_ops->pick(self->in.remover, 1, &slot, &probability) != 1)
-        return evict_open(self);
-    evict(self, slot);
-    return true;
-}
-
 /* Picks of which one is evicted. */
 #define SPARSE_PICKS 16u
 
-/* The same; of several picks of the remover the item whose first chunk lies in the emptiest slab goes. */
-static bool table_evict_sparse(struct table *self)
+/* Removes an item that is too old, or else the one that the remover picks; of several picks the item whose first chunk lies in the emptiest
+ * slab. False: the table is empty. */
+static inline __attribute__((always_inline)) bool evict_of(struct table *self, uint32_t picks)
 {
     uint32_t slots[SPARSE_PICKS], best = 0, least = UINT32_MAX;
     double probabilities[SPARSE_PICKS];
     if (drop_stale(self, 1))
         return true;
-    if (self->in.size == 0 ||
-        self->remover_ops->pick(self->in.remover, SPARSE_PICKS, slots, probabilities) != SPARSE_PICKS)
+    if (self->in.size == 0 || self->remover_ops->pick(self->in.remover, picks, slots, probabilities) != picks)
         return evict_open(self);
-    for (uint32_t i = 0; i < SPARSE_PICKS; i++) {
+    for (uint32_t i = 0; picks > 1 && i < picks; i++) {
         struct chunk *chunk = span_chunks(&self->in.items[slots[i]].span)[0];
         const void *object = !chunk_is_split(chunk)          ? chunk
                              : chunk->where == CHUNK_IN_SLAB ? (const void *)chunk_data(chunk)
@@ -335,6 +322,16 @@ static bool table_evict_sparse(struct table *self)
     }
     evict(self, slots[best]);
     return true;
+}
+
+static bool table_evict(struct table *self)
+{
+    return evict_of(self, 1);
+}
+
+static bool table_evict_sparse(struct table *self)
+{
+    return evict_of(self, SPARSE_PICKS);
 }
 
 static inline bool too_much(const struct table *self)
@@ -536,8 +533,7 @@ rp_status table_insert(struct table *self, const struct arrival *arrival, rp_err
     if (__builtin_expect(room_is_short(tables) || tables->disk.ctx, 0) &&
         keymap_get(self->in.keys, arrival->key) == KEYMAP_NONE)
         RP_TRY(room_make(self, err));
-    struct effects *effects = loop->effects;
-    if (effects && !effects->prepare(effects, span_chunks(&arrival->span), arrival->span.n))
+    if (loop->effects && !loop->effects->prepare(loop->record, span_chunks(&arrival->span), arrival->span.n))
         return err_set(err, RP_NO_MEMORY, "no memory to record an item of table '%s'", self->name);
     uint32_t slot = slot_take(self);
     rp_status status = table_enter(self, slot, arrival->key, &arrival->span, err);
@@ -1343,42 +1339,21 @@ rp_status tables_create(struct tables *self, struct rng *seeds, rp_error *err)
     return RP_OK;
 }
 
-/* Interval at which the surplus of soft tables is removed: rare enough to be cheap, and a table grows by a quarter at most meanwhile. */
-#define REMOVE_EVERY_NS NS_PER_S
-
-static void soft_timer(struct timer *timer, void *ctx)
-{
-    struct tables *self = ctx;
-    int64_t now_ns = self->loop->now_ns, next_ns = INT64_MAX;
-    for (uint32_t i = 0; i < self->n; i++) {
-        struct table *table = &self->list[i];
-        if (!table->config->soft_capacity)
-            continue;
-        if (now_ns >= table->next_removal_ns) {
-            table->next_removal_ns = now_ns + REMOVE_EVERY_NS;
-            table_remove_surplus(table);
-        }
-        if (table->next_removal_ns < next_ns)
-            next_ns = table->next_removal_ns;
-    }
-    if (next_ns != INT64_MAX)
-        timer_set(&self->loop->timers, timer, next_ns);
-}
-
 void tables_start(struct tables *self)
 {
     for (uint32_t i = 0; i < self->n; i++)
         if (self->list[i].in.groups.slots)
             set_group_timer(&self->list[i]);
-    self->soft = (struct timer){.fire = soft_timer, .ctx = self};
-    soft_timer(&self->soft, self);
 }
 
 void tables_tick(struct tables *self)
 {
     for (uint32_t i = 0; i < self->n; i++) {
-        table_tick(&self->list[i], self->loop->now_ns);
-        table_mark(&self->list[i]);
+        struct table *table = &self->list[i];
+        table_tick(table, self->loop->now_ns);
+        table_mark(table);
+        if (table->config->soft_capacity) /* it grows by a quarter at most meanwhile */
+            table_remove_surplus(table);
     }
 }
 

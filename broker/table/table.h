@@ -106,7 +106,6 @@ struct table {
     int64_t last_insert_ns;  /* insert times are strictly increasing: they are the order of insertion */
     uint32_t stamp;          /* of the newest distinct batch */
     uint32_t last_evicted;   /* slot */
-    int64_t next_removal_ns; /* of the surplus of a soft capacity */
     bool removing;           /* the chore that evicts the surplus and stale items is in progress */
     bool waits_for_room;     /* inserts do */
     Replay__TableInfo stats; /* what the table counts by itself; all else in it is made for each answer (info_table) */
@@ -277,7 +276,6 @@ struct tables {
     struct disk_tier disk;
     struct ordinals ordinals;
     struct plugins plugins;
-    struct timer soft; /* removal from tables with a soft capacity, at the shortest of their intervals */
 };
 
 /* Loads the plug-ins. The caller has set loop, store, layouts and config, which are borrowed. */
@@ -288,9 +286,9 @@ rp_status tables_create(struct tables *self, struct rng *seeds, rp_error *err);
 void tables_follow(struct tables *self, const struct params *params);
 /* The slot has a new version. Items that it makes too old are never sampled again. */
 void tables_moved(struct tables *self, const struct param_slot *slot);
-/* Starts to remove the surplus of soft capacities. A timer has been reserved. */
+/* Sets the deadlines of groups that were restored. */
 void tables_start(struct tables *self);
-/* Once a second: rates; and inserts that found no memory are tried again. */
+/* Once a second: rates; inserts that found no memory are tried again; and the surplus of soft capacities is evicted. */
 void tables_tick(struct tables *self);
 /* Destroys the tables and what they share. Items that hold chunks release them: the store and the layouts are still there. */
 void tables_fini(struct tables *self);

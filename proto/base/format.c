@@ -236,10 +236,7 @@ void grid_fini(struct grid *self)
 
 void grid_add(struct grid *self, const char *cell)
 {
-    if (self->n_cells == self->capacity) {
-        self->capacity = self->capacity ? self->capacity * 2 : 64;
-        self->cells = need_resize(self->cells, self->capacity, sizeof(*self->cells));
-    }
+    self->cells = need_room(self->cells, self->n_cells, &self->capacity, sizeof(*self->cells));
     size_t size = strlen(cell) + 1;
     char *copy = need_alloc(size);
     format_clean(copy, size, cell);

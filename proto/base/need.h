@@ -5,6 +5,7 @@
 #define PROTO_NEED_H
 
 #include <stddef.h>
+#include <stdint.h>
 
 /* Ends the process: it cannot get this many bytes. */
 _Noreturn void need_fail(size_t size);
@@ -14,6 +15,15 @@ void *need_alloc(size_t size) __attribute__((malloc, returns_nonnull));
 
 /* Resizes an array, which may be NULL, to n elements of size bytes; new elements are not cleared. */
 void *need_resize(void *array, size_t n, size_t size) __attribute__((returns_nonnull));
+
+/* Returns the array with room for one more than its n elements: if it is full, it gets twice the capacity. */
+static inline void *need_room(void *array, uint32_t n, uint32_t *capacity, size_t size)
+{
+    if (n < *capacity)
+        return array;
+    *capacity = *capacity ? 2 * *capacity : 16;
+    return need_resize(array, *capacity, size);
+}
 
 /* Returns a copy of text. */
 char *need_text(const char *text) __attribute__((malloc, returns_nonnull));

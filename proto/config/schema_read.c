@@ -121,10 +121,7 @@ static void report_place(struct schema_report *self, const char *path, struct sc
     char whole[SCHEMA_MAX_PATH];
     if (self->n_places >= MAX_PLACES)
         return;
-    if (self->n_places == self->room_places) {
-        self->room_places = self->room_places ? self->room_places * 2 : 16;
-        self->places = need_resize(self->places, self->room_places, sizeof *self->places);
-    }
+    self->places = need_room(self->places, self->n_places, &self->room_places, sizeof *self->places);
     self->places[self->n_places++] = (struct written){need_text(whole_path(self, path, whole, sizeof whole)), place};
 }
 

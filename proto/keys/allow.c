@@ -178,10 +178,7 @@ static rp_status check_twins(const struct allow_list *self, const char *path, rp
 
 static void add_key(struct allow_list *self, const struct allowed_key *key)
 {
-    if (self->n == self->capacity) {
-        self->capacity = self->capacity ? 2 * self->capacity : 16;
-        self->keys = need_resize(self->keys, self->capacity, sizeof *self->keys);
-    }
+    self->keys = need_room(self->keys, self->n, &self->capacity, sizeof *self->keys);
     self->keys[self->n++] = *key;
 }
 

@@ -216,12 +216,11 @@ rp_status key_file_write(const char *path, bool secret, void (*print)(FILE *file
                          bool replace, rp_error *err)
 {
     char temporary[PATH_MAX], buffer[FILE_BYTES];
-    if ((size_t)snprintf(temporary, sizeof temporary, "%s.%ld", path, (long)getpid()) >= sizeof temporary)
+    if ((size_t)snprintf(temporary, sizeof temporary, "%s.XXXXXX", path) >= sizeof temporary)
         return err_set(err, RP_INVALID_ARGUMENT, "the path of the key file is too long");
     if (!replace && access(path, F_OK) == 0)
         return err_set(err, RP_ALREADY_EXISTS, "%s exists already: a key is never overwritten", path);
-    unlink(temporary);
-    int descriptor = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    int descriptor = mkostemp(temporary, O_CLOEXEC); /* of mode 0600 */
     FILE *file = descriptor < 0 ? NULL : fdopen(descriptor, "w");
     bool ok = file && keep_access(descriptor, path, secret);
     if (file) {
@@ -235,7 +234,7 @@ rp_status key_file_write(const char *path, bool secret, void (*print)(FILE *file
     }
     ok = ok && (replace ? rename(temporary, path) : link(temporary, path)) == 0;
     int error = errno;
-    if (!ok || !replace)
+    if (descriptor >= 0 && (!ok || !replace))
         unlink(temporary);
     if (ok)
         return RP_OK;

@@ -142,6 +142,21 @@ void unpack_free(ProtobufCMessage *message)
     protobuf_c_message_free_unpacked(message, &allocator);
 }
 
+void *pb_messages(struct arena *arena, const ProtobufCMessageDescriptor *of, size_t n, void *list)
+{
+    char *first = arena_take(arena, n, of->sizeof_message);
+    void **at = list ? arena_take(arena, n, sizeof *at) : NULL;
+    for (size_t i = 0; i < n; i++) {
+        void *message = first + i * of->sizeof_message;
+        of->message_init(message);
+        if (at)
+            at[i] = message;
+    }
+    if (at)
+        memcpy(list, &at, sizeof at);
+    return first;
+}
+
 ProtobufCMessage *unpack_clone(const ProtobufCMessage *from)
 {
     size_t size = protobuf_c_message_get_packed_size(from);

@@ -9,6 +9,7 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "proto/base/arena.h"
 #include "proto/base/text.h"
 #include "replay/error.h"
 
@@ -123,6 +124,8 @@ static inline uint8_t *pb_store_varint(uint8_t *at, uint64_t value)
 /* Unpacks with protobuf-c and tells damage from a lack of memory; protobuf-c returns NULL for both.
  * RP_BAD_MESSAGE: the bytes are damaged. RP_NO_MEMORY: there is no memory. *out is NULL unless RP_OK is returned. */
 rp_status unpack(const ProtobufCMessageDescriptor *descriptor, const void *data, size_t size, ProtobufCMessage **out);
+/* Makes n messages, and in *list (NULL: none) the array of pointers to them that a repeated field has. Returns the first. */
+void *pb_messages(struct arena *arena, const ProtobufCMessageDescriptor *of, size_t n, void *list);
 /* Returns a copy, as unpack makes it; NULL: no memory. */
 ProtobufCMessage *unpack_clone(const ProtobufCMessage *from);
 /* Frees a message from unpack; NULL is allowed. */

@@ -185,14 +185,6 @@ struct wire_sampled {
  * that array the sum of `chunks`. Absent probability, times_sampled, policy, session, layout and offset are one 0. */
 rp_status wire_read_sampled(const void *body, size_t size, struct wire_sampled *out, rp_error *err);
 
-/* Returns the column of a block: block_index counts all blocks of the reply, block_in_chunk the blocks of its chunk. */
-static inline uint32_t wire_block_column(const struct wire_sampled *self, uint32_t chunk, uint32_t block_in_chunk,
-                                         uint32_t block_index)
-{
-    (void)chunk;
-    return self->block_column.data[self->block_column.n == self->n_blocks ? block_index : block_in_chunk];
-}
-
 /* The broker's side: arrays in host order. chunk may be NULL (0, 1, 2 ...), and so may arrays that read as 0 when absent.
  * block_column has n_block_columns entries: n_blocks, or only those of the first chunk if all chunks have the same columns.
  * Writes a whole Reply frame, including the outer header; without memory, out->failed is set. */

@@ -47,7 +47,7 @@ static void walk(const uint8_t *record, size_t size, uint64_t at)
             CHECK(chunk.data + chunk.head->bytes == entry.body + entry.size && chunk_crc(&chunk) == chunk.head->crc);
         }
         if (status == RP_OK)
-            status = offline_apply(&state, LOAD_JOURNAL, &entry, &err);
+            status = loading_apply(&state.loading, LOAD_JOURNAL, &entry, &err);
         CHECK(status == RP_OK || err.text[0] != '\0');
     }
     check_state(&state);

@@ -194,7 +194,7 @@ static void touch_blocks(const struct wire_sampled *in)
         sink += pb_u32(&in->chunk_length, chunk);
         if (chunk < 1000 || chunk + 1000 > in->n_chunks) {
             for (uint32_t i = 0; i < blocks; i++) {
-                sink += wire_block_column(in, chunk, i, block + i);
+                sink += in->block_column.data[in->block_column.n == in->n_blocks ? block + i : i];
                 sink += pb_u8(&in->block_codec, block + i) + pb_u32(&in->block_size, block + i);
             }
         } else if (in->chunk_blocks.n == 1) {

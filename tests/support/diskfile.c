@@ -190,6 +190,14 @@ void diskfile_value(struct diskfile *self, uint16_t type, const char *name, uint
     free(rest);
 }
 
+const struct folder_file *folder_find(const struct folder *self, enum disk_kind kind, uint64_t number)
+{
+    for (uint32_t i = 0; i < self->n_files; i++)
+        if (self->files[i].kind == kind && self->files[i].number == number)
+            return &self->files[i];
+    return NULL;
+}
+
 void diskfile_checkpoint(struct diskfile *self, uint64_t base, uint64_t journal)
 {
     struct entry_checkpoint head = {.number = self->number, .base = base, .journal = journal};

@@ -19,6 +19,9 @@ struct diskfile {
 char *diskfile_folder(void);
 void diskfile_remove(char **path);
 
+/* Returns a file in the list of the folder; NULL: it is not there. */
+const struct folder_file *folder_find(const struct folder *self, enum disk_kind kind, uint64_t number);
+
 void diskfile_begin(struct diskfile *self, const struct folder *folder, enum disk_kind kind, uint64_t number);
 /* Appends an entry and gives its place. rest may be NULL. */
 uint64_t diskfile_put(struct diskfile *self, uint16_t type, uint32_t table, const void *body, size_t size,

@@ -19,7 +19,7 @@ static rp_status run(struct offline *state, rp_error *error)
     for (struct entry_view entry; status == RP_OK && entry_next(&reader, &entry);) {
         status = entry_check(&entry, error);
         if (status == RP_OK)
-            status = offline_apply(state, phase, &entry, error);
+            status = loading_apply(&state->loading, phase, &entry, error);
     }
     assert_false(reader.bad);
     feed.used = sizeof(struct record_head);

@@ -40,9 +40,9 @@ TEST(answers_are_found_by_client_and_id)
 
 static uint32_t reported;
 
-static void report(struct effects *self, uint64_t client, uint64_t id, const void *frame, size_t size)
+static void report(struct recorder *to, uint64_t client, uint64_t id, const void *frame, size_t size)
 {
-    (void)self, (void)client, (void)id, (void)frame, (void)size;
+    (void)to, (void)client, (void)id, (void)frame, (void)size;
     reported++;
 }
 
