@@ -189,7 +189,6 @@ int ctl_backup(struct ctl *ctl)
     char to[PATH_MAX], part[PATH_MAX + 8];
     struct stat about;
     rp_info *reply = NULL;
-    rp_error err = {0};
     struct backup sum = {0};
     int length = snprintf(to, sizeof to, "%s", ctl->argv[1]);
     if (length >= (int)sizeof to)
@@ -199,15 +198,16 @@ int ctl_backup(struct ctl *ctl)
     snprintf(part, sizeof part, "%s.part", to);
     if (lstat(to, &about) == 0)
         return ctl_usage("'%s' is there already: name a folder that is not", to);
-    rp_status status = rp_admin_checkpoint(ctl->client, ctl->given & CTL_TIMEOUT ? ctl->timeout_ms : -1, &reply, &err);
+    rp_status status =
+        rp_admin_checkpoint(ctl->client, ctl->given & CTL_TIMEOUT ? ctl->timeout_ms : -1, &reply, &ctl->err);
     if (status == RP_OK)
-        status = copy_shards(ADMIN_AS(CheckpointReply, reply), part, &sum, &err);
+        status = copy_shards(ADMIN_AS(CheckpointReply, reply), part, &sum, &ctl->err);
     rp_info_free(&reply);
     if (status == RP_OK && rename(part, to) != 0)
-        status = io_error("rename to", to, &err);
+        status = io_error("rename to", to, &ctl->err);
     if (status == RP_OK)
-        return sync_folder(dirname(part), &err) == RP_OK ? report(ctl, to, &sum) : ctl_fail(ctl, &err);
+        return sync_folder(dirname(part), &ctl->err) == RP_OK ? report(ctl, to, &sum) : ctl_fail(ctl);
     if (access(part, F_OK) == 0)
         fprintf(stderr, "replay-ctl: remove '%s', the incomplete copy, before the next backup\n", part);
-    return ctl_fail(ctl, &err);
+    return ctl_fail(ctl);
 }

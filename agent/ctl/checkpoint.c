@@ -273,11 +273,10 @@ static const struct table *find_table(const struct loading *loading, const char 
 
 static int export_items(struct ctl *ctl, struct offline *offline)
 {
-    rp_error err = {0};
     const struct loading *loading = &offline->loading;
-    const struct table *table = find_table(loading, ctl->table, &err);
+    const struct table *table = find_table(loading, ctl->table, &ctl->err);
     if (!table)
-        return ctl_fail(ctl, &err);
+        return ctl_fail(ctl);
     bool to_file = ctl->save && strcmp(ctl->save, "-") != 0;
     struct exporter self = {.ctl = ctl,
                             .folder = loading->folder,
@@ -285,20 +284,20 @@ static int export_items(struct ctl *ctl, struct offline *offline)
                             .out = to_file ? fopen(ctl->save, "w") : stdout,
                             .now_ns = loading->files.start.wall_ns};
     if (!self.out) {
-        err_set(&err, RP_IO, "cannot write %s: %s", ctl->save, strerror(errno));
-        return ctl_fail(ctl, &err);
+        err_set(&ctl->err, RP_IO, "cannot write %s: %s", ctl->save, strerror(errno));
+        return ctl_fail(ctl);
     }
     const struct batch_options options = {.beta = 0};
     self.pool = batch_pool_new(1, NULL);
     self.decoder = self.pool ? batch_decoder_new(self.pool, &options) : NULL;
-    rp_status status =
-        self.decoder ? export_table(&self, &table->in, &err) : err_set(&err, RP_NO_MEMORY, "no memory to export");
+    rp_status status = self.decoder ? export_table(&self, &table->in, &ctl->err)
+                                    : err_set(&ctl->err, RP_NO_MEMORY, "no memory to export");
     batch_decoder_destroy(&self.decoder);
     if (self.pool)
         batch_pool_unref(&self.pool);
     if (to_file && fclose(self.out) != 0 && status == RP_OK)
-        status = err_set(&err, RP_IO, "cannot write %s: %s", ctl->save, strerror(errno));
-    return status == RP_OK ? CTL_OK : ctl_fail(ctl, &err);
+        status = err_set(&ctl->err, RP_IO, "cannot write %s: %s", ctl->save, strerror(errno));
+    return status == RP_OK ? CTL_OK : ctl_fail(ctl);
 }
 
 static void show_tables(const struct loading *loading)
@@ -358,18 +357,15 @@ static int show_json(const struct offline *offline)
     json_count(&json, "checkpoint", loading->files.checkpoint);
     json_count(&json, "journal_entries", loading->files.journal_entries);
     json_count(&json, "sessions", loading->sessions.count);
-    json_key(&json, "tables");
-    json_open(&json, '[');
+    json_begin(&json, "tables", '[');
     for (uint32_t i = 0; i < loading->n_tables; i++)
         table_json(&json, &loading->tables[i]);
     json_close(&json, ']');
-    json_key(&json, "slots");
-    json_open(&json, '{');
+    json_begin(&json, "slots", '{');
     for (uint32_t i = 0; i < params->n_slots; i++)
         json_count(&json, params->slots[i].name, params->slots[i].version);
     json_close(&json, '}');
-    json_key(&json, "counters");
-    json_open(&json, '{');
+    json_begin(&json, "counters", '{');
     for (uint32_t i = 0; i < params->n_counters; i++) {
         json_key(&json, params->counters[i].name);
         json_signed(&json, params->counters[i].value);
@@ -423,21 +419,17 @@ static void print_shards(const Replay__Shards *shards)
 
 static int make_one(struct ctl *ctl)
 {
-    rp_info *reply = NULL;
-    rp_error err = {0};
-    if (rp_admin_checkpoint(ctl->client, ctl->given & CTL_TIMEOUT ? ctl->timeout_ms : -1, &reply, &err) != RP_OK)
-        return ctl_fail(ctl, &err);
-    const Replay__CheckpointReply *made = ADMIN_AS(CheckpointReply, reply);
-    int rc = CTL_OK;
-    if (ctl->json) {
-        rc = ctl_print_json(reply);
-    } else if (made->shards) {
+    int64_t timeout_ms = ctl->given & CTL_TIMEOUT ? ctl->timeout_ms : -1;
+    if (rp_admin_checkpoint(ctl->client, timeout_ms, &ctl->reply, &ctl->err) != RP_OK)
+        return ctl_fail(ctl);
+    const Replay__CheckpointReply *made = ADMIN_AS(CheckpointReply, ctl->reply);
+    if (ctl->json)
+        return ctl_print_json(ctl->reply);
+    if (made->shards)
         print_shards(made->shards);
-    } else {
+    else
         print_made(made, "");
-    }
-    rp_info_free(&reply);
-    return rc;
+    return CTL_OK;
 }
 
 /* ---- a folder's files ---- */
@@ -501,8 +493,7 @@ static void list_json(const struct folder_file *file, const struct listed *liste
     json_count(&json, "base", found->checkpoint.base);
     json_count(&json, "damaged_at", found->damaged_at);
     json_text(&json, "made", listed->made);
-    json_key(&json, "sound");
-    json_boolean(&json, sound);
+    json_flag(&json, "sound", sound);
     json_text(&json, "text", listed->state);
     json_close(&json, '}');
     ctl_print_text(&json);
@@ -579,11 +570,10 @@ static int with_state(struct ctl *ctl, enum verb verb, const struct folder *fold
         return ctl_usage("'%s' is not the number of a checkpoint: see 'replay-ctl checkpoint ls %s'", ctl->argv[2],
                          ctl->argv[1]);
     struct offline offline;
-    rp_error err = {0};
     offline_init(&offline);
-    rp_status status = offline_load(&offline, folder, (uint64_t)number, number != 0, &err);
+    rp_status status = offline_load(&offline, folder, (uint64_t)number, number != 0, &ctl->err);
     bool damage = print_notes(&offline.loading.files);
-    int rc = status != RP_OK  ? ctl_fail(ctl, &err)
+    int rc = status != RP_OK  ? ctl_fail(ctl)
              : verb == VERIFY ? verified(ctl, &offline, damage)
              : verb == SHOW   ? show(ctl, &offline)
                               : export_items(ctl, &offline);
@@ -601,10 +591,9 @@ static int verify(struct ctl *ctl, const struct folder *folder)
 static int inspect(struct ctl *ctl, enum verb verb, const char *path)
 {
     struct folder folder;
-    rp_error err = {0};
     int rc;
-    if (folder_open(&folder, path, false, &err) != RP_OK)
-        return ctl_fail(ctl, &err);
+    if (folder_open(&folder, path, false, &ctl->err) != RP_OK)
+        return ctl_fail(ctl);
     if (verb == LS || verb == VERIFY)
         rc = verb == LS ? list(ctl, &folder, false) : verify(ctl, &folder);
     else

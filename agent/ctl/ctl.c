@@ -22,15 +22,15 @@
 
 /* ---- results ---- */
 
-int ctl_fail(const struct ctl *ctl, const rp_error *err)
+int ctl_fail(const struct ctl *ctl)
 {
+    const rp_error *err = &ctl->err;
     char clean[sizeof err->text];
     bool silent = err->status == RP_UNAVAILABLE || err->status == RP_DEADLINE_EXCEEDED;
     if (ctl->json) {
         struct json json = {0};
         json_open(&json, '{');
-        json_key(&json, "error");
-        json_open(&json, '{');
+        json_begin(&json, "error", '{');
         json_text(&json, "status", rp_status_name(err->status));
         json_text(&json, "text", err->text);
         json_close(&json, '}');
@@ -98,28 +98,26 @@ static bool read_run(const struct ctl *ctl, struct why_state *out)
 }
 
 /* Returns 0 unless the run is over: then nobody needs to wait for its broker. */
-static int check_run(const struct ctl *ctl, const char *folder)
+static int check_run(struct ctl *ctl, const char *folder)
 {
     struct why_state state;
     char when[32];
-    rp_error err = {0};
     if (!read_run(ctl, &state) || !state.ended)
         return 0;
     ctl_when(when, sizeof when, (int64_t)(state.unix_s * 1e9));
     const char *name = strrchr(folder, '/') ? strrchr(folder, '/') + 1 : folder;
     err_set(
-        &err, RP_UNAVAILABLE,
+        &ctl->err, RP_UNAVAILABLE,
         "the run in %s has ended (%s at %s%s%s), and its broker with it: %s/report.html is its report, 'replay-launch "
         "runs' lists all runs, and 'replay-launch resume %s' goes on with it",
         folder, state.phase, when, state.reason[0] ? ": " : "", state.reason, folder, name);
-    return ctl_fail(ctl, &err);
+    return ctl_fail(ctl);
 }
 
 /* A run's folder has the endpoints of its broker and, if the broker wants keys, a key for its owner. */
 static int find_run(struct ctl *ctl, const char *run, char **out)
 {
     char folder[700], file[800], key[800];
-    rp_error err = {0};
     bool name = !strchr(run, '/') && access(run, F_OK) != 0;
     if (!name || strcmp(run, "latest") != 0 || !why_find_living("runs", folder, sizeof folder))
         snprintf(folder, sizeof folder, "%s%.600s", name ? "runs/" : "", run);
@@ -136,7 +134,7 @@ static int find_run(struct ctl *ctl, const char *run, char **out)
                          file);
     if (!getenv(KEY_FILE_VARIABLE) && access(key, R_OK) == 0)
         setenv(KEY_FILE_VARIABLE, key, 1);
-    return endpoints_from_file(file, out, &err) == RP_OK ? 0 : ctl_usage("%s", err.text);
+    return endpoints_from_file(file, out, &ctl->err) == RP_OK ? 0 : ctl_usage("%s", ctl->err.text);
 }
 
 int ctl_find(struct ctl *ctl, const struct ctl_place *place, char **out)
@@ -144,22 +142,20 @@ int ctl_find(struct ctl *ctl, const struct ctl_place *place, char **out)
     const char *environment = getenv("REPLAY_ENDPOINT");
     if (!!place->endpoint + !!place->file + !!place->run > 1)
         return ctl_usage("--endpoint, --endpoints-file and --run exclude each other");
-    rp_error err = {0};
     if (place->run)
         return find_run(ctl, place->run, out);
     if (place->file)
-        return endpoints_from_file(place->file, out, &err) == RP_OK ? 0 : ctl_usage("%s", err.text);
+        return endpoints_from_file(place->file, out, &ctl->err) == RP_OK ? 0 : ctl_usage("%s", ctl->err.text);
     *out = need_text(place->endpoint                 ? place->endpoint
                      : environment && environment[0] ? environment
                                                      : ENDPOINT_DEFAULT);
     return 0;
 }
 
-int ctl_unreachable(const struct ctl *ctl, const char *endpoint)
+int ctl_unreachable(struct ctl *ctl, const char *endpoint)
 {
     format_buffer waited;
     char hint[160] = "is replay-broker running, and is this its service endpoint?", when[32];
-    rp_error err = {0};
     struct why_state state;
     if (read_run(ctl, &state)) {
         ctl_when(when, sizeof when, (int64_t)(state.unix_s * 1e9));
@@ -168,9 +164,9 @@ int ctl_unreachable(const struct ctl *ctl, const char *endpoint)
     } else if (strcmp(endpoint, ENDPOINT_DEFAULT) == 0 && access("runs/latest/endpoints", R_OK) == 0) {
         snprintf(hint, sizeof hint, "is replay-broker running? For the broker of a run: --run latest");
     }
-    err_set(&err, RP_UNAVAILABLE, "no broker answers at %s (waited %s): %s", endpoint,
+    err_set(&ctl->err, RP_UNAVAILABLE, "no broker answers at %s (waited %s): %s", endpoint,
             format_time(waited, (uint64_t)ctl->timeout_ms * 1000000), hint);
-    return ctl_fail(ctl, &err);
+    return ctl_fail(ctl);
 }
 
 void ctl_explain(const struct ctl *ctl, const rp_info *info, const rp_info *waits, struct why *out)

@@ -61,6 +61,8 @@ struct ctl {
     char status[800]; /* status.json of the run that was named; "": only a broker was */
     uint32_t argc;    /* arguments of the command */
     char **argv;
+    rp_info *reply; /* of the broker to the command; NULL: none yet. main frees it */
+    rp_error err;   /* why the command fails */
 };
 
 /* What the command line says about where the broker is. */
@@ -74,11 +76,11 @@ struct ctl_place {
  * has ended, for example. */
 int ctl_find(struct ctl *ctl, const struct ctl_place *place, char **out);
 /* Prints that no broker answers, and what may be the reason. Returns an exit code. */
-int ctl_unreachable(const struct ctl *ctl, const char *endpoint);
+int ctl_unreachable(struct ctl *ctl, const char *endpoint);
 /* Explains what limits the broker, or the run that was named: then as its launcher does. */
 void ctl_explain(const struct ctl *ctl, const rp_info *info, const rp_info *waits, struct why *out);
-/* Prints the error (as JSON with --json) and returns its exit code. */
-int ctl_fail(const struct ctl *ctl, const rp_error *err);
+/* Prints ctl->err (as JSON with --json) and returns its exit code. */
+int ctl_fail(const struct ctl *ctl);
 /* The same for a mistake on the command line. */
 #define ctl_usage(...) cli_usage("replay-ctl", __VA_ARGS__)
 /* Prints an answer as a line of JSON. Returns an exit code. */

@@ -78,7 +78,6 @@ static int key_new(struct ctl *ctl)
 {
     struct key key;
     char name[KEY_NAME];
-    rp_error err = {0};
     const char *path = ctl->argv[1];
     if (ctl->keys && !ctl->role)
         return ctl_usage("--keys needs --role: actor, learner, observer or admin, or several joined by '+'");
@@ -87,33 +86,32 @@ static int key_new(struct ctl *ctl)
     if (!ctl->keys && ctl->role)
         return ctl_usage("--role is for the broker's list of keys: give its folder with --keys");
     name_of(path, name);
-    rp_status status = key_make(&key, name, &err);
+    rp_status status = key_make(&key, name, &ctl->err);
     /* The file first: a key that is in the list and in no file is of no use. */
-    bool made = status == RP_OK && (status = key_write(path, &key, false, &err)) == RP_OK;
-    if (made && (status = introduce(ctl, &key, &err)) == RP_OK)
-        status = key_write(path, &key, true, &err);
+    bool made = status == RP_OK && (status = key_write(path, &key, false, &ctl->err)) == RP_OK;
+    if (made && (status = introduce(ctl, &key, &ctl->err)) == RP_OK)
+        status = key_write(path, &key, true, &ctl->err);
     else if (made) /* only what was made here: whatever else has this name stays */
         remove(path);
     if (status == RP_OK)
         print_key(ctl, key.name, key.public_key, ctl->role);
     key_wipe(&key);
-    return status == RP_OK ? CTL_OK : ctl_fail(ctl, &err);
+    return status == RP_OK ? CTL_OK : ctl_fail(ctl);
 }
 
 static int key_show(struct ctl *ctl)
 {
     struct key key;
     struct stat info;
-    rp_error err = {0};
     char path[PATH_BYTES];
     const char *file = ctl->argv[1];
     if (stat(file, &info) == 0 && S_ISDIR(info.st_mode)) {
-        if (path_in(file, ALLOW_BROKER_KEY, path, &err) != RP_OK)
-            return ctl_fail(ctl, &err);
+        if (path_in(file, ALLOW_BROKER_KEY, path, &ctl->err) != RP_OK)
+            return ctl_fail(ctl);
         file = path;
     }
-    if (key_read(file, &key, &err) != RP_OK)
-        return ctl_fail(ctl, &err);
+    if (key_read(file, &key, &ctl->err) != RP_OK)
+        return ctl_fail(ctl);
     print_key(ctl, key.name, key.public_key, NULL);
     for (uint32_t i = 0; i < key.n_brokers; i++)
         print_key(ctl, "broker", key.brokers[i], NULL);
@@ -124,17 +122,16 @@ static int key_show(struct ctl *ctl)
 static int key_trust(struct ctl *ctl)
 {
     struct key key;
-    rp_error err = {0};
     uint8_t public_key[KEY_BYTES];
     if (!key_parse(ctl->argv[2], public_key))
         return ctl_usage("'%s' is not a public key of 40 characters", ctl->argv[2]);
-    rp_status status = key_read(ctl->argv[1], &key, &err);
+    rp_status status = key_read(ctl->argv[1], &key, &ctl->err);
     if (status == RP_OK) {
         key_add_broker(&key, public_key);
-        status = key_write(ctl->argv[1], &key, true, &err);
+        status = key_write(ctl->argv[1], &key, true, &ctl->err);
     }
     key_wipe(&key);
-    return status == RP_OK ? CTL_OK : ctl_fail(ctl, &err);
+    return status == RP_OK ? CTL_OK : ctl_fail(ctl);
 }
 
 /* ---- the list of a broker ---- */
@@ -142,7 +139,6 @@ static int key_trust(struct ctl *ctl)
 static int key_allow(struct ctl *ctl)
 {
     struct allowed_key key;
-    rp_error err = {0};
     if (ctl->role && !roles_parse(ctl->role))
         return no_role(ctl);
     if (!ctl->role)
@@ -154,13 +150,12 @@ static int key_allow(struct ctl *ctl)
     if (size < 0 || (size_t)size >= sizeof line || !allow_parse(line, &key))
         return ctl_usage("NAME PUBLIC are a name and a public key of 40 characters; limits are sessions=N, "
                          "granted=BYTES, waiting=N, unread=BYTES, inserts=N");
-    return allow_add(ctl->argv[1], &key, &err) == RP_OK ? CTL_OK : ctl_fail(ctl, &err);
+    return allow_add(ctl->argv[1], &key, &ctl->err) == RP_OK ? CTL_OK : ctl_fail(ctl);
 }
 
 static int key_change(struct ctl *ctl)
 {
     struct quota quota = {-1, -1, -1, -1, -1};
-    rp_error err = {0};
     if (ctl->role && !roles_parse(ctl->role))
         return no_role(ctl);
     if (!ctl->role && ctl->argc == 3)
@@ -173,29 +168,27 @@ static int key_change(struct ctl *ctl)
                              ctl->argv[i]);
     }
     uint32_t roles = ctl->role ? roles_parse(ctl->role) : 0;
-    return allow_change(ctl->argv[1], ctl->argv[2], roles, &quota, &err) == RP_OK ? CTL_OK : ctl_fail(ctl, &err);
+    return allow_change(ctl->argv[1], ctl->argv[2], roles, &quota, &ctl->err) == RP_OK ? CTL_OK : ctl_fail(ctl);
 }
 
 static int key_revoke(struct ctl *ctl)
 {
-    rp_error err = {0};
-    return allow_remove(ctl->argv[1], ctl->argv[2], &err) == RP_OK ? CTL_OK : ctl_fail(ctl, &err);
+    return allow_remove(ctl->argv[1], ctl->argv[2], &ctl->err) == RP_OK ? CTL_OK : ctl_fail(ctl);
 }
 
 static int key_list(struct ctl *ctl)
 {
     struct allow_list list;
-    rp_error err = {0};
     char roles[64];
-    if (allow_read(ctl->argv[1], &list, &err) != RP_OK)
-        return ctl_fail(ctl, &err);
+    if (allow_read(ctl->argv[1], &list, &ctl->err) != RP_OK)
+        return ctl_fail(ctl);
     bool empty = list.n == 0;
     for (uint32_t i = 0; i < list.n; i++)
         print_key(ctl, list.keys[i].name, list.keys[i].public_key, roles_text(list.keys[i].roles, roles, sizeof roles));
     allow_free(&list);
     if (empty && access(ctl->argv[1], F_OK) != 0) {
-        err_set(&err, RP_NOT_FOUND, "there is no folder '%s'", ctl->argv[1]);
-        return ctl_fail(ctl, &err);
+        err_set(&ctl->err, RP_NOT_FOUND, "there is no folder '%s'", ctl->argv[1]);
+        return ctl_fail(ctl);
     }
     if (empty && !ctl->json)
         printf("no keys are let in by %s\n", ctl->argv[1]);
@@ -219,25 +212,24 @@ static int key_rotate(struct ctl *ctl)
 {
     char present[PATH_BYTES], next[PATH_BYTES];
     struct key key;
-    rp_error err = {0};
     const char *folder = ctl->argv[1];
     bool finish = ctl->argc == 3 && strcmp(ctl->argv[2], "finish") == 0;
     if (ctl->argc == 3 && !finish)
         return ctl_usage("key rotate DIR, and later key rotate DIR finish");
-    rp_status status = path_in(folder, ALLOW_BROKER_KEY, present, &err);
+    rp_status status = path_in(folder, ALLOW_BROKER_KEY, present, &ctl->err);
     if (status == RP_OK)
-        status = path_in(folder, ALLOW_NEXT_KEY, next, &err);
+        status = path_in(folder, ALLOW_NEXT_KEY, next, &ctl->err);
     if (status == RP_OK && finish) {
-        status = key_read(next, &key, &err);
+        status = key_read(next, &key, &ctl->err);
         if (status == RP_OK && rename(next, present) != 0)
-            status = err_set(&err, RP_IO, "cannot rename %s: %s", next, strerror(errno));
+            status = err_set(&ctl->err, RP_IO, "cannot rename %s: %s", next, strerror(errno));
     } else if (status == RP_OK) {
-        status = make_next(present, next, &key, &err);
+        status = make_next(present, next, &key, &ctl->err);
     }
     if (status == RP_OK)
         print_key(ctl, finish ? "broker" : "next", key.public_key, NULL);
     key_wipe(&key);
-    return status == RP_OK ? CTL_OK : ctl_fail(ctl, &err);
+    return status == RP_OK ? CTL_OK : ctl_fail(ctl);
 }
 
 /* ---- the command ---- */

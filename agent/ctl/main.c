@@ -207,17 +207,17 @@ static int check_line(const struct command *command, const struct ctl *ctl)
 
 static int run(struct ctl *ctl, const struct command *command, const char *endpoint)
 {
-    rp_error err = {0};
     rp_client_options client = {.struct_size = sizeof client, .name = "replay-ctl"};
-    ctl->client = client_connect_any(endpoint, &client, ctl->timeout_ms, &err);
+    ctl->client = client_connect_any(endpoint, &client, ctl->timeout_ms, &ctl->err);
     if (!ctl->client) {
-        if (err.status == RP_INVALID_ARGUMENT)
-            return ctl_usage("%s", err.text);
-        if (err.status == RP_UNAVAILABLE || err.status == RP_DEADLINE_EXCEEDED)
+        if (ctl->err.status == RP_INVALID_ARGUMENT)
+            return ctl_usage("%s", ctl->err.text);
+        if (ctl->err.status == RP_UNAVAILABLE || ctl->err.status == RP_DEADLINE_EXCEEDED)
             return ctl_unreachable(ctl, endpoint);
-        return ctl_fail(ctl, &err);
+        return ctl_fail(ctl);
     }
     int rc = command->run(ctl);
+    rp_info_free(&ctl->reply);
     rp_client_destroy(&ctl->client);
     if (fflush(stdout) != 0 || ferror(stdout))
         return rc == CTL_OK ? CTL_REFUSED : rc;

@@ -94,7 +94,6 @@ static int read_key(const char *text, uint64_t *key)
 
 int ctl_item(struct ctl *ctl)
 {
-    rp_error err = {0};
     rp_batch *batch = NULL;
     uint64_t key;
     int wrong = read_key(ctl->argv[0], &key);
@@ -102,9 +101,9 @@ int ctl_item(struct ctl *ctl)
         return wrong;
     const char *table = ctl->table;
     rp_status status =
-        table ? fetch_from(ctl, table, key, &batch, &err) : fetch_anywhere(ctl, key, &table, &batch, &err);
+        table ? fetch_from(ctl, table, key, &batch, &ctl->err) : fetch_anywhere(ctl, key, &table, &batch, &ctl->err);
     if (status != RP_OK)
-        return ctl_fail(ctl, &err);
+        return ctl_fail(ctl);
     int rc = CTL_OK;
     if (ctl->json) {
         struct json json = {0};
@@ -133,9 +132,8 @@ int ctl_delete(struct ctl *ctl)
             return wrong;
     }
     rp_change change = {0};
-    rp_error err = {0};
-    if (rp_items_delete(ctl->client, ctl->argv[0], keys, n, ctl->timeout_ms, &change, &err) != RP_OK)
-        return ctl_fail(ctl, &err);
+    if (rp_items_delete(ctl->client, ctl->argv[0], keys, n, ctl->timeout_ms, &change, &ctl->err) != RP_OK)
+        return ctl_fail(ctl);
     if (ctl->json)
         printf("{\"applied\": %llu, \"missing\": %llu}\n", (unsigned long long)change.applied,
                (unsigned long long)change.missing);
@@ -160,20 +158,15 @@ static void print_removed(const Replay__Shards *shards)
 
 int ctl_reset(struct ctl *ctl)
 {
-    rp_info *reply = NULL;
-    rp_error err = {0};
-    if (rp_admin_reset(ctl->client, ctl->argv[0], ctl->timeout_ms, &reply, &err) != RP_OK)
-        return ctl_fail(ctl, &err);
-    int rc = CTL_OK;
-    format_buffer count;
+    if (rp_admin_reset(ctl->client, ctl->argv[0], ctl->timeout_ms, &ctl->reply, &ctl->err) != RP_OK)
+        return ctl_fail(ctl);
     if (ctl->json)
-        rc = ctl_print_json(reply);
-    else
-        printf("%s items removed from %s\n", format_count(count, rp_info_u64(reply, "applied")), ctl->argv[0]);
-    if (!ctl->json && ctl->shards)
-        print_removed(ADMIN_AS(ChangeReply, reply)->shards);
-    rp_info_free(&reply);
-    return rc;
+        return ctl_print_json(ctl->reply);
+    format_buffer count;
+    printf("%s items removed from %s\n", format_count(count, rp_info_u64(ctl->reply, "applied")), ctl->argv[0]);
+    if (ctl->shards)
+        print_removed(ADMIN_AS(ChangeReply, ctl->reply)->shards);
+    return CTL_OK;
 }
 
 /* ---- limiter ---- */
@@ -221,9 +214,8 @@ static int read_setting(const char *text, rp_limiter_change *change)
 static int limiter_shards(struct ctl *ctl, const char *table, const Replay__Shards *shards)
 {
     rp_info *reply = NULL;
-    rp_error err = {0};
-    if (!shards && ctl->shards && rp_admin_info(ctl->client, table, 0, ctl->timeout_ms, &reply, &err) != RP_OK)
-        return ctl_fail(ctl, &err);
+    if (!shards && ctl->shards && rp_admin_info(ctl->client, table, 0, ctl->timeout_ms, &reply, &ctl->err) != RP_OK)
+        return ctl_fail(ctl);
     shards = reply ? ADMIN_AS(InfoReply, reply)->shards : shards;
     if (ctl->shards)
         ctl_print_shards(shards, false);
@@ -236,35 +228,30 @@ static int limiter_shards(struct ctl *ctl, const char *table, const Replay__Shar
 int ctl_limiter(struct ctl *ctl)
 {
     rp_limiter_change change = {.struct_size = sizeof change};
-    rp_info *reply = NULL;
-    rp_error err = {0};
     for (uint32_t i = 1; i < ctl->argc; i++) {
         int rc = read_setting(ctl->argv[i], &change);
         if (rc)
             return rc;
     }
     const char *table = ctl->argv[0];
-    rp_status status = change.set ? rp_admin_set_limiter(ctl->client, table, &change, ctl->timeout_ms, &reply, &err)
-                                  : rp_admin_info(ctl->client, table, 0, ctl->timeout_ms, &reply, &err);
-    const rp_info *limiter = change.set ? reply : rp_info_at(reply, "tables.0.limiter", 0);
-    const Replay__Shards *shards = change.set || !reply ? NULL : ADMIN_AS(InfoReply, reply)->shards;
+    rp_info **reply = &ctl->reply;
+    rp_status status = change.set ? rp_admin_set_limiter(ctl->client, table, &change, ctl->timeout_ms, reply, &ctl->err)
+                                  : rp_admin_info(ctl->client, table, 0, ctl->timeout_ms, reply, &ctl->err);
+    const rp_info *limiter = change.set ? *reply : rp_info_at(*reply, "tables.0.limiter", 0);
+    const Replay__Shards *shards = change.set || !*reply ? NULL : ADMIN_AS(InfoReply, *reply)->shards;
     if (status == RP_OK && !limiter)
-        status = err_set(&err, RP_BAD_MESSAGE, "the broker's reply has no limiter of '%s'", table);
-    int rc;
-    if (status != RP_OK) {
-        rc = ctl_fail(ctl, &err);
-    } else if (ctl->json) {
-        rc = ctl_print_json(limiter);
+        status = err_set(&ctl->err, RP_BAD_MESSAGE, "the broker's reply has no limiter of '%s'", table);
+    if (status != RP_OK)
+        return ctl_fail(ctl);
+    if (ctl->json) {
         ctl_print_missing(shards, "part is", stderr);
-    } else {
-        char totals[48];
-        printf("limiter of %s%s%s\n", table, ctl_missing(shards) ? " in " : "",
-               ctl_missing(shards) ? ctl_totals(shards, totals, sizeof totals) : "");
-        ctl_print_limiter(ADMIN_AS(LimiterInfo, limiter));
-        rc = limiter_shards(ctl, table, shards);
+        return ctl_print_json(limiter);
     }
-    rp_info_free(&reply);
-    return rc;
+    char totals[48];
+    printf("limiter of %s%s%s\n", table, ctl_missing(shards) ? " in " : "",
+           ctl_missing(shards) ? ctl_totals(shards, totals, sizeof totals) : "");
+    ctl_print_limiter(ADMIN_AS(LimiterInfo, limiter));
+    return limiter_shards(ctl, table, shards);
 }
 
 /* ---- trace ---- */
@@ -323,7 +310,6 @@ static void print_outcome(const char *path, const char *text)
 
 int ctl_trace(struct ctl *ctl)
 {
-    rp_error err = {0};
     char *text = NULL;
     double seconds = DEFAULT_S;
     char *end = NULL;
@@ -331,17 +317,17 @@ int ctl_trace(struct ctl *ctl)
         seconds = strtod(ctl->seconds, &end);
     if ((end && (*end || end == ctl->seconds)) || !(seconds >= 0.001 && seconds <= MOST_S))
         return ctl_usage("--seconds takes a number from 0.001 to %g, not '%s'", MOST_S, ctl->seconds);
-    rp_status status = check_path(ctl->argv[0], &err);
+    rp_status status = check_path(ctl->argv[0], &ctl->err);
     if (status == RP_OK)
-        status = rp_admin_trace_json(ctl->client, (int64_t)(seconds * 1e3), &text, &err);
+        status = rp_admin_trace_json(ctl->client, (int64_t)(seconds * 1e3), &text, &ctl->err);
     if (status == RP_OK) {
         size_t size = strlen(text);
         text[size] = '\n'; /* the line end replaces the end of the text */
-        status = ctl_write(ctl->argv[0], text, size + 1, &err);
+        status = ctl_write(ctl->argv[0], text, size + 1, &ctl->err);
         text[size] = '\0';
     }
     if (status == RP_OK && !ctl->json && strcmp(ctl->argv[0], "-") != 0)
         print_outcome(ctl->argv[0], text);
     rp_string_free(&text);
-    return status == RP_OK ? CTL_OK : ctl_fail(ctl, &err);
+    return status == RP_OK ? CTL_OK : ctl_fail(ctl);
 }

@@ -279,18 +279,22 @@ void ctl_print_shards(const Replay__Shards *shards, bool servers)
     print_parts(shards);
 }
 
+/* Returns what the broker says about itself, or about a table; NULL: ctl->err says why not. */
+static const Replay__InfoReply *ask_info(struct ctl *ctl, const char *table, bool sessions)
+{
+    rp_status status = rp_admin_info(ctl->client, table, sessions, ctl->timeout_ms, &ctl->reply, &ctl->err);
+    return status == RP_OK ? ADMIN_AS(InfoReply, ctl->reply) : NULL;
+}
+
 int ctl_info(struct ctl *ctl)
 {
-    rp_info *reply = NULL;
-    rp_error err = {0};
-    int rc = CTL_OK;
     const char *table = ctl->argc ? ctl->argv[0] : NULL;
-    if (rp_admin_info(ctl->client, table, 0, ctl->timeout_ms, &reply, &err) != RP_OK)
-        return ctl_fail(ctl, &err);
-    const Replay__InfoReply *info = ADMIN_AS(InfoReply, reply);
-    if (ctl->json) {
-        rc = ctl_print_json(reply);
-    } else if (table) {
+    const Replay__InfoReply *info = ask_info(ctl, table, false);
+    if (!info)
+        return ctl_fail(ctl);
+    if (ctl->json)
+        return ctl_print_json(ctl->reply);
+    if (table) {
         for (size_t i = 0; i < info->n_tables; i++)
             print_table(info->tables[i], info->shards);
     } else {
@@ -305,14 +309,11 @@ int ctl_info(struct ctl *ctl)
             print_counters(info->counters, info->n_counters);
         }
     }
-    if (!ctl->json && ctl->shards)
+    if (ctl->shards)
         ctl_print_shards(info->shards, !table);
-    if (!ctl->json) {
-        ctl_print_missing(info->shards, "part is", stdout);
-        ctl_print_differences(info->shards);
-    }
-    rp_info_free(&reply);
-    return rc;
+    ctl_print_missing(info->shards, "part is", stdout);
+    ctl_print_differences(info->shards);
+    return CTL_OK;
 }
 
 /* ---- why ---- */
@@ -381,13 +382,12 @@ static void print_waits(const Replay__WhyReply *why, bool shards)
 
 int ctl_why(struct ctl *ctl)
 {
-    rp_info *waits = NULL, *info = NULL;
-    rp_error err = {0};
+    rp_info *waits = NULL;
     struct why why;
     int rc = CTL_OK;
-    if (rp_admin_why(ctl->client, ctl->timeout_ms, &waits, &err) != RP_OK ||
-        (!ctl->json && rp_admin_info(ctl->client, NULL, 0, ctl->timeout_ms, &info, &err) != RP_OK)) {
-        rc = ctl_fail(ctl, &err);
+    if (rp_admin_why(ctl->client, ctl->timeout_ms, &waits, &ctl->err) != RP_OK ||
+        (!ctl->json && !ask_info(ctl, NULL, false))) {
+        rc = ctl_fail(ctl);
     } else if (ctl->json) {
         rc = ctl_print_json(waits);
     } else {
@@ -396,11 +396,10 @@ int ctl_why(struct ctl *ctl)
             print_waits(reply, ctl->shards);
         else
             puts("nothing waits");
-        ctl_print_differences(ADMIN_AS(InfoReply, info)->shards);
-        ctl_explain(ctl, info, waits, &why); /* the sentence that the launcher's view and the page show, too */
+        ctl_print_differences(ADMIN_AS(InfoReply, ctl->reply)->shards);
+        ctl_explain(ctl, ctl->reply, waits, &why); /* the sentence that the launcher's view and the page show, too */
         printf("%s%s%s\n", why.text, why.advice[0] ? " " : "", why.advice);
     }
-    rp_info_free(&info);
     rp_info_free(&waits);
     return rc;
 }
@@ -409,16 +408,14 @@ int ctl_why(struct ctl *ctl)
 
 int ctl_counters(struct ctl *ctl)
 {
-    rp_info *reply = NULL;
-    rp_error err = {0};
-    if (rp_admin_info(ctl->client, NULL, 0, ctl->timeout_ms, &reply, &err) != RP_OK)
-        return ctl_fail(ctl, &err);
-    int rc = CTL_OK;
-    const Replay__InfoReply *info = ADMIN_AS(InfoReply, reply);
-    if (info->shards && info->shards->shard[0]->problem[0]) {
-        err_set(&err, RP_UNAVAILABLE, "%s, and it has the counters", info->shards->shard[0]->problem);
-        rc = ctl_fail(ctl, &err);
-    } else if (ctl->json) {
+    const Replay__InfoReply *info = ask_info(ctl, NULL, false);
+    if (info && info->shards && info->shards->shard[0]->problem[0]) {
+        err_set(&ctl->err, RP_UNAVAILABLE, "%s, and it has the counters", info->shards->shard[0]->problem);
+        info = NULL;
+    }
+    if (!info)
+        return ctl_fail(ctl);
+    if (ctl->json) {
         struct json json = {0};
         json_open(&json, '{');
         for (size_t i = 0; i < info->n_counters; i++) {
@@ -426,14 +423,13 @@ int ctl_counters(struct ctl *ctl)
             json_signed(&json, info->counters[i]->value);
         }
         json_close(&json, '}');
-        rc = ctl_print_text(&json);
-    } else if (info->n_counters == 0) {
-        printf("no counters\n");
-    } else {
-        print_counters(info->counters, info->n_counters);
+        return ctl_print_text(&json);
     }
-    rp_info_free(&reply);
-    return rc;
+    if (info->n_counters == 0)
+        printf("no counters\n");
+    else
+        print_counters(info->counters, info->n_counters);
+    return CTL_OK;
 }
 
 /* ---- items ---- */
@@ -468,12 +464,11 @@ struct ctl_list {
 /* Adds the next page. Returns an exit code. */
 static int add_page(struct ctl *ctl, struct ctl_list *self)
 {
-    rp_info *reply = NULL;
-    rp_error err = {0};
     uint32_t size = self->limit - self->shown < ITEMS_PAGE ? (uint32_t)(self->limit - self->shown) : ITEMS_PAGE;
-    if (rp_admin_list(ctl->client, ctl->argv[0], self->cursor, size, ctl->timeout_ms, &reply, &err) != RP_OK)
-        return ctl_fail(ctl, &err);
-    const Replay__ListReply *list = ADMIN_AS(ListReply, reply);
+    rp_info_free(&ctl->reply);
+    if (rp_admin_list(ctl->client, ctl->argv[0], self->cursor, size, ctl->timeout_ms, &ctl->reply, &ctl->err) != RP_OK)
+        return ctl_fail(ctl);
+    const Replay__ListReply *list = ADMIN_AS(ListReply, ctl->reply);
     self->cursor = list->cursor;
     self->shown += list->n_items;
     ctl_print_missing(list->shards, "items are", stderr);
@@ -482,15 +477,13 @@ static int add_page(struct ctl *ctl, struct ctl_list *self)
             json_message(&self->json, &list->items[i]->base);
     else
         add_items(&self->grid, list, ctl->shards);
-    rp_info_free(&reply);
     return CTL_OK;
 }
 
 static int print_list(const struct ctl *ctl, struct ctl_list *self)
 {
     json_close(&self->json, ']');
-    json_key(&self->json, "more");
-    json_boolean(&self->json, self->cursor != 0);
+    json_flag(&self->json, "more", self->cursor != 0);
     json_close(&self->json, '}');
     if (ctl->json)
         return ctl_print_text(&self->json);
@@ -511,8 +504,7 @@ int ctl_items(struct ctl *ctl)
     int rc;
     grid_init(&list.grid, titles + !ctl->shards, 10 + ctl->shards);
     json_open(&list.json, '{');
-    json_key(&list.json, "items");
-    json_open(&list.json, '[');
+    json_begin(&list.json, "items", '[');
     do
         rc = add_page(ctl, &list);
     while (rc == CTL_OK && list.cursor && list.shown < list.limit);
@@ -525,11 +517,12 @@ int ctl_items(struct ctl *ctl)
 
 /* ---- sessions ---- */
 
-static int sessions_json(const Replay__InfoReply *info)
+/* Prints a JSON object with one member, a list of messages. Returns an exit code. */
+static int print_messages(const char *name, ProtobufCMessage *const *messages, size_t n)
 {
     struct json json = {0};
     json_open(&json, '{');
-    json_list(&json, "sessions", (ProtobufCMessage *const *)info->sessions, info->n_sessions);
+    json_list(&json, name, messages, n);
     json_close(&json, '}');
     return ctl_print_text(&json);
 }
@@ -565,30 +558,25 @@ static void sessions_print(const Replay__InfoReply *info, bool shards)
 
 int ctl_sessions(struct ctl *ctl)
 {
-    rp_info *reply = NULL;
-    rp_error err = {0};
-    if (rp_admin_info(ctl->client, NULL, 1, ctl->timeout_ms, &reply, &err) != RP_OK)
-        return ctl_fail(ctl, &err);
-    const Replay__InfoReply *info = ADMIN_AS(InfoReply, reply);
-    int rc = CTL_OK;
+    const Replay__InfoReply *info = ask_info(ctl, NULL, true);
+    if (!info)
+        return ctl_fail(ctl);
     ctl_print_missing(info->shards, "sessions are", stderr);
     if (ctl->json)
-        rc = sessions_json(info);
-    else if (info->n_sessions == 0)
+        return print_messages("sessions", (ProtobufCMessage *const *)info->sessions, info->n_sessions);
+    if (info->n_sessions == 0)
         printf("no sessions\n");
     else
         sessions_print(info, ctl->shards);
-    rp_info_free(&reply);
-    return rc;
+    return CTL_OK;
 }
 
 /* ---- params ---- */
 
 static int save_slot(struct ctl *ctl, const rp_param *slot)
 {
-    rp_error err = {0};
-    if (ctl_write(ctl->save, slot->data, (size_t)slot->bytes, &err) != RP_OK)
-        return ctl_fail(ctl, &err);
+    if (ctl_write(ctl->save, slot->data, (size_t)slot->bytes, &ctl->err) != RP_OK)
+        return ctl_fail(ctl);
     format_buffer size;
     if (strcmp(ctl->save, "-") != 0)
         printf("version %llu of %s, %s, is in %s\n", (unsigned long long)slot->version, slot->name,
@@ -599,12 +587,11 @@ static int save_slot(struct ctl *ctl, const rp_param *slot)
 static int save_params(struct ctl *ctl)
 {
     rp_params *params = NULL;
-    rp_error err = {0};
-    rp_status status = rp_params_get(ctl->client, ctl->argv[0], 0, 0, &params, &err);
+    rp_status status = rp_params_get(ctl->client, ctl->argv[0], 0, 0, &params, &ctl->err);
     if (status == RP_DEADLINE_EXCEEDED)
-        err_set(&err, RP_NOT_FOUND, "there is no slot '%s'", ctl->argv[0]);
+        err_set(&ctl->err, RP_NOT_FOUND, "there is no slot '%s'", ctl->argv[0]);
     if (status != RP_OK)
-        return ctl_fail(ctl, &err);
+        return ctl_fail(ctl);
     int rc = save_slot(ctl, rp_params_slot(params));
     rp_params_release(&params);
     return rc;
@@ -617,19 +604,13 @@ static int list_params(struct ctl *ctl, Replay__SlotInfo **slots, size_t n)
     while (only && at < n && strcmp(only, slots[at]->name) != 0)
         at++;
     if (only && at == n) {
-        rp_error err = {0};
-        err_set(&err, RP_NOT_FOUND, "there is no slot '%s'", only);
-        return ctl_fail(ctl, &err);
+        err_set(&ctl->err, RP_NOT_FOUND, "there is no slot '%s'", only);
+        return ctl_fail(ctl);
     }
     slots += at;
     n = only ? 1 : n;
-    if (ctl->json) {
-        struct json json = {0};
-        json_open(&json, '{');
-        json_list(&json, "slots", (ProtobufCMessage *const *)slots, n);
-        json_close(&json, '}');
-        return ctl_print_text(&json);
-    }
+    if (ctl->json)
+        return print_messages("slots", (ProtobufCMessage *const *)slots, n);
     if (n)
         print_slots(slots, n);
     else
@@ -643,13 +624,9 @@ int ctl_params(struct ctl *ctl)
         return ctl_usage("--save needs the name of a slot");
     if (ctl->save)
         return save_params(ctl);
-    rp_info *reply = NULL;
-    rp_error err = {0};
-    if (rp_admin_info(ctl->client, NULL, 0, ctl->timeout_ms, &reply, &err) != RP_OK)
-        return ctl_fail(ctl, &err);
-    const Replay__InfoReply *info = ADMIN_AS(InfoReply, reply);
+    const Replay__InfoReply *info = ask_info(ctl, NULL, false);
+    if (!info)
+        return ctl_fail(ctl);
     ctl_print_missing(info->shards, "slots are", stderr);
-    int rc = list_params(ctl, info->slots, info->n_slots);
-    rp_info_free(&reply);
-    return rc;
+    return list_params(ctl, info->slots, info->n_slots);
 }

@@ -47,8 +47,8 @@ struct top_session {
 struct top {
     rp_info *info, *waits;
     struct why verdict;
-    rp_error err;
-    bool fresh; /* the broker has answered; otherwise err says why not */
+    const rp_error *err; /* of the command */
+    bool fresh;          /* the broker has answered; otherwise err says why not */
     uint64_t messages;
     uint32_t missing; /* shards that have not answered */
     int64_t time_ns;
@@ -366,7 +366,7 @@ static void add_body(struct canvas *self, const struct top *top, struct tui *tui
 static void add_verdict(struct canvas *self, const struct top *top)
 {
     if (!top->fresh) {
-        canvas_wrapped(self, TOP_PROBLEM, "problem", TINT_BAD, top->err.text, 2);
+        canvas_wrapped(self, TOP_PROBLEM, "problem", TINT_BAD, top->err->text, 2);
         return;
     }
     canvas_wrapped(self, TOP_WAITS, "waits", TINT_NONE, top->verdict.text, 2);
@@ -558,9 +558,9 @@ static bool top_take(struct ctl *ctl, struct top *self)
     self->taken = time(NULL);
     self->fresh = false;
     self->endpoint = conn_endpoint(client_conn(ctl->client));
-    if (rp_admin_info(ctl->client, NULL, self->with_sessions, ctl->timeout_ms, &info, &self->err) != RP_OK)
+    if (rp_admin_info(ctl->client, NULL, self->with_sessions, ctl->timeout_ms, &info, &ctl->err) != RP_OK)
         return false;
-    if (rp_admin_why(ctl->client, ctl->timeout_ms, &waits, &self->err) != RP_OK) {
+    if (rp_admin_why(ctl->client, ctl->timeout_ms, &waits, &ctl->err) != RP_OK) {
         rp_info_free(&info);
         return false;
     }
@@ -611,16 +611,16 @@ static int watch(struct ctl *ctl, struct terminal *terminal, struct top *self)
             return CTL_OK;
         /* On a terminal top shows that the broker is away and goes on; a program that reads the output sees the exit status. */
         if (!top_take(ctl, self) && !terminal->screen)
-            return ctl_fail(ctl, &self->err);
+            return ctl_fail(ctl);
     }
 }
 
 int ctl_top(struct ctl *ctl)
 {
     struct terminal terminal = {0};
-    struct top top = {.rate = -1, .with_sessions = !ctl->json, .by_shard = ctl->shards};
+    struct top top = {.err = &ctl->err, .rate = -1, .with_sessions = !ctl->json, .by_shard = ctl->shards};
     if (!top_take(ctl, &top))
-        return ctl_fail(ctl, &top.err);
+        return ctl_fail(ctl);
     if (!ctl->json)
         terminal_open(&terminal);
     catch_signals(terminal.screen);

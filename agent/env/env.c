@@ -556,12 +556,13 @@ static void clip(const rp_env_spec *spec, const float *action, float *native)
     }
 }
 
-/* The action is within its bounds. */
-static void step(struct env *self, const void *action, void *observation, rp_env_result *result)
+/* `native`: a continuous action in the environment's own units, within its bounds. */
+static void step(struct env *self, const void *action, const float *native, void *observation, rp_env_result *result)
 {
+    assert(!self->spec.n_actions || *(const uint32_t *)action < self->spec.n_actions);
     *result = (rp_env_result){0};
     env_enter(self, "step");
-    self->ops->step(self->self, action, observation, result);
+    self->ops->step(self->self, self->spec.n_actions ? action : native, observation, result);
     env_leave();
     self->steps++;
     /* C environments go on beyond their own limit if a longer one is set; those of a provider may not. */
@@ -574,26 +575,18 @@ static void step(struct env *self, const void *action, void *observation, rp_env
         delay(self->delay_ns, self->delay_kind);
 }
 
-/* `native`: a continuous action in the environment's own units. */
-static void check_and_step(struct env *self, const void *action, const float *native, void *observation,
-                           rp_env_result *result)
-{
-    assert(!self->spec.n_actions || *(const uint32_t *)action < self->spec.n_actions);
-    step(self, self->spec.n_actions ? action : native, observation, result);
-}
-
 void env_step(struct env *self, const void *action, void *observation, rp_env_result *result)
 {
     float native[RP_ENV_MAX_ACTION];
     env_native_action(&self->spec, action, native);
-    check_and_step(self, action, native, observation, result);
+    step(self, action, native, observation, result);
 }
 
 void env_step_native(struct env *self, const void *action, void *observation, rp_env_result *result)
 {
     float native[RP_ENV_MAX_ACTION];
     clip(&self->spec, action, native);
-    check_and_step(self, action, native, observation, result);
+    step(self, action, native, observation, result);
 }
 
 /* A plug-in may draw anything. */

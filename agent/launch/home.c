@@ -1,7 +1,6 @@
 #include "agent/launch/home.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,22 +28,9 @@ bool home_is_shared(const char *address)
     return colon && strtoul(colon + 1, NULL, 10) > 0;
 }
 
-/* Returns a descriptor that holds the lock; -1: it cannot be had (EWOULDBLOCK: another process holds it). */
-static int lock_file(const struct home *self, const char *name, int how)
-{
-    char path[FOLDER_SIZE + 400];
-    int fd = open(run_folder_path(path, sizeof path, self->cache, name), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    if (fd < 0 || flock(fd, how) == 0)
-        return fd;
-    int error = errno;
-    close(fd);
-    errno = error;
-    return -1;
-}
-
 static rp_status lock_changes(const struct home *self, int *lock, rp_error *err)
 {
-    *lock = lock_file(self, CHANGING, LOCK_EX);
+    *lock = run_folder_lock_file(self->cache, CHANGING, 0600, LOCK_EX);
     return *lock >= 0 ? RP_OK
                       : err_set(err, RP_IO, "'%s/" CHANGING "' cannot be locked: %s", self->cache, strerror(errno));
 }
@@ -151,7 +137,7 @@ static int lock_address(const struct home *self)
     char node[FOLDER_NODE], name[FOLDER_NODE + HTTP_ADDRESS + 16];
     run_folder_this_node(node);
     snprintf(name, sizeof name, "page-%s-%s.lock", node, self->address);
-    return strchr(name, '/') ? -1 : lock_file(self, name, LOCK_EX | LOCK_NB);
+    return strchr(name, '/') ? -1 : run_folder_lock_file(self->cache, name, 0600, LOCK_EX | LOCK_NB);
 }
 
 bool home_lock(struct home *self)

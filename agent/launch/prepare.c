@@ -33,7 +33,16 @@ int launch_fail(const rp_error *err)
 
 void prepare_init(struct prepared *self)
 {
-    *self = (struct prepared){.lock = -1, .interrupts = {.fd = -1}, .guard = {.pipe = -1}};
+    *self = (struct prepared){.context = {.config = &self->config,
+                                          .programs = self->programs,
+                                          .config_path = self->config_path,
+                                          .here = self->here,
+                                          .folder = self->folder,
+                                          .keys = &self->keys,
+                                          .guard = &self->guard},
+                              .lock = -1,
+                              .interrupts = {.fd = -1},
+                              .guard = {.pipe = -1}};
     if (!getcwd(self->cwd, sizeof self->cwd))
         self->cwd[0] = '\0';
 }
@@ -300,10 +309,9 @@ rp_status prepare_write_config(struct prepared *self, rp_error *err)
 rp_status prepare_keys(struct prepared *self, rp_error *err)
 {
     char list[1024] = "";
-    const struct command_context context = {.folder = self->folder};
     const char *dir = self->config.broker.keys_dir;
     if (dir && dir[0])
-        command_keep(&context, dir, list, sizeof list);
+        command_keep(&self->context, dir, list, sizeof list);
     return run_keys_open(&self->keys, &self->config, self->folder, list, err);
 }
 
@@ -387,15 +395,9 @@ static rp_status await_hosts(struct prepared *self, bool verbose, rp_error *err)
 rp_status prepare_hosts(struct prepared *self, bool verbose, rp_error *err)
 {
     const struct host_pool_options options = {
-        .config = &self->config,
-        .folder = self->folder,
-        .config_path = self->config_path,
-        .here = self->here,
-        .programs = self->programs,
+        .home = self->context,
         .cores = self->config.plan.cores > 0 ? self->config.plan.cores : machine_cores(),
         .memory = self->config.plan.memory > 0 ? (double)self->config.plan.memory : machine_memory(),
-        .keys = &self->keys,
-        .guard = &self->guard,
         .source = self->source};
     self->hosts = host_pool_new(&options, err);
     if (!self->hosts)
@@ -477,14 +479,8 @@ static bool show_progress(void *context, const char *line, double share)
 static rp_status measure(struct prepared *self, bool again, bool cached, bool verbose, rp_error *err)
 {
     struct progress progress = {.prepared = self, .tty = verbose && isatty(STDERR_FILENO), .verbose = verbose};
-    const struct profile_options options = {.config = &self->config,
-                                            .programs = self->programs,
-                                            .config_path = self->config_path,
-                                            .here = self->here,
-                                            .folder = self->folder,
-                                            .guard = &self->guard,
+    const struct profile_options options = {.home = self->context,
                                             .hosts = self->hosts,
-                                            .keys = &self->keys,
                                             .fresh = again,
                                             .cached = cached,
                                             .progress = show_progress,

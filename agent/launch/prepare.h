@@ -12,6 +12,7 @@
 #include "agent/launch/run_page.h"
 
 struct prepared {
+    struct command_context context; /* made of what follows */
     struct run_config config;
     char here[FOLDER_SIZE];     /* folder of the user's file */
     char cwd[FOLDER_SIZE];      /* working directory; "": not known */

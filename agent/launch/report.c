@@ -316,8 +316,7 @@ void report_text(struct text *out, const struct report *self, const char *folder
 static void json_column(struct json *out, const char *name, const struct report_row rows[REPORT_ROWS], bool achieved)
 {
     static const char *const keys[REPORT_ROWS] = {"inserts", "samples", "spi", "actor_idle", "learner_idle"};
-    json_key(out, name);
-    json_open(out, '{');
+    json_begin(out, name, '{');
     for (uint32_t i = 0; i < REPORT_ROWS; i++)
         json_real(out, keys[i], achieved ? rows[i].achieved : rows[i].predicted);
     json_close(out, '}');
@@ -326,8 +325,7 @@ static void json_column(struct json *out, const char *name, const struct report_
 static void json_causes(struct json *out, const char *name, const double shares[IDLE_CAUSES], bool known,
                         uint32_t causes)
 {
-    json_key(out, name);
-    json_open(out, '{');
+    json_begin(out, name, '{');
     for (uint32_t i = 0; i < IDLE_CAUSES; i++)
         if (causes >> i & 1)
             json_real(out, idle_names[i], known ? shares[i] : NAN);
@@ -337,8 +335,7 @@ static void json_causes(struct json *out, const char *name, const double shares[
 static void json_stretches(struct json *out, const struct report *self)
 {
     struct report_row rows[REPORT_ROWS];
-    json_key(out, "stretches");
-    json_open(out, '[');
+    json_begin(out, "stretches", '[');
     for (uint32_t i = 0; i < self->n_stretches; i++) {
         const struct report_stretch *stretch = &self->stretches[i];
         const struct report_steady *rates = &stretch->rates;
@@ -348,8 +345,7 @@ static void json_stretches(struct json *out, const struct report *self)
         json_count(out, "learners", stretch->learners);
         json_real(out, "from_s", stretch->from_s);
         json_real(out, "seconds", rates->seconds);
-        json_key(out, "settled");
-        json_boolean(out, stretch->settled);
+        json_flag(out, "settled", stretch->settled);
         json_column(out, "predicted", rows, false);
         json_column(out, "achieved", rows, true);
         json_causes(out, "actor_idle_by", rates->idle_by.actor, isfinite(rates->actor_idle), IDLE_OF_ACTOR);
@@ -378,8 +374,7 @@ static void json_best(struct json *out, const struct best *best)
 static void json_events(struct json *out, const struct report_data *data)
 {
     json_count(out, "lost_events", data->lost_events);
-    json_key(out, "events");
-    json_open(out, '[');
+    json_begin(out, "events", '[');
     for (uint32_t i = 0; i < data->n_events; i++) {
         json_open(out, '{');
         json_real(out, "elapsed_s", data->events[i].elapsed_s);
@@ -394,8 +389,7 @@ static void json_files(struct json *out, const char *folder)
 {
     static const char *const files[] = {"config.yaml",     "plan.json",       "metrics.jsonl", "best.weights",
                                         "learner.weights", "logs/launch.log", "logs"};
-    json_key(out, "files");
-    json_open(out, '[');
+    json_begin(out, "files", '[');
     for (uint32_t i = 0; i < sizeof files / sizeof *files; i++) {
         char path[FOLDER_SIZE + 32];
         if (access(run_folder_path(path, sizeof path, folder, files[i]), R_OK) == 0)
@@ -459,13 +453,10 @@ static char *make_answers(const struct report *self, const char *status, const c
     char ended[sizeof last->reason + 128];
     report_ended(last, isfinite(self->final_value) ? self->final_value : last->value, ended, sizeof ended);
     json_open(&json, '{');
-    json_key(&json, "api/state");
-    json_open(&json, '{');
+    json_begin(&json, "api/state", '{');
     json_real(&json, "unix_s", last->unix_s);
-    json_key(&json, "run_alive");
-    json_boolean(&json, false);
-    json_key(&json, "verdict");
-    json_open(&json, '{');
+    json_flag(&json, "run_alive", false);
+    json_begin(&json, "verdict", '{');
     json_text(&json, "text", ended);
     json_text(&json, "level", last->phase == PHASE_FAILED ? "bad" : "good");
     json_close(&json, '}');
@@ -474,8 +465,7 @@ static char *make_answers(const struct report *self, const char *status, const c
     json_close(&json, '}');
     json_key(&json, "api/history");
     series_put_history(&json, folder);
-    json_key(&json, "api/run");
-    json_open(&json, '{');
+    json_begin(&json, "api/run", '{');
     series_put_curves(&json, folder);
     json_close(&json, '}');
     put_episode(&json, folder);

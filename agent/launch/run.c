@@ -1,6 +1,7 @@
 /* A run: starts, awaits, restarts and retires its processes, looks at what they do, stops them, and writes the report. */
 #include "agent/launch/run.h"
 
+#include <errno.h>
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
@@ -50,9 +51,8 @@ static rp_status start_process(struct run *self, struct member *member, int64_t 
     struct command_context context;
     self->context.actors = self->actors_wanted;
     struct process_place *place = run_go_there(self, member, &context);
-    snprintf(log, sizeof log, "%s/logs/%s.log", self->options->folder, member->name);
-    const struct process_options options = {
-        .name = member->name, .log = log, .guard = self->options->guard, .place = place};
+    snprintf(log, sizeof log, "%s/logs/%s.log", self->options->home.folder, member->name);
+    const struct process_options options = {.name = member->name, .log = log, .place = place};
     rp_status status = command_start(&context, member->role, member->index, &options, &member->process, now_ns, err);
     member->hang = (struct hang){0};
     member->usage_ns = member->cpu_ns = 0;
@@ -341,10 +341,10 @@ static void measure_usage(struct run *self, int64_t now_ns)
 
 static void tend_guard(struct run *self)
 {
-    if (!guard_lost(self->options->guard))
+    if (!guard_lost(self->options->home.guard))
         return;
     run_say(self, LEVEL_WARN, "A0415", "the guard of the processes was killed; %s",
-            self->options->guard->pipe >= 0 ? "there is another one" : "another one could not be started");
+            self->options->home.guard->pipe >= 0 ? "there is another one" : "another one could not be started");
     for (uint32_t i = 0; i < self->n_members; i++)
         process_guard(&self->members[i]->process);
     if (self->hosts.pool)
@@ -510,11 +510,11 @@ static void open_observer(struct run *self, int64_t now_ns)
         char key[1100];
         const struct observe_options options = {.service = self->endpoints.service,
                                                 .table = self->config->adder.table,
-                                                .folder = self->options->folder,
+                                                .folder = self->options->home.folder,
                                                 .every_ns = self->config->report.every_ns,
                                                 .foreign_actors = self->config->actors.command.count > 0,
                                                 .key_file =
-                                                    run_keys_file(self->options->keys, "admin", key, sizeof key),
+                                                    run_keys_file(self->options->home.keys, "admin", key, sizeof key),
                                                 .connect_ms = RUN_POLL_MS};
         self->observer = observer_new(&options, &err);
         if (self->observer && !forget(self))
@@ -559,7 +559,7 @@ static void heed_interrupts(struct run *self)
     self->interrupts_seen = interrupts->asked;
     self->patient = false; /* the run is stopping already and takes too long */
     self->hurried |= self->phase >= PHASE_STOPPING;
-    run_stop(self, RUN_STOPPED, false, "%s", stop_asker(self->options->folder, interrupts, who, sizeof who));
+    run_stop(self, RUN_STOPPED, false, "%s", stop_asker(self->options->home.folder, interrupts, who, sizeof who));
     if (interrupts->asked < 2)
         return;
     run_say(self, LEVEL_WARN, "A0409", "asked twice: all processes are killed");
@@ -741,7 +741,7 @@ static void resize(struct run *self, const struct status *status, int64_t now_ns
 /* ---- what others ask of the run: replay-launch ask, and its page ---- */
 
 struct order {
-    const char *value; /* what follows the order's word */
+    const char *word, *value; /* of the order, and what follows it */
     int64_t now_ns;
     char done[256]; /* what was done */
 };
@@ -821,9 +821,13 @@ static rp_status change_ratio(struct run *self, struct order *order, rp_error *e
     return RP_OK;
 }
 
-static rp_status set_paused(struct run *self, bool paused, rp_error *err)
+/* pause or go */
+static rp_status change_pause(struct run *self, struct order *order, rp_error *err)
 {
-    bool before = self->paused;
+    bool before = self->paused, paused = strcmp(order->word, "pause") == 0;
+    snprintf(order->done, sizeof order->done, "%s",
+             paused ? "paused: actors and learners wait, and stop.time goes on; 'replay-launch ask go' lets them go on"
+                    : "the run goes on");
     /* replay-ctl may have paused the table, and so may an order to pause that not all shards have got */
     if (paused ? before : !before && !self->seen.paused)
         return err_set(err, RP_FAILED_PRECONDITION, paused ? "the run is paused already" : "the run is not paused");
@@ -832,19 +836,6 @@ static rp_status set_paused(struct run *self, bool paused, rp_error *err)
     if (status != RP_OK)
         self->paused = before;
     return status;
-}
-
-static rp_status pause_run(struct run *self, struct order *order, rp_error *err)
-{
-    snprintf(order->done, sizeof order->done,
-             "paused: actors and learners wait, and stop.time goes on; 'replay-launch ask go' lets them go on");
-    return set_paused(self, true, err);
-}
-
-static rp_status unpause_run(struct run *self, struct order *order, rp_error *err)
-{
-    snprintf(order->done, sizeof order->done, "the run goes on");
-    return set_paused(self, false, err);
 }
 
 /* A user's own program may not look at the counters. */
@@ -885,8 +876,8 @@ static rp_status save_now(struct run *self, struct order *order, rp_error *err)
 static const struct {
     const char *word; /* with "=" at its end: a value follows */
     rp_status (*obey)(struct run *self, struct order *order, rp_error *err);
-} orders[] = {{"actors=", change_actors}, {"hosts=", change_hosts},   {"ratio=", change_ratio}, {"pause", pause_run},
-              {"go", unpause_run},        {"evaluate", evaluate_now}, {"checkpoint", save_now}};
+} orders[] = {{"actors=", change_actors}, {"hosts=", change_hosts},   {"ratio=", change_ratio}, {"pause", change_pause},
+              {"go", change_pause},       {"evaluate", evaluate_now}, {"checkpoint", save_now}};
 
 static rp_status obey(struct run *self, const char *request, struct order *order, rp_error *err)
 {
@@ -896,6 +887,7 @@ static rp_status obey(struct run *self, const char *request, struct order *order
     for (size_t i = 0; i < sizeof orders / sizeof orders[0]; i++) {
         size_t size = strlen(orders[i].word);
         bool value = orders[i].word[size - 1] == '=';
+        order->word = orders[i].word;
         order->value = request + size;
         if (value ? strncmp(request, orders[i].word, size) == 0 : strcmp(request, orders[i].word) == 0)
             return orders[i].obey(self, order, err);
@@ -908,7 +900,7 @@ static rp_status obey(struct run *self, const char *request, struct order *order
 
 static void heed_request(struct run *self, int64_t now_ns)
 {
-    char *request = run_request_next(self->options->folder);
+    char *request = run_request_next(self->options->home.folder);
     struct order order = {.now_ns = now_ns};
     char answer[sizeof order.done + 8];
     rp_error err = {0};
@@ -920,7 +912,7 @@ static void heed_request(struct run *self, int64_t now_ns)
         self->poll_ns = self->save_ns = 0; /* whoever looks sees it at once */
     }
     snprintf(answer, sizeof answer, RUN_REQUEST_OK "%s", order.done);
-    run_request_answer(self->options->folder, done ? answer : err.text);
+    run_request_answer(self->options->home.folder, done ? answer : err.text);
     free(request);
 }
 
@@ -1011,13 +1003,13 @@ static double measure_weights(struct run *self, const char *weights)
     double value = NAN;
     unsigned long long episodes;
     char **argv = command_evaluate(&self->context, &(struct command_evaluation){.weights = weights}, &err);
-    run_folder_path(log, sizeof log, self->options->folder, "logs/measure.log");
+    run_folder_path(log, sizeof log, self->options->home.folder, "logs/measure.log");
     char **environment = command_environment(&self->context, ROLE_EVALUATOR, 0);
     const struct process_options options = {.name = "measure",
                                             .argv = (const char *const *)argv,
                                             .environment = (const char *const *)environment,
                                             .log = log,
-                                            .guard = self->options->guard};
+                                            .guard = self->options->home.guard};
     if (argv && process_start(&process, &options, clock_now(&self->clock), &err) == RP_OK &&
         await_measured(self, &process) == 0) {
         char tail[512];
@@ -1034,7 +1026,7 @@ static double measure_weights(struct run *self, const char *weights)
 static void measure_last(struct run *self)
 {
     char weights[FOLDER_SIZE + 32];
-    run_folder_path(weights, sizeof weights, self->options->folder, LEARNER_STATE_FILE);
+    run_folder_path(weights, sizeof weights, self->options->home.folder, LEARNER_STATE_FILE);
     /* A user's own learner may save nothing. */
     if (self->config->evaluator.episodes == 0 || self->outcome != RUN_DONE || self->interrupts_seen > 0 ||
         access(weights, R_OK) != 0)
@@ -1064,8 +1056,8 @@ static void keep_if_best(struct run *self)
     self->final.learner_steps = self->seen.learner_steps;
     if (!best_replaces(&self->final, self->best_known ? &self->best_kept : NULL))
         return;
-    run_folder_path(best, sizeof best, self->options->folder, BEST_WEIGHTS_FILE);
-    run_folder_path(last, sizeof last, self->options->folder, LEARNER_STATE_FILE);
+    run_folder_path(best, sizeof best, self->options->home.folder, BEST_WEIGHTS_FILE);
+    run_folder_path(last, sizeof last, self->options->home.folder, LEARNER_STATE_FILE);
     if (best_write_from(best, last, &self->final, &err) == RP_OK) {
         self->best_kept = self->final;
         self->best_known = true;
@@ -1079,7 +1071,7 @@ static void conclude(struct run *self)
 {
     char path[FOLDER_SIZE + 32];
     rp_error err = {0};
-    run_folder_path(path, sizeof path, self->options->folder, BEST_WEIGHTS_FILE);
+    run_folder_path(path, sizeof path, self->options->home.folder, BEST_WEIGHTS_FILE);
     self->best_known = self->config->evaluator.episodes > 0 && best_read(path, &self->best_kept, &err) == RP_OK;
     if (self->reached && self->best_known && self->best_kept.value >= self->config->stop.value) {
         self->final = self->best_kept;
@@ -1115,11 +1107,11 @@ static void finish(struct run *self, rp_error *err)
                             .legs = options->before ? options->before->legs + 1 : 1,
                             .command = options->command};
     report.n_stretches = run_stretches(self, report.stretches);
-    if (report_write(&report, options->folder, &problem) != RP_OK)
+    if (report_write(&report, options->home.folder, &problem) != RP_OK)
         run_say(self, LEVEL_ERROR, "A0412", "the report could not be written: %s", problem.text);
     screen_destroy(options->screen);
     struct text text = {0};
-    report_text(&text, &report, options->folder);
+    report_text(&text, &report, options->home.folder);
     fputs(options->print_report ? text_get(&text) : "", stdout);
     text_fini(&text);
     if (self->outcome == RUN_FAILED) {
@@ -1137,7 +1129,7 @@ static void set_aside(struct run *self)
     static const char *const names[] = {LEARNER_STATE_FILE, BEST_WEIGHTS_FILE};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         char path[FOLDER_SIZE + 32], other[FOLDER_SIZE + 40];
-        run_folder_path(path, sizeof path, self->options->folder, names[i]);
+        run_folder_path(path, sizeof path, self->options->home.folder, names[i]);
         snprintf(other, sizeof other, "%s.before", path);
         if (rename(path, other) == 0)
             run_say(self, LEVEL_WARN, "A0443", "%s was there before the run began: it is %s.before now", names[i],
@@ -1151,13 +1143,15 @@ static rp_status open_run(struct run *self, rp_error *err)
     char path[FOLDER_SIZE + 32];
     self->value_steps = need_alloc(STATUS_MAX_VALUES * sizeof *self->value_steps);
     self->values = need_alloc(STATUS_MAX_VALUES * sizeof *self->values);
-    run_folder_path(path, sizeof path, options->folder, FOLDER_METRICS);
-    if (history_open(&self->history, path, err) != RP_OK)
-        return err->status;
-    run_folder_path(self->endpoints_file, sizeof self->endpoints_file, options->folder, "endpoints");
+    run_folder_path(path, sizeof path, options->home.folder, FOLDER_METRICS);
+    line_file_init(&self->history, need_text(path), "\"elapsed_s\": ");
+    if (!line_file_open(&self->history))
+        return err_set(err, RP_IO, "'%s' cannot be written: %s", path, strerror(errno));
+    line_file_thin(&self->history); /* a full disk does not keep a run from its start */
+    run_folder_path(self->endpoints_file, sizeof self->endpoints_file, options->home.folder, "endpoints");
     unlink(self->endpoints_file); /* of an earlier leg */
-    stop_note_drop(options->folder);
-    free(run_request_next(options->folder)); /* whoever asked an earlier leg is gone */
+    stop_note_drop(options->home.folder);
+    free(run_request_next(options->home.folder)); /* whoever asked an earlier leg is gone */
     if (!options->before)
         set_aside(self);
     run_hosts_open(self);
@@ -1166,15 +1160,15 @@ static rp_status open_run(struct run *self, rp_error *err)
 
 enum run_outcome run_do(const struct run_options *options, rp_error *err)
 {
-    char config_path[FOLDER_SIZE + 32];
     struct run self = {
         .options = options,
-        .config = options->config,
+        .config = options->home.config,
+        .context = options->home,
         .clock = clock_system(),
         .best = NAN,
         .home_load = NAN,
         .final = {.value = NAN},
-        .actors_wanted = run_config_actors(options->config),
+        .actors_wanted = run_config_actors(options->home.config),
         .auto_actors = options->auto_actors,
         .by_hand = options->before && options->before->by_hand,
         .seen = {.actor_idle = NAN, .learner_idle = NAN, .value = NAN, .value_seconds = NAN, .actor_value = NAN}};
@@ -1183,16 +1177,9 @@ enum run_outcome run_do(const struct run_options *options, rp_error *err)
         self.steps_before = self.steps_shown = options->before->steps;
         self.learner_steps_before = options->before->learner_steps;
     }
-    self.context = (struct command_context){
-        .config = options->config,
-        .programs = options->programs,
-        .config_path = run_folder_path(config_path, sizeof config_path, options->folder, FOLDER_CONFIG),
-        .here = options->here,
-        .folder = options->folder,
-        .endpoints_file = self.endpoints_file,
-        .learners = run_config_learners(options->config),
-        .keys = options->keys,
-        .resume = true}; /* a restarted learner continues from its saved state */
+    self.context.endpoints_file = self.endpoints_file;
+    self.context.learners = run_config_learners(self.config);
+    self.context.resume = true; /* a restarted learner continues from its saved state */
     if (open_run(&self, err) == RP_OK) {
         loop(&self);
         observer_destroy(&self.observer);
@@ -1209,6 +1196,6 @@ enum run_outcome run_do(const struct run_options *options, rp_error *err)
     free(self.events);
     free(self.value_steps);
     free(self.values);
-    history_close(&self.history);
+    line_file_fini(&self.history);
     return self.outcome;
 }

@@ -25,14 +25,12 @@ struct run_limit {
 };
 
 struct run_options {
-    const struct run_config *config; /* with the chosen counts */
-    const char *programs, *folder, *here, *cwd, *command;
+    struct command_context home; /* its configuration has the chosen counts */
+    const char *cwd, *command;
     const struct plan *plan; /* may be NULL; then plan_input is NULL too */
     const struct plan_input *plan_input;
-    const struct run_keys *keys;       /* of the run */
     const struct folder_state *before; /* state of the earlier legs; NULL: a new run */
     struct host_pool *hosts;           /* may be NULL: this machine alone */
-    struct guard *guard;
     struct interrupts *interrupts;
     const struct run_limit *limit; /* may be NULL: no time limit but stop.time */
     struct screen **screen;        /* destroyed before the report is printed */

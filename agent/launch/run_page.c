@@ -259,8 +259,7 @@ static void put_runs(struct run_server *self, bool trusted, struct http_reply *r
     char folder[FOLDER_SIZE];
     uint32_t n = 0;
     json_open(&out, '{');
-    json_key(&out, "folders");
-    json_open(&out, '[');
+    json_begin(&out, "folders", '[');
     for (uint32_t i = 1; folder_of(self, i, folder); i++) {
         json_string(&out, folder);
         runs_add(folder, &list, &n);

@@ -306,7 +306,7 @@ bool run_host_ready(const struct run *self, const struct member *member)
 static void send_state(struct run *self, struct member *member)
 {
     struct host *host = host_pool_at(self->hosts.pool, member->host);
-    const char *folder = self->options->folder;
+    const char *folder = self->options->home.folder;
     if (member->state_at == member->host && member->state_times == host_info(host)->times)
         return;
     member->state_at = member->host;
@@ -1062,7 +1062,7 @@ void run_status(struct run *self, struct status *out)
     *out = (struct status){
         .phase = self->phase, .unix_s = clock_unix_s(), .value = seen->value, .best = self->best, .network_rate = NAN};
     snprintf(out->name, sizeof out->name, "%s", self->config->name);
-    snprintf(out->folder, sizeof out->folder, "%s", self->options->folder);
+    snprintf(out->folder, sizeof out->folder, "%s", self->options->home.folder);
     snprintf(out->reason, sizeof out->reason, "%s", self->reason);
     out->elapsed_s = elapsed(self);
     /* When the actors have ended, nothing is claimed and not taken. A new broker gets these counters a little later. */
@@ -1118,11 +1118,11 @@ static void save_state(struct run *self, const struct status *status)
                                  .done = self->phase > PHASE_STOPPING && self->outcome == RUN_DONE};
     run_folder_this_node(state.node);
     snprintf(state.service, sizeof state.service, "%s", self->endpoints.service);
-    snprintf(state.here, sizeof state.here, "%s", options->here);
+    snprintf(state.here, sizeof state.here, "%s", options->home.here);
     snprintf(state.cwd, sizeof state.cwd, "%s", options->cwd);
     snprintf(state.command, sizeof state.command, "%s", options->command);
     rp_error err = {0};
-    bool saved = run_folder_write_state(options->folder, &state, &err) == RP_OK, said = self->unsaved;
+    bool saved = run_folder_write_state(options->home.folder, &state, &err) == RP_OK, said = self->unsaved;
     self->unsaved = !saved;
     if (!saved && !said)
         run_say(self, LEVEL_ERROR, "A0413", "%s: the run goes on, but 'resume' will not know about its progress",
@@ -1132,7 +1132,7 @@ static void save_state(struct run *self, const struct status *status)
 static void write_line(struct run *self, const struct status *status)
 {
     char *text = status_to_json(status, false);
-    history_add(&self->history, text);
+    line_file_add(&self->history, text);
     free(text);
 }
 
@@ -1142,7 +1142,7 @@ void run_save(struct run *self, const struct status *status)
 {
     save_state(self, status);
     char *whole = status_to_json(status, true);
-    run_folder_write(self->options->folder, FOLDER_STATUS, whole, NULL);
+    run_folder_write(self->options->home.folder, FOLDER_STATUS, whole, NULL);
     free(whole);
     for (uint32_t i = self->saved_events; i + 1 < self->n_events; i++) {
         struct status earlier = *status;

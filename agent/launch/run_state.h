@@ -12,6 +12,7 @@
 #include "agent/launch/run.h"
 #include "agent/launch/supervisor.h"
 #include "agent/run/best.h"
+#include "agent/run/thin.h"
 #include "proto/base/clock.h"
 #include "proto/base/log.h"
 
@@ -157,7 +158,7 @@ struct run {
     struct run_event
         *events; /* the newest that was saved, if there is one, and those that no line of metrics.jsonl has yet */
     uint32_t n_events, saved_events;
-    struct history history; /* metrics.jsonl */
+    struct line_file history; /* metrics.jsonl: a line for each status */
     /* ---- stopping */
     bool patient; /* processes end by themselves: all steps are taken */
     bool hurried; /* somebody asked to stop while the run was stopping: nothing is waited for beyond launch.grace */

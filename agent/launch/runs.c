@@ -458,10 +458,8 @@ rp_status runs_write_page(const struct run_summary *runs, uint32_t n, const char
     json_open(&json, '{');
     json_key(&json, "api/state");
     json_raw(&json, "{\"can\": {\"runs\": true}}");
-    json_key(&json, "api/runs");
-    json_open(&json, '{');
-    json_key(&json, "runs");
-    json_open(&json, '[');
+    json_begin(&json, "api/runs", '{');
+    json_begin(&json, "runs", '[');
     for (uint32_t i = 0; i < n; i++)
         runs_put_curves(&json, &runs[i]);
     json_close(&json, ']');

@@ -282,10 +282,8 @@ static void add_json(struct text *out, const char *message, bool loud)
         size--;
     char *whole = need_print("%.*s", (int)size, message);
     json_open(&json, '{');
-    json_key(&json, "event");
-    json_string(&json, whole);
-    json_key(&json, "loud");
-    json_boolean(&json, loud);
+    json_text(&json, "event", whole);
+    json_flag(&json, "loud", loud);
     json_close(&json, '}');
     char *text = json_need(&json);
     text_add(out, "%s\n", text);

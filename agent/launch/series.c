@@ -139,8 +139,7 @@ static void put_columns(struct json *out, const struct series *self, const char 
     for (uint32_t c = 0; c < self->width; c++) {
         if (isnan(series_last(self, c)))
             continue;
-        json_key(out, names[c]);
-        json_open(out, '[');
+        json_begin(out, names[c], '[');
         for (uint32_t i = 0; i < self->n; i++)
             json_number(out, self->columns[c][i]);
         json_close(out, ']');
@@ -212,8 +211,7 @@ void series_put_curves(struct json *out, const char *folder)
     bool is_evaluated = stat(path, &file) == 0 && file.st_size > 0;
     if (!is_evaluated)
         run_folder_path(path, sizeof path, folder, FOLDER_METRICS);
-    json_key(out, "evaluated");
-    json_boolean(out, is_evaluated);
+    json_flag(out, "evaluated", is_evaluated);
     put_curves(
         out, "curve",
         &(struct series_source){.path = path, .names = is_evaluated ? evaluated : of_actors, .width = COUNT(evaluated)},

@@ -198,12 +198,11 @@ static rp_status verb_run_check_ends(const struct launch *launch, const struct r
 static rp_status check_tables(const struct prepared *self, rp_error *err)
 {
     const struct broker_config *broker = &self->config.broker;
-    const struct command_context context = {.folder = self->folder};
     const char *folder = config_folder(broker);
     char path[1024];
     if (!folder || broker->shards.count == 0)
         return RP_OK;
-    return config_check_folder(broker, command_keep(&context, folder, path, sizeof path), err);
+    return config_check_folder(broker, command_keep(&self->context, folder, path, sizeof path), err);
 }
 
 /* Locks and reads the run that the argument names, with the overrides of the command line. -1: it can go on; otherwise the exit
@@ -244,18 +243,13 @@ static int go_on(struct prepared *self, struct launch *launch, struct folder_sta
                (unsigned long long)state->learner_steps, tables_of(&self->config));
     fflush(stdout);
     struct screen *screen = screen_new(screen_mode(launch));
-    const struct run_options options = {.config = &self->config,
-                                        .programs = self->programs,
-                                        .folder = self->folder,
-                                        .here = self->here,
+    const struct run_options options = {.home = self->context,
                                         .cwd = self->cwd,
                                         .command = state->command[0] ? state->command : launch->command,
                                         .plan = self->planned ? &self->plan : NULL,
                                         .plan_input = self->planned ? &self->input : NULL,
-                                        .keys = &self->keys,
                                         .before = begins ? NULL : state,
                                         .hosts = self->hosts,
-                                        .guard = &self->guard,
                                         .interrupts = &self->interrupts,
                                         .limit = self->limit,
                                         .screen = &screen,

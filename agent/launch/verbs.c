@@ -427,12 +427,11 @@ int launch_eval(struct launch *launch)
     static const struct run_config unknown; /* mistakes in the file are left to the program */
     bool read = run_config_read(config, overrides, &self->config, report);
     schema_report_destroy(&report);
-    const struct command_context context = {.config = read ? &self->config : &unknown,
-                                            .programs = self->programs,
-                                            .config_path = config,
-                                            .here = self->here,
-                                            .folder = folder,
-                                            .overrides = overrides};
+    struct command_context context = self->context;
+    context.config = read ? &self->config : &unknown;
+    context.config_path = config;
+    context.folder = folder;
+    context.overrides = overrides;
     const struct command_evaluation evaluation = {weights, launch->episodes, launch->show, launch->json};
     char **words = command_evaluate(&context, &evaluation, &err);
     if (!words)
@@ -554,13 +553,8 @@ static int check_hosts(struct prepared *self)
     if (self->config.launch.engine != ENGINE_LOCAL || !run_config_is_spread(&self->config))
         return EXIT_FINE;
     rp_status status = prepare_process(self, &err);
-    const struct host_check_options options = {.config = &self->config,
-                                               .programs = self->programs,
-                                               .here = self->here,
-                                               .guard = &self->guard,
-                                               .interrupts = &self->interrupts};
     if (status == RP_OK)
-        status = host_check(&options, stdout, &err);
+        status = host_check(&self->context, &self->interrupts, stdout, &err);
     return status == RP_OK ? EXIT_FINE : launch_fail(&err);
 }
 

@@ -412,10 +412,8 @@ static void print_result(const struct program *program, const struct lockstep_re
     if (program->json) {
         struct json out = {0};
         json_open(&out, '{');
-        json_key(&out, "result");
-        json_boolean(&out, true);
-        json_key(&out, "stopped");
-        json_boolean(&out, result->stopped);
+        json_flag(&out, "result", true);
+        json_flag(&out, "stopped", result->stopped);
         json_text(&out, "environment", env_name(&run->environment));
         json_text(&out, "algorithm", run->agent.algorithm);
         json_key(&out, "seed");

@@ -263,8 +263,7 @@ static char *line_of(const struct recording *self, const char *environment, cons
     const struct env_picture *picture = &self->picture;
     struct json json = {0};
     double aspect = (picture->drawing.top - picture->drawing.bottom) / (picture->drawing.right - picture->drawing.left);
-    json_key(&json, "head");
-    json_open(&json, '{');
+    json_begin(&json, "head", '{');
     json_count(&json, "at", of->environment_steps ? of->environment_steps : of->learner_steps);
     json_real(&json, "mean", of->value);
     json_count(&json, "episodes", of->episodes);
@@ -320,8 +319,7 @@ void recording_put_list(struct json *out, const char *folder, uint32_t most)
     path_of(folder, path, sizeof path);
     lines_read(&lines, path);
     json_open(out, '{');
-    json_key(out, "episodes");
-    json_open(out, '[');
+    json_begin(out, "episodes", '[');
     for (uint32_t i = lines.n > most ? lines.n - most : 0; i < lines.n; i++) {
         char *head = lines.list[i].text + strlen(HEAD) - 1, *end = strstr(head, "}, \"scene\"");
         if (end)

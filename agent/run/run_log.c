@@ -1,42 +1,21 @@
-/* The logs of a process: one file that grows by whole records, and the two formats on top of it. */
+/* The logs of a process: two formats on top of files that grow by whole records. */
 #include "agent/run/run_log.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "agent/run/thin.h"
 #include "event.pb-c.h"
 #include "proto/base/crc32c.h"
 #include "proto/base/error.h"
-#include "proto/base/io.h"
 #include "proto/base/json.h"
 #include "proto/base/log.h"
 #include "proto/base/need.h"
-
-/* ---- a file that grows by whole records ----
- *
- * The rest of a record that a full disk or a killed process left behind is cut off before the next one is written, so a reader
- * never sees half a record. Functions return false with errno set; nothing here ends the program. */
-
-struct log_file {
-    int fd;       /* -1: not open */
-    int64_t size; /* bytes of the whole records */
-};
-
-static void file_close(struct log_file *self)
-{
-    if (self->fd >= 0)
-        close(self->fd);
-    self->fd = -1;
-    self->size = 0;
-}
 
 void run_log_make_folders(const char *path)
 {
@@ -50,71 +29,6 @@ void run_log_make_folders(const char *path)
     }
 }
 
-/* Where the last whole line ends, 0 if there is none; -1: the file cannot be read. */
-static int64_t end_of_lines(int fd, int64_t size)
-{
-    char block[4096];
-    while (size > 0) {
-        int64_t part = size < (int64_t)sizeof block ? size : (int64_t)sizeof block;
-        ssize_t n = pread(fd, block, (size_t)part, size - part);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n != part) {
-            errno = n < 0 ? errno : EIO;
-            return -1;
-        }
-        const char *newline = memrchr(block, '\n', (size_t)part);
-        if (newline)
-            return size - part + (newline - block) + 1;
-        size -= part;
-    }
-    return 0;
-}
-
-/* Makes missing folders. Continues an existing file after its last whole line; with `fresh`, an existing file is an
- * error (EEXIST). */
-static bool file_open(struct log_file *self, const char *path, bool fresh)
-{
-    file_close(self);
-    run_log_make_folders(path);
-    /* O_NONBLOCK: a pipe must not make the caller wait for a reader; it is refused below. */
-    int fd = open(path, O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC | O_NONBLOCK | (fresh ? O_EXCL : 0), 0644);
-    if (fd < 0)
-        return false;
-    struct stat status;
-    int64_t size = -1;
-    if (fstat(fd, &status) == 0) {
-        if (S_ISREG(status.st_mode))
-            size = end_of_lines(fd, status.st_size);
-        else
-            errno = EINVAL;
-    }
-    if (size < 0 || (size < status.st_size && ftruncate(fd, size) != 0)) {
-        int error = errno;
-        close(fd);
-        errno = error;
-        return false;
-    }
-    self->fd = fd;
-    self->size = size;
-    return true;
-}
-
-/* Appends all of it or nothing. A file in which the end of the last record cannot be restored is closed: open it
- * again. */
-static bool file_append(struct log_file *self, const void *data, size_t size)
-{
-    if (io_write(self->fd, data, size, IO_HERE)) {
-        self->size += (int64_t)size;
-        return true;
-    }
-    int error = errno;
-    if (ftruncate(self->fd, self->size) != 0)
-        file_close(self);
-    errno = error;
-    return false;
-}
-
 /* ---- TensorBoard's event files ----
  *
  * A file is a row of records: u64 length, masked crc32c of the length, that many bytes of a tensorboard.Event
@@ -126,8 +40,8 @@ static bool file_append(struct log_file *self, const void *data, size_t size)
 struct event_writer {
     char *folder;
     const char *process;
-    struct log_file file;   /* opened with the first event */
-    double first_s, last_s; /* times of the first and of the last event */
+    struct record_file file; /* opened with the first event */
+    double first_s, last_s;  /* times of the first and of the last event */
 };
 
 #define HEAD_BYTES (sizeof(uint64_t) + sizeof(uint32_t))
@@ -154,10 +68,8 @@ static bool append_event(struct event_writer *self, const Tensorboard__Event *ev
     put_crc(record + sizeof length, record, sizeof length);
     tensorboard__event__pack(event, record + HEAD_BYTES);
     put_crc(record + HEAD_BYTES + size, record + HEAD_BYTES, size);
-    bool ok = file_append(&self->file, record, total);
-    int error = errno;
+    bool ok = record_file_append(&self->file, record, total);
     free(record);
-    errno = error;
     return ok;
 }
 
@@ -173,10 +85,9 @@ static bool open_new(struct event_writer *self, double time_s)
     errno = EEXIST;
     for (int i = 0; i < NAMES_TRIED && !ok && errno == EEXIST; i++) {
         char *path = need_print("%s/events.out.tfevents.%010lld.%s.%s", self->folder, seconds + i, host, self->process);
-        ok = file_open(&self->file, path, true);
-        int error = errno;
+        run_log_make_folders(path);
+        ok = record_file_open(&self->file, path, true);
         free(path);
-        errno = error;
     }
     return ok;
 }
@@ -224,10 +135,8 @@ static bool write_event(struct event_writer *self, const struct run_log_at *at, 
     bool ok = append_event(self, &event);
     self->first_s = self->first_s > 0 ? self->first_s : at->time_s;
     self->last_s = at->time_s;
-    int error = errno;
     free(values);
     free(pointers);
-    errno = error;
     return ok;
 }
 
@@ -236,9 +145,7 @@ static bool write_event(struct event_writer *self, const struct run_log_at *at, 
 struct run_log {
     bool on; /* there is a folder */
     char *process;
-    char *json_path;
-    struct log_file json;
-    struct thin thin; /* of the lines */
+    struct line_file lines;
     struct event_writer events;
     uint64_t lost;
 };
@@ -258,12 +165,13 @@ struct run_log *run_log_new(const char *folder, const char *process, rp_error *e
         return NULL;
     }
     struct run_log *self = need_alloc(sizeof *self);
-    self->json.fd = self->events.file.fd = -1;
+    self->events.file.fd = -1;
+    line_file_init(&self->lines, NULL, NULL);
     if (!folder || folder[0] == '\0')
         return self;
     self->on = true;
     self->process = need_text(process);
-    self->json_path = need_print("%s/%s.jsonl", folder, process);
+    line_file_init(&self->lines, need_print("%s/%s.jsonl", folder, process), "\"time\": ");
     self->events.folder = need_print("%s/tb/%s", folder, process);
     self->events.process = self->process;
     return self;
@@ -278,10 +186,9 @@ void run_log_destroy(struct run_log **self)
     if (log->lost > 0)
         log_line(LEVEL_WARN, "A0302", "parts of reports were lost", "process=%s count=%llu", log->process,
                  (unsigned long long)log->lost);
-    file_close(&log->json);
-    file_close(&log->events.file);
+    line_file_fini(&log->lines);
+    record_file_close(&log->events.file);
     free(log->events.folder);
-    free(log->json_path);
     free(log->process);
     free(log);
 }
@@ -316,7 +223,10 @@ static void format_line(struct json *json, const struct run_log *self, const str
 
 bool run_log_open(struct run_log *self)
 {
-    return !self->on || self->json.fd >= 0 || file_open(&self->json, self->json_path, false);
+    if (!self->on || self->lines.file.fd >= 0)
+        return true;
+    run_log_make_folders(self->lines.path);
+    return line_file_open(&self->lines);
 }
 
 static bool write_line(struct run_log *self, const struct run_log_at *at, const struct agent_scalar *scalars,
@@ -326,20 +236,9 @@ static bool write_line(struct run_log *self, const struct run_log_at *at, const 
         return false;
     struct json json = {0};
     format_line(&json, self, at, scalars, n);
-    size_t size = json.out.size;
     char *line = json_take(&json);
-    if (!line) {
-        errno = ENOMEM;
-        return false;
-    }
-    /* The line end replaces the end of the text. */
-    line[size] = '\n';
-    bool ok = file_append(&self->json, line, size + 1);
-    int error = errno;
+    bool ok = line && line_file_add(&self->lines, line);
     free(line);
-    if (ok && thin_is_due(&self->thin) && thin_file(&self->thin, self->json_path, "\"time\": "))
-        file_close(&self->json); /* it is another file now: the next line opens it */
-    errno = error;
     return ok;
 }
 

@@ -2,15 +2,89 @@
 #include "agent/run/thin.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "proto/base/io.h"
 #include "proto/base/need.h"
 #include "proto/base/text.h"
+
+/* ---- whole records ---- */
+
+void record_file_close(struct record_file *self)
+{
+    if (self->fd >= 0)
+        close(self->fd);
+    *self = (struct record_file){.fd = -1};
+}
+
+/* Where the last whole line ends, 0 if there is none; -1: the file cannot be read. */
+static int64_t end_of_lines(int fd, int64_t size)
+{
+    char block[4096];
+    while (size > 0) {
+        int64_t part = size < (int64_t)sizeof block ? size : (int64_t)sizeof block;
+        ssize_t n = pread(fd, block, (size_t)part, size - part);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n != part) {
+            errno = n < 0 ? errno : EIO;
+            return -1;
+        }
+        const char *newline = memrchr(block, '\n', (size_t)part);
+        if (newline)
+            return size - part + (newline - block) + 1;
+        size -= part;
+    }
+    return 0;
+}
+
+bool record_file_open(struct record_file *self, const char *path, bool fresh)
+{
+    record_file_close(self);
+    /* O_NONBLOCK: a pipe must not make the caller wait for a reader; it is refused below. */
+    int fd = open(path, O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC | O_NONBLOCK | (fresh ? O_EXCL : 0), 0666);
+    if (fd < 0)
+        return false;
+    struct stat status;
+    int64_t size = -1;
+    if (fstat(fd, &status) == 0) {
+        if (S_ISREG(status.st_mode))
+            size = end_of_lines(fd, status.st_size);
+        else
+            errno = EINVAL;
+    }
+    if (size < 0 || (size < status.st_size && ftruncate(fd, size) != 0)) {
+        int error = errno;
+        close(fd);
+        errno = error;
+        return false;
+    }
+    self->fd = fd;
+    self->size = size;
+    return true;
+}
+
+bool record_file_append(struct record_file *self, const void *data, size_t size)
+{
+    if (io_write(self->fd, data, size, IO_HERE)) {
+        self->size += (int64_t)size;
+        return true;
+    }
+    int error = errno;
+    if (ftruncate(self->fd, self->size) != 0)
+        record_file_close(self);
+    errno = error;
+    return false;
+}
+
+/* ---- thinning ---- */
 
 #define GROWTH_LEAST 600u /* lines */
 #define GROWTH_PART 8u    /* of the lines that were kept */
@@ -137,13 +211,13 @@ static void decide(struct facts *self)
 
 /* ---- the file ---- */
 
-bool thin_file(struct thin *self, const char *path, const char *key)
+bool line_file_thin(struct line_file *self)
 {
-    struct facts facts = {.key = key};
+    struct facts facts = {.key = self->key};
     struct text text = {0};
     uint64_t lines = 0;
     self->added = 0; /* after a failure, too: the next try comes when the file has grown again */
-    bool ok = take_lines(&facts, path);
+    bool ok = take_lines(&facts, self->path);
     decide(&facts);
     for (size_t i = 0; i < facts.n; i++) {
         if (facts.list[i].keep)
@@ -151,18 +225,44 @@ bool thin_file(struct thin *self, const char *path, const char *key)
         lines += facts.list[i].keep;
         free(facts.list[i].line);
     }
-    ok = ok && !text.failed && io_replace(path, text.data, text.size, 0666, false);
-    if (ok)
+    ok = ok && !text.failed && io_replace(self->path, text.data, text.size, 0666, false);
+    if (ok) {
         self->kept = lines;
-    int error = errno;
+        record_file_close(&self->file); /* it is another file now: the next line opens it */
+    }
     text_fini(&text);
     free(facts.list);
-    errno = error;
     return ok;
 }
 
-bool thin_is_due(struct thin *self)
+void line_file_init(struct line_file *self, char *path, const char *key)
+{
+    *self = (struct line_file){.file.fd = -1, .path = path, .key = key};
+}
+
+void line_file_fini(struct line_file *self)
+{
+    record_file_close(&self->file);
+    free(self->path);
+    self->path = NULL;
+}
+
+bool line_file_open(struct line_file *self)
+{
+    return self->path && (self->file.fd >= 0 || record_file_open(&self->file, self->path, false));
+}
+
+bool line_file_add(struct line_file *self, const char *text)
 {
     uint64_t growth = self->kept / GROWTH_PART;
-    return ++self->added >= (growth > GROWTH_LEAST ? growth : GROWTH_LEAST);
+    if (!line_file_open(self))
+        return false;
+    char *line = need_print("%s\n", text);
+    bool ok = record_file_append(&self->file, line, strlen(line));
+    int error = errno;
+    free(line);
+    if (ok && ++self->added >= (growth > GROWTH_LEAST ? growth : GROWTH_LEAST))
+        line_file_thin(self);
+    errno = error;
+    return ok;
 }

@@ -116,8 +116,7 @@ static void put_verdict(struct json *out, const struct look *look)
         explain(look, &why);
         level = why.bad ? "bad" : why.blocked != WHY_NOBODY ? "warn" : "good";
     }
-    json_key(out, "verdict");
-    json_open(out, '{');
+    json_begin(out, "verdict", '{');
     json_text(out, "text", why.text);
     json_text(out, "advice", why.advice);
     json_text(out, "level", level);
@@ -129,8 +128,7 @@ static void put_verdict(struct json *out, const struct look *look)
 
 static void put_waits(struct json *out, const struct look *look)
 {
-    json_key(out, "waits");
-    json_open(out, '[');
+    json_begin(out, "waits", '[');
     for (uint32_t i = 0; i < rp_info_count(look->waits, "waits"); i++)
         json_message(out, (const ProtobufCMessage *)rp_info_at(look->waits, "waits", i));
     json_close(out, ']');
@@ -141,8 +139,7 @@ static char *put_together(const struct look *look)
     struct json out = {0};
     json_open(&out, '{');
     json_real(&out, "unix_s", clock_unix_s());
-    json_key(&out, "run_alive");
-    json_boolean(&out, look->run.alive);
+    json_flag(&out, "run_alive", look->run.alive);
     json_text(&out, "elsewhere", look->run.node);
     put_verdict(&out, look);
     json_key(&out, "broker");
@@ -455,8 +452,7 @@ static void put_bins(struct json *out, const char *name, const double *values, u
         double at = width > 0 ? ((logs ? log(values[i]) : values[i]) - from) / width : 0;
         counts[!(at > 0) ? 0 : at >= BINS ? BINS - 1 : (uint32_t)at]++;
     }
-    json_key(out, name);
-    json_open(out, '[');
+    json_begin(out, name, '[');
     for (uint32_t i = 0; n > 0 && i < (width > 0 ? BINS : 1); i++) {
         double start = from + width * i;
         json_open(out, '{');

@@ -5,7 +5,6 @@
 #include <json-c/json.h>
 #include <limits.h>
 #include <math.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,23 +33,8 @@ const char *const why_cause_names[WHY_CAUSES] = {
 const char *const why_side_names[WHY_SIDES] = {
     [WHY_NOBODY] = "", [WHY_SIDE_ACTORS] = "actors", [WHY_SIDE_LEARNERS] = "learners"};
 
-static void say(struct why *out, const char *format, ...) RP_PRINTF(2, 3);
-static void say(struct why *out, const char *format, ...)
-{
-    va_list args;
-    va_start(args, format);
-    vsnprintf(out->text, sizeof out->text, format, args); /* NOLINT: clang 14 does not see va_start on x86-64 */
-    va_end(args);
-}
-
-static void advise(struct why *out, const char *format, ...) RP_PRINTF(2, 3);
-static void advise(struct why *out, const char *format, ...)
-{
-    va_list args;
-    va_start(args, format);
-    vsnprintf(out->advice, sizeof out->advice, format, args); /* NOLINT: clang 14 does not see va_start on x86-64 */
-    va_end(args);
-}
+#define say(out, ...) snprintf((out)->text, sizeof(out)->text, __VA_ARGS__)
+#define advise(out, ...) snprintf((out)->advice, sizeof(out)->advice, __VA_ARGS__)
 
 /* ---- what the facts say ---- */
 
@@ -531,6 +515,9 @@ void why_explain(const struct why_facts *facts, struct why *out)
             return;
     }
 }
+
+#undef say
+#undef advise
 
 /* ---- the verdict that a launcher has written into status.json ---- */
 

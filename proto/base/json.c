@@ -185,6 +185,18 @@ void json_text(struct json *self, const char *name, const char *text)
     json_string(self, text);
 }
 
+void json_flag(struct json *self, const char *name, bool value)
+{
+    json_key(self, name);
+    json_boolean(self, value);
+}
+
+void json_begin(struct json *self, const char *name, char open)
+{
+    json_key(self, name);
+    json_open(self, open);
+}
+
 void json_item_key(struct json *self, uint64_t key)
 {
     char text[24];

@@ -44,6 +44,9 @@ void json_raw(struct json *self, const char *json);
 void json_real(struct json *self, const char *name, double value);
 void json_count(struct json *self, const char *name, uint64_t value);
 void json_text(struct json *self, const char *name, const char *text);
+void json_flag(struct json *self, const char *name, bool value);
+/* Writes a member's name and opens its value: open is '{' or '['. */
+void json_begin(struct json *self, const char *name, char open);
 /* Writes "key" as a number and "key_text" as a string: many readers of JSON keep only 53 bits of a number. */
 void json_item_key(struct json *self, uint64_t key);
 /* Writes a member: a list of messages. */

@@ -59,12 +59,12 @@ static void set_up(struct fixture *f)
     tempdir_enter(NULL);
     snprintf(f->path, sizeof f->path, "%s/config.yaml", tempdir);
     setenv("XDG_CACHE_HOME", tempdir, 1);
-    f->options = (struct profile_options){.config = &f->config,
-                                          .programs = process_env("RP_BUILD_DIR"),
-                                          .config_path = f->path,
-                                          .here = tempdir,
-                                          .folder = tempdir,
-                                          .guard = &guard,
+    f->options = (struct profile_options){.home.config = &f->config,
+                                          .home.programs = process_env("RP_BUILD_DIR"),
+                                          .home.config_path = f->path,
+                                          .home.here = tempdir,
+                                          .home.folder = tempdir,
+                                          .home.guard = &guard,
                                           .progress = on_progress,
                                           .context = f};
     set_config(f, NULL);

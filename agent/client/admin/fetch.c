@@ -204,18 +204,15 @@ static void json_field(struct json *out, const rp_field_view *field, uint32_t i,
     const uint8_t *at = (const uint8_t *)field->data + bytes * i;
     json_open(out, '{');
     json_text(out, "dtype", dtype_name(field->dtype));
-    json_key(out, "shape");
-    json_open(out, '[');
+    json_begin(out, "shape", '[');
     for (uint32_t k = 1; k < field->rank; k++)
         json_unsigned(out, k == 1 ? rows : field->shape[k]);
     json_close(out, ']');
-    json_key(out, "values");
-    json_open(out, '[');
+    json_begin(out, "values", '[');
     for (uint64_t k = 0; k < count && k < max_values; k++)
         admin_json_element(out, field->dtype, at + k * elem);
     json_close(out, ']');
-    json_key(out, "truncated");
-    json_boolean(out, count > max_values);
+    json_flag(out, "truncated", count > max_values);
     json_close(out, '}');
 }
 
@@ -232,8 +229,7 @@ void admin_json_item(struct json *out, const rp_batch *batch, uint32_t i, uint32
     json_count(out, "policy", arrays.policy[i]);
     json_count(out, "step", arrays.step[i]);
     json_count(out, "session", arrays.session[i]);
-    json_key(out, "fields");
-    json_open(out, '{');
+    json_begin(out, "fields", '{');
     const rp_field_view *field;
     for (uint32_t f = 0; (field = rp_batch_field(batch, f)) != NULL; f++) {
         json_key(out, field->name);
@@ -249,8 +245,7 @@ rp_status rp_batch_json(const rp_batch *batch, uint32_t max_values, char **json,
     rp_batch_info info = {.struct_size = sizeof info};
     rp_batch_get_info(batch, &info);
     json_open(&out, '{');
-    json_key(&out, "items");
-    json_open(&out, '[');
+    json_begin(&out, "items", '[');
     for (uint32_t i = 0; i < info.n; i++)
         admin_json_item(&out, batch, i, max_values);
     json_close(&out, ']');

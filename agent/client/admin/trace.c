@@ -335,8 +335,7 @@ static void write_row(struct chart *self, const struct chart_event *event, uint3
     snprintf(name, sizeof name, number ? "%.47s (%u)" : "%.47s",
              self->processes[event->process].from->text[event->span.track], number + 1);
     open_event(self, "M", "thread_name", event->process, self->rows + number + 1);
-    json_key(&self->json, "args");
-    json_open(&self->json, '{');
+    json_begin(&self->json, "args", '{');
     json_text(&self->json, "name", name);
     json_close(&self->json, '}');
     json_close(&self->json, '}');
@@ -352,8 +351,7 @@ static void write_process(struct chart *self, uint32_t process)
     else
         snprintf(name, sizeof name, "%.200s (pid %u)", from->name, from->pid);
     open_event(self, "M", "process_name", process, 0);
-    json_key(&self->json, "args");
-    json_open(&self->json, '{');
+    json_begin(&self->json, "args", '{');
     json_text(&self->json, "name", name);
     json_key(&self->json, "clock_offset_ns");
     json_signed(&self->json, from->offset_ns);
@@ -368,8 +366,7 @@ static void write_process(struct chart *self, uint32_t process)
     json_close(&self->json, '}');
     json_close(&self->json, '}');
     open_event(self, "M", "process_sort_index", process, 0);
-    json_key(&self->json, "args");
-    json_open(&self->json, '{');
+    json_begin(&self->json, "args", '{');
     json_count(&self->json, "sort_index", process);
     json_close(&self->json, '}');
     json_close(&self->json, '}');
@@ -397,8 +394,7 @@ static void write_event(struct chart *self, const struct chart_event *event)
     json_text(&self->json, "cat", CATEGORY);
     put_us(self, "ts", event->start_ns);
     put_us(self, "dur", event->end_ns - event->start_ns);
-    json_key(&self->json, "args");
-    json_open(&self->json, '{');
+    json_begin(&self->json, "args", '{');
     if (event->span.count)
         json_count(&self->json, "count", event->span.count);
     if (event->span.link != TRACE_ALONE) {

@@ -22,7 +22,6 @@
 #include "proto/base/io.h"
 #include "proto/base/log.h"
 #include "proto/base/need.h"
-#include "proto/base/utf8.h"
 
 #define LEASE_NS (15 * NS_PER_S)
 /* From the carrier's start to the agent's answer; the second if programs are packed and sent first. */
@@ -299,16 +298,10 @@ static void feed(struct host *self)
 
 /* ---- what the node agent says ---- */
 
-/* Copies a text that people read: without control characters, valid UTF-8. */
 static void copy_text(char *out, size_t size, struct json_object *line, const char *name)
 {
     const char *text = host_line_text(line, name);
-    size_t used = 0;
-    for (; text && *text && used + 1 < size; text++)
-        if ((unsigned char)*text >= ' ' && *text != 0x7f)
-            out[used++] = *text;
-    utf8_clean(out, used);
-    out[used] = '\0';
+    host_line_clean(out, size, text ? text : "", text ? strlen(text) : 0);
 }
 
 /* Copies a path; one that is too long is left out. */

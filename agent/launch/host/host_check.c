@@ -38,7 +38,8 @@ struct trial {
 };
 
 struct check {
-    const struct host_check_options *options;
+    const struct run_config *config;
+    struct interrupts *interrupts;
     struct host_pool *pool;
     uint16_t port;        /* at which this machine listens */
     struct trial *trials; /* one for each host of the pool */
@@ -56,7 +57,7 @@ static uint16_t wanted_port(const struct run_config *config)
 /* The endpoint that the host's processes will use for the broker, or one like it. False: it has no address. */
 static bool find_endpoint(const struct check *self, const struct host *host, struct trial *trial)
 {
-    const struct broker_config *broker = &self->options->config->broker;
+    const struct broker_config *broker = &self->config->broker;
     char bound[64], address[HOST_NAME + 3];
     if (!endpoint_is_any(broker->service))
         return endpoint_with_host(broker->service, broker->advertise, trial->endpoint, sizeof trial->endpoint);
@@ -105,9 +106,8 @@ static bool look(const struct check *self, uint32_t index)
 
 static void try_all(struct check *self)
 {
-    struct interrupts *interrupts = self->options->interrupts;
     self->begin_ns = clock_ns();
-    for (uint32_t left = 1; left > 0 && interrupts->asked == 0;) {
+    for (uint32_t left = 1; left > 0 && self->interrupts->asked == 0;) {
         left = 0;
         host_pool_tend(self->pool, clock_ns());
         for (uint32_t i = 1; i < host_pool_count(self->pool); i++) {
@@ -115,7 +115,7 @@ static void try_all(struct check *self)
             left += !self->trials[i].done;
         }
         if (left > 0)
-            interrupts_wait(interrupts, TURN_MS);
+            interrupts_wait(self->interrupts, TURN_MS);
     }
 }
 
@@ -151,16 +151,15 @@ static rp_status print_all(const struct check *self, FILE *out, rp_error *err)
     return err_set(err, RP_UNAVAILABLE, "%u of %u hosts cannot work", broken, n - 1);
 }
 
-rp_status host_check(const struct host_check_options *options, FILE *out, rp_error *err)
+rp_status host_check(const struct command_context *home, struct interrupts *interrupts, FILE *out, rp_error *err)
 {
-    struct check self = {.options = options};
-    const struct host_pool_options pool = {.config = options->config,
-                                           .folder = "/dev/null", /* nothing is written at home */
-                                           .here = options->here,
-                                           .programs = options->programs,
-                                           .guard = options->guard};
+    struct check self = {.config = home->config, .interrupts = interrupts};
+    struct host_pool_options pool = {.home = *home};
+    pool.home.folder = "/dev/null"; /* nothing is written at home */
+    pool.home.config_path = NULL;
+    pool.home.keys = NULL;
     void *context = zmq_ctx_new(), *listener = zmq_socket(context, ZMQ_STREAM);
-    self.port = listen_at(listener, wanted_port(options->config));
+    self.port = listen_at(listener, wanted_port(home->config));
     if (self.port == 0)
         self.port = listen_at(listener, 0);
     if (self.port == 0)
@@ -170,7 +169,7 @@ rp_status host_check(const struct host_check_options *options, FILE *out, rp_err
     if (self.pool) {
         self.trials = need_alloc(host_pool_count(self.pool) * sizeof *self.trials);
         try_all(&self);
-        if (options->interrupts->asked > 0)
+        if (interrupts->asked > 0)
             err_set(err, RP_CANCELLED, "interrupted");
         else
             print_all(&self, out, err);

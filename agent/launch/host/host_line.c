@@ -123,19 +123,25 @@ void host_line_dispatch(const struct host_line_handler *table, size_t n, void *s
 
 /* ---- noise ---- */
 
+size_t host_line_clean(char *out, size_t size, const char *text, size_t length)
+{
+    size_t used = 0;
+    for (size_t i = 0; i < length && used + 1 < size; i++) {
+        unsigned char c = (unsigned char)text[i];
+        if (c >= ' ' && c != 0x7f && (c != ' ' || used > 0))
+            out[used++] = (char)c;
+    }
+    utf8_clean(out, used);
+    out[used] = '\0';
+    return used;
+}
+
 static void add_noise(struct host_noise *self, const char *text, size_t size)
 {
     char line[sizeof self->lines[0]];
-    size_t used = 0;
-    for (size_t i = 0; i < size && used + 1 < sizeof line; i++) {
-        unsigned char c = (unsigned char)text[i];
-        if (c >= ' ' && c != 0x7f && (c != ' ' || used > 0))
-            line[used++] = (char)c;
-    }
+    size_t used = host_line_clean(line, sizeof line, text, size);
     if (used == 0)
         return;
-    utf8_clean(line, used);
-    line[used] = '\0';
     if (self->n == HOST_NOISE_LINES)
         memmove(self->lines[0], self->lines[1], sizeof self->lines - sizeof self->lines[0]);
     else
@@ -266,43 +272,35 @@ void host_writer_init(struct host_writer *self, int fd)
 
 void host_writer_fini(struct host_writer *self)
 {
-    free(self->data);
+    text_fini(&self->queue);
     *self = (struct host_writer){.fd = -1, .broken = true};
 }
 
 bool host_writer_room(const struct host_writer *self)
 {
-    return !self->broken && self->end - self->start < HOST_QUEUE_SOFT;
+    return !self->broken && self->queue.size - self->sent < HOST_QUEUE_SOFT;
 }
 
 bool host_writer_empty(const struct host_writer *self)
 {
-    return self->end == self->start;
+    return self->queue.size == self->sent;
 }
 
 static void add_bytes(struct host_writer *self, const void *bytes, size_t size)
 {
-    size_t used = self->end - self->start;
+    struct text *queue = &self->queue;
     if (self->broken || size == 0)
         return;
-    if (used + size > HOST_QUEUE_HARD) { /* the other side has not read for long */
-        self->broken = true;
-        return;
+    if (self->sent > 0 && queue->size + size > queue->capacity) {
+        queue->size -= self->sent;
+        memmove(queue->data, queue->data + self->sent, queue->size);
+        self->sent = 0;
     }
-    if (self->start > 0 && self->end + size > self->capacity) {
-        memmove(self->data, self->data + self->start, used);
-        self->start = 0;
-        self->end = used;
-    }
-    if (self->end + size > self->capacity) {
-        size_t capacity = self->capacity ? self->capacity : HOST_LINE_MOST;
-        while (capacity < self->end + size)
-            capacity *= 2;
-        self->data = need_resize(self->data, capacity, 1);
-        self->capacity = capacity;
-    }
-    memcpy(self->data + self->end, bytes, size);
-    self->end += size;
+    if (queue->size - self->sent + size <= HOST_QUEUE_HARD)
+        text_put(queue, bytes, size);
+    else
+        self->broken = true; /* the other side has not read for long */
+    self->broken |= queue->failed;
 }
 
 bool host_writer_put_data(struct host_writer *self, struct json_object *line, const void *bytes, size_t size)
@@ -330,10 +328,10 @@ bool host_writer_put(struct host_writer *self, struct json_object *line)
 
 void host_writer_flush(struct host_writer *self)
 {
-    while (!self->broken && self->start < self->end) {
-        ssize_t n = write(self->fd, self->data + self->start, self->end - self->start);
+    while (!self->broken && self->sent < self->queue.size) {
+        ssize_t n = write(self->fd, self->queue.data + self->sent, self->queue.size - self->sent);
         if (n > 0)
-            self->start += (size_t)n;
+            self->sent += (size_t)n;
         else if (errno == EINTR)
             continue;
         else if (errno == EAGAIN || errno == EWOULDBLOCK)
@@ -341,6 +339,6 @@ void host_writer_flush(struct host_writer *self)
         else
             self->broken = true;
     }
-    if (self->start == self->end)
-        self->start = self->end = 0;
+    if (self->sent == self->queue.size)
+        self->sent = self->queue.size = 0;
 }

@@ -9,6 +9,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "proto/base/text.h"
+
 #define HOST_PROTOCOL 1
 #define HOST_LINE_MOST 65536u         /* bytes of a line with its end */
 #define HOST_DATA_MOST 32768u         /* bytes that may follow a line */
@@ -48,6 +50,9 @@ struct host_line_handler {
 /* Calls the handler of the line's type, if there is one, and frees the line. */
 void host_line_dispatch(const struct host_line_handler *table, size_t n, void *self, struct host_message *message);
 
+/* Copies a text that people read: without control characters and leading blanks, valid UTF-8. Returns its length. */
+size_t host_line_clean(char *out, size_t size, const char *text, size_t length);
+
 /* ---- noise ---- */
 
 #define HOST_NOISE_LINES 3u
@@ -82,8 +87,8 @@ bool host_reader_next(struct host_reader *self, struct host_message *out);
 
 struct host_writer {
     int fd; /* borrowed, non-blocking */
-    char *data;
-    size_t start, end, capacity;
+    struct text queue;
+    size_t sent; /* bytes of the queue that are written */
     bool broken; /* the other side is gone, or does not read */
 };
 void host_writer_init(struct host_writer *self, int fd);

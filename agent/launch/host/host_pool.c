@@ -79,7 +79,7 @@ struct host_pool {
 /* Takes a file of launch.send, or what is wrong with it. */
 static rp_status add_file(struct host_pool *self, const FTSENT *at, rp_error *err)
 {
-    const char *below_here = at->fts_path + strlen(self->options.here);
+    const char *below_here = at->fts_path + strlen(self->options.home.here);
     if (at->fts_info == FTS_D || at->fts_info == FTS_DP)
         return RP_OK;
     if (at->fts_info == FTS_NS)
@@ -98,14 +98,14 @@ static rp_status add_file(struct host_pool *self, const FTSENT *at, rp_error *er
 /* Leaves out what no program needs elsewhere: hidden files in folders, and what Python has compiled. */
 static rp_status find_files(struct host_pool *self, rp_error *err)
 {
-    const struct schema_list *send = &self->options.config->launch.send;
+    const struct schema_list *send = &self->options.home.config->launch.send;
     char *const *list = send->data;
     struct words paths = {0};
     rp_status status = RP_OK;
-    if (!run_config_is_spread(self->options.config) || send->count == 0)
+    if (!run_config_is_spread(self->options.home.config) || send->count == 0)
         return RP_OK;
     for (uint32_t i = 0; i < send->count; i++)
-        words_addf(&paths, "%s/%s", self->options.here, list[i] + (strncmp(list[i], "./", 2) == 0 ? 2 : 0));
+        words_addf(&paths, "%s/%s", self->options.home.here, list[i] + (strncmp(list[i], "./", 2) == 0 ? 2 : 0));
     FTS *tree = fts_open(paths.list, FTS_LOGICAL | FTS_NOCHDIR, NULL);
     for (FTSENT *at; status == RP_OK && tree && (at = fts_read(tree));)
         if (at->fts_level > 0 && (at->fts_name[0] == '.' || strcmp(at->fts_name, "__pycache__") == 0))
@@ -137,9 +137,9 @@ static void connect_to(struct host_pool *self, struct pool_host *one, const char
 {
     const struct host_options options = {.name = one->name,
                                          .carrier = carrier,
-                                         .folder = self->options.folder,
-                                         .here = self->options.here,
-                                         .guard = self->options.guard};
+                                         .folder = self->options.home.folder,
+                                         .here = self->options.home.here,
+                                         .guard = self->options.home.guard};
     one->host = host_new(&options);
     one->wanted = true;
 }
@@ -166,7 +166,7 @@ static rp_status add_entry(struct host_pool *self, const struct host_config *con
     if (host_config_is_local(config))
         return RP_OK;
     if (!config->programs[0] && !self->has_bundle) {
-        RP_TRY(bundle_describe(self->options.programs, &self->bundle, err));
+        RP_TRY(bundle_describe(self->options.home.programs, &self->bundle, err));
         self->has_bundle = true;
     }
     host_config_pattern(config, index, pattern, sizeof pattern);
@@ -182,7 +182,7 @@ static rp_status add_entry(struct host_pool *self, const struct host_config *con
 
 static void add_home(struct host_pool *self)
 {
-    const struct run_config *config = self->options.config;
+    const struct run_config *config = self->options.home.config;
     const struct host_config *entry = run_config_home(config);
     if (gethostname(self->hostname, sizeof self->hostname - 1) != 0 || !self->hostname[0])
         snprintf(self->hostname, sizeof self->hostname, "localhost");
@@ -195,12 +195,12 @@ static void add_home(struct host_pool *self)
 
 struct host_pool *host_pool_new(const struct host_pool_options *options, rp_error *err)
 {
-    const struct host_config *hosts = options->config->hosts.data;
+    const struct host_config *hosts = options->home.config->hosts.data;
     struct host_pool *self = need_alloc(sizeof *self);
     self->options = *options;
     add_home(self);
     rp_status status = find_files(self, err);
-    for (uint32_t i = 0; i < options->config->hosts.count && status == RP_OK; i++)
+    for (uint32_t i = 0; i < options->home.config->hosts.count && status == RP_OK; i++)
         status = add_entry(self, &hosts[i], i, err);
     if (status != RP_OK)
         host_pool_destroy(&self);
@@ -257,10 +257,10 @@ static void send_key(struct host_pool *self, struct pool_host *one, enum role ro
     char name[64];
     struct host_key key;
     rp_error err = {0};
-    if (!self->options.keys || !self->options.keys->on || one->dropped)
+    if (!self->options.home.keys || !self->options.home.keys->on || one->dropped)
         return;
     snprintf(name, sizeof name, RUN_KEYS_FOLDER "/%s.key", word);
-    if (run_keys_of_host(self->options.keys, one->name, word, &key, &err) != RP_OK) {
+    if (run_keys_of_host(self->options.home.keys, one->name, word, &key, &err) != RP_OK) {
         drop(self, one, err.text);
         return;
     }
@@ -275,15 +275,15 @@ static const char *weights_of(const struct run_config *config)
 
 static void greet(struct host_pool *self, struct pool_host *one)
 {
-    if (!self->options.config_path)
+    if (!self->options.home.config_path)
         return; /* there is no run */
-    send_file(one, self->options.config_path, CONFIG_NAME);
+    send_file(one, self->options.home.config_path, CONFIG_NAME);
     if (one->actors)
         send_key(self, one, ROLE_ACTOR);
     if (one->learners) /* a host without learners does not need what a learner may do */
         send_key(self, one, ROLE_LEARNER);
-    if (one->actors && weights_of(self->options.config)[0])
-        send_file(one, weights_of(self->options.config), WEIGHTS_NAME);
+    if (one->actors && weights_of(self->options.home.config)[0])
+        send_file(one, weights_of(self->options.home.config), WEIGHTS_NAME);
     for (uint32_t i = 0; i < self->n_files; i++)
         send_file(one, self->files[i].path, self->files[i].name);
 }
@@ -292,7 +292,7 @@ void host_pool_config_changed(struct host_pool *self)
 {
     for (uint32_t i = 1; i < self->n; i++)
         if (host_pool_ready(self, i))
-            send_file(self->hosts[i], self->options.config_path, CONFIG_NAME);
+            send_file(self->hosts[i], self->options.home.config_path, CONFIG_NAME);
 }
 
 /* ---- keeping them open ---- */
@@ -333,7 +333,7 @@ static void tend_one(struct host_pool *self, struct pool_host *one, int64_t now_
 /* Drops hosts whose key is on the list no more. */
 static void check_keys(struct host_pool *self, int64_t now_ns)
 {
-    const struct run_keys *keys = self->options.keys;
+    const struct run_keys *keys = self->options.home.keys;
     char path[PATH_SIZE + 16];
     struct stat info;
     struct allow_list list;
@@ -396,7 +396,7 @@ bool host_pool_has(const struct host_pool *self, enum role role)
 static bool settled(const struct host_pool *self, int64_t begin_ns)
 {
     bool early = clock_ns() - begin_ns < RETRY_NS;
-    const struct run_config *config = self->options.config;
+    const struct run_config *config = self->options.home.config;
     for (uint32_t i = 1; i < self->n; i++) {
         const struct pool_host *one = self->hosts[i];
         if (one->wanted && !host_pool_ready(self, i) && (early || one->failures == 0))
@@ -548,7 +548,7 @@ static rp_status add_again(struct host_pool *self, const struct host_config *lik
 
 rp_status host_pool_add(struct host_pool *self, const char *name, int64_t now_ns, rp_error *err)
 {
-    const struct host_config *like = first_host(self->options.config);
+    const struct host_config *like = first_host(self->options.home.config);
     char why[160];
     if (!like)
         return err_set(err, RP_FAILED_PRECONDITION,
@@ -610,7 +610,7 @@ const char *host_pool_home_address(const struct host_facts *facts, const struct 
 static void map_endpoint(const struct host_pool *self, const struct pool_host *one, const char *configured,
                          const char *bound, char *out, size_t size)
 {
-    const struct broker_config *broker = &self->options.config->broker;
+    const struct broker_config *broker = &self->options.home.config->broker;
     const char *port = strrchr(bound, ':');
     char open[300], address[HOST_NAME + 3];
     if (endpoint_is_any(configured) && port) {
@@ -624,7 +624,7 @@ static void map_endpoint(const struct host_pool *self, const struct pool_host *o
 
 static void map_endpoints(const struct host_pool *self, struct pool_host *one, const struct endpoints *bound)
 {
-    const struct broker_config *broker = &self->options.config->broker;
+    const struct broker_config *broker = &self->options.home.config->broker;
     struct endpoints *out = &one->endpoints;
     map_endpoint(self, one, broker->service, bound->service, out->service, sizeof out->service);
     map_endpoint(self, one, broker->ingest, bound->ingest, out->ingest, sizeof out->ingest);
@@ -652,7 +652,7 @@ static void map_overrides(const struct host_pool *self, struct pool_host *one, c
         words_add_path(&one->overrides, "actors.weights=", path);
     }
     if (plugin[0] && realpath(plugin, real)) { /* beside the run's file, or at the same path there */
-        const char *rest = below(real, self->options.here);
+        const char *rest = below(real, self->options.home.here);
         snprintf(path, sizeof path, "%s%s", rest ? one->here : "", rest ? rest : real);
         words_add_path(&one->overrides, "environment.plugin=", path);
     }
@@ -666,7 +666,7 @@ void host_pool_context(struct host_pool *self, uint32_t index, const struct comm
     if (index == HOST_POOL_HOME || one->greeted == 0)
         return;
     const struct host_facts *facts = &host_info(one->host)->facts;
-    const char *rest = below(base->folder, self->options.folder);
+    const char *rest = below(base->folder, self->options.home.folder);
     snprintf(one->config_path, sizeof one->config_path, "%s/" CONFIG_NAME, facts->work);
     snprintf(one->folder, sizeof one->folder, "%s%s", base->folder[0] ? facts->work : "", rest ? rest : "");
     if (self->n_files > 0)

@@ -21,13 +21,9 @@ struct host_source {
 };
 
 struct host_pool_options {
-    const struct run_config *config;
-    const char *folder, *config_path, *here,
-        *programs;        /* at home; config_path NULL: hosts are only tried, and get nothing */
-    double cores, memory; /* that processes may use at home */
-    const struct run_keys *keys;
-    struct guard *guard;
-    struct host_source *source; /* may be NULL */
+    struct command_context home; /* config_path NULL: hosts are only tried, and get nothing */
+    double cores, memory;        /* that processes may use at home */
+    struct host_source *source;  /* may be NULL */
 };
 
 /* With hosts of the file, or only with home. */

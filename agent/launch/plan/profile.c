@@ -121,7 +121,7 @@ static bool is_spread(const struct profile_options *options)
 static struct plan_host *make_hosts(const struct profile_options *options, uint32_t *n)
 {
     const struct host_pool *pool = options->hosts;
-    const struct plan_section *plan = &options->config->plan;
+    const struct plan_section *plan = &options->home.config->plan;
     *n = is_spread(options) ? host_pool_count(pool) : 1;
     struct plan_host *hosts = need_alloc(*n * sizeof *hosts);
     if (*n == 1)
@@ -279,13 +279,13 @@ char *profile_key(const struct profile_options *options, const char *machines)
     FILE *out = open_memstream(&text, &size);
     fprintf(out, "profile %d\n%s", VERSION, machines);
     for (size_t i = 0; i < sizeof programs / sizeof programs[0]; i++) {
-        snprintf(path, sizeof path, "%s/%s", options->programs, programs[i]);
+        snprintf(path, sizeof path, "%s/%s", options->home.programs, programs[i]);
         add_file_state(path, out);
     }
-    add_python(&options->config->environment, options->here, out);
-    add_command(&options->config->actors.command, options->here, out);
-    add_command(&options->config->learners.command, options->here, out);
-    add_config(options->config, out);
+    add_python(&options->home.config->environment, options->home.here, out);
+    add_command(&options->home.config->actors.command, options->home.here, out);
+    add_command(&options->home.config->learners.command, options->home.here, out);
+    add_config(options->home.config, out);
     fclose(out);
     return text;
 }
@@ -658,24 +658,24 @@ static rp_status measure_pairs(struct profile *self, rp_error *err)
 static rp_status measure(const struct profile_options *options, struct plan_input *out, rp_error *err)
 {
     struct profile self = {.options = options,
-                           .config = options->config,
-                           .table = run_config_table(options->config),
+                           .config = options->home.config,
+                           .table = run_config_table(options->home.config),
                            .out = out,
-                           .batch = (uint64_t)profile_batch(options->config),
-                           .items_per_step = profile_items_per_step(options->config),
+                           .batch = (uint64_t)profile_batch(options->home.config),
+                           .items_per_step = profile_items_per_step(options->home.config),
                            .began_ns = clock_ns(),
-                           .measure_ns = options->config->plan.measure_ns};
+                           .measure_ns = options->home.config->plan.measure_ns};
     if (!self.table)
-        return err_set(err, RP_NOT_FOUND, "there is no table '%s' in broker.tables", options->config->adder.table);
+        return err_set(err, RP_NOT_FOUND, "there is no table '%s' in broker.tables", options->home.config->adder.table);
     *out = (struct plan_input){0};
     out->hosts = make_hosts(options, &out->n_hosts);
-    profile_fill(options->config, out);
+    profile_fill(options->home.config, out);
     RP_TRY(measure_alone(&self, err));
     if (is_spread(options)) {
         adopt_hosts(options, out, false); /* with those that have come, or come back, meanwhile */
         self.began_ns = clock_ns();       /* several kinds leave pairs their time */
     }
-    profile_fill(options->config, out);
+    profile_fill(options->home.config, out);
     return measure_pairs(&self, err);
 }
 
@@ -683,14 +683,14 @@ static rp_status measure(const struct profile_options *options, struct plan_inpu
 static bool load(const struct profile_options *options, const struct run_config *config, struct plan_input *out)
 {
     struct profile_options other = *options;
-    other.config = config;
+    other.home.config = config;
     char *machines = describe_machines(options), *key = profile_key(&other, machines);
     bool found = profile_load(key, out);
     free(key);
     free(machines);
     if (found) {
         adopt_hosts(options, out, true);
-        profile_fill(options->config, out);
+        profile_fill(options->home.config, out);
     }
     return found;
 }
@@ -698,7 +698,7 @@ static bool load(const struct profile_options *options, const struct run_config 
 /* What was measured for auto counts also holds for fixed counts, unless these need a run of their own to say how many shards pay. */
 static bool load_auto(const struct profile_options *options, struct plan_input *out)
 {
-    struct run_config config = *options->config;
+    struct run_config config = *options->home.config;
     struct plan_run next;
     config.actors.count = config.learners.count = RUN_AUTO;
     if (!load(options, &config, out))
@@ -714,7 +714,7 @@ rp_status profile_measure(const struct profile_options *options, struct plan_inp
 {
     rp_status status = RP_OK;
     *out = (struct plan_input){0};
-    *from_cache = !options->fresh && (load(options, options->config, out) || load_auto(options, out));
+    *from_cache = !options->fresh && (load(options, options->home.config, out) || load_auto(options, out));
     if (!*from_cache && options->cached)
         status = err_set(err, RP_NOT_FOUND, "nothing was measured yet for this configuration, build and machine");
     else if (!*from_cache)

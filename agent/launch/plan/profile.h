@@ -14,12 +14,8 @@
 #include "agent/launch/process/process.h"
 
 struct profile_options {
-    const struct run_config *config;
-    const char *programs, *config_path, *here; /* see command.h */
-    const char *folder;                        /* logs of the profile's processes go below it; must exist */
-    struct guard *guard;
+    struct command_context home; /* of the run; logs of the profile's processes go below its folder, which must exist */
     struct host_pool *hosts;     /* of the run, open; NULL: one machine */
-    const struct run_keys *keys; /* of the run */
     bool fresh;                  /* ignore the cache */
     bool cached;                 /* use only the cache: RP_NOT_FOUND if it has nothing */
     /* Called a few times per second with a line about the present measurement. False: stop (RP_CANCELLED). */

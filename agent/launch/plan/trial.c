@@ -45,7 +45,7 @@ static void nap(struct trial *self, int64_t ms)
 
 static void override_limiter(struct trial *self, const struct trial_options *options)
 {
-    const struct run_config *config = options->profile->config;
+    const struct run_config *config = options->profile->home.config;
     const struct table_config *table = run_config_table(config);
     uint32_t k = (uint32_t)(table - (const struct table_config *)config->broker.tables.data);
     if (!options->limited) {
@@ -74,7 +74,7 @@ static void make_overrides(struct trial *self, const struct trial_options *optio
     /* Hosts reach the broker as they will reach the run's. */
     static const char *const local[] = {"broker.service=tcp://127.0.0.1:0", "broker.ingest=tcp://127.0.0.1:0",
                                         "broker.events=tcp://127.0.0.1:0"};
-    const struct run_keys *keys = self->options->keys;
+    const struct run_keys *keys = self->options->home.keys;
     words_addf(&self->overrides, "report.every=%dms", TRIAL_REPORT_MS);
     for (size_t i = 0; i < sizeof fixed / sizeof fixed[0]; i++)
         words_add(&self->overrides, fixed[i]);
@@ -106,7 +106,7 @@ static void clear_folder(const char *path)
 
 static rp_status make_folder(struct trial *self, const char *name, rp_error *err)
 {
-    int length = snprintf(self->folder, sizeof self->folder, "%s/profile/%s", self->options->folder, name);
+    int length = snprintf(self->folder, sizeof self->folder, "%s/profile/%s", self->options->home.folder, name);
     if (length + 32 > (int)sizeof self->folder)
         return err_set(err, RP_INVALID_ARGUMENT, "the name of the folder %.100s... is too long", self->folder);
     snprintf(self->endpoints_file, sizeof self->endpoints_file, "%s/endpoints", self->folder);
@@ -144,11 +144,7 @@ static rp_status launch(struct trial *self, struct trial_worker *worker, rp_erro
     RP_TRY(context_of(self, worker->host, &context, err));
     bool home = worker->host == HOST_POOL_HOME;
     const struct process_options options = {
-        .name = name,
-        .log = log,
-        .guard = self->options->guard,
-        .place = home ? NULL : host_place(host_pool_at(self->hosts, worker->host)),
-    };
+        .name = name, .log = log, .place = home ? NULL : host_place(host_pool_at(self->hosts, worker->host))};
     return command_start(&context, worker->role, worker->index, &options, &worker->process, clock_ns(), err);
 }
 
@@ -195,7 +191,7 @@ static rp_status tell_end(struct trial *self, const struct trial_worker *worker,
 /* A user's own program may end by itself, for example after a number of steps. */
 static bool may_end(const struct trial *self, enum role role, int status)
 {
-    const struct run_config *config = self->options->config;
+    const struct run_config *config = self->options->home.config;
     bool foreign = (role == ROLE_ACTOR && config->actors.command.count > 0) ||
                    (role == ROLE_LEARNER && config->learners.command.count > 0);
     return foreign && status == 0 && self->n_again < MOST_AGAIN;
@@ -298,7 +294,7 @@ static rp_status tell_user(struct trial *self, rp_error *err)
         return RP_OK;
     self->told_ns = now;
     /* The duration of a part is not known in advance. */
-    double gone = (double)(now - self->since_ns) / (double)options->config->plan.measure_ns;
+    double gone = (double)(now - self->since_ns) / (double)options->home.config->plan.measure_ns;
     self->shown = self->share + (self->next_share - self->share) * (1.0 - exp(-gone));
     return options->progress(options->context, self->line, self->shown)
                ? RP_OK
@@ -358,11 +354,11 @@ static rp_status start_broker(struct trial *self, rp_error *err)
     self->context.endpoints = &self->endpoints;
     char key[1100];
     struct observe_options observe = {.service = self->endpoints.service,
-                                      .table = self->options->config->adder.table,
+                                      .table = self->options->home.config->adder.table,
                                       .folder = self->context.folder,
                                       .every_ns = TRIAL_REPORT_MS * NS_PER_MS,
-                                      .foreign_actors = self->options->config->actors.command.count > 0,
-                                      .key_file = run_keys_file(self->options->keys, "admin", key, sizeof key)};
+                                      .foreign_actors = self->options->home.config->actors.command.count > 0,
+                                      .key_file = run_keys_file(self->options->home.keys, "admin", key, sizeof key)};
     self->observer = observer_new(&observe, err);
     if (!self->observer)
         return RP_UNAVAILABLE;
@@ -380,16 +376,11 @@ rp_status trial_open(struct trial *self, const struct trial_options *options, rp
     trial_tell(self, 0.0, 0.0, "starting a broker");
     RP_TRY(make_folder(self, options->name, err));
     make_overrides(self, options);
-    self->context = (struct command_context){.config = profile->config,
-                                             .programs = profile->programs,
-                                             .config_path = profile->config_path,
-                                             .here = profile->here,
-                                             .folder = options->limited ? self->folder : "",
-                                             .endpoints_file = self->endpoints_file,
-                                             .actors = 1,
-                                             .learners = 1,
-                                             .keys = profile->keys,
-                                             .overrides = (const char *const *)self->overrides.list};
+    self->context = profile->home;
+    self->context.folder = options->limited ? self->folder : "";
+    self->context.endpoints_file = self->endpoints_file;
+    self->context.actors = self->context.learners = 1;
+    self->context.overrides = (const char *const *)self->overrides.list;
     return start_broker(self, err);
 }
 

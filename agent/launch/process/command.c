@@ -370,6 +370,7 @@ rp_status command_start(const struct command_context *context, enum role role, u
     if (!argv)
         return (rp_status)err->status;
     char **environment = command_environment(context, role, index);
+    whole.guard = context->guard;
     whole.argv = (const char *const *)argv;
     whole.environment = (const char *const *)environment;
     rp_status status = process_start(process, &whole, now_ns, err);

@@ -19,6 +19,7 @@ struct endpoints {
 /* Reads the file that replay-broker --endpoints-file wrote; endpoints on all interfaces become local ones. */
 rp_status endpoints_read(const char *path, struct endpoints *out, rp_error *err);
 
+/* What the processes of a run have in common, on one machine. */
 struct command_context {
     const struct run_config *config;
     const char *programs;    /* folder of replay-broker, replay-actor and replay-learner */
@@ -29,6 +30,7 @@ struct command_context {
     /* For {service} and the like; for the broker: to bind again after a restart. NULL: any. */
     const struct endpoints *endpoints;
     const struct run_keys *keys;  /* of the run; NULL: none */
+    struct guard *guard;          /* of the processes; may be NULL */
     uint32_t actors, learners;    /* how many there are */
     const char *const *overrides; /* more "a.b=c" for our programs, NULL-terminated; may be NULL */
     bool resume;                  /* learners continue from their saved state if there is one */
@@ -50,7 +52,7 @@ char **command_build(const struct command_context *context, enum role role, uint
  * (empty without keys). For children in Python also
  * PYTHONPATH, see command_python_path. */
 char **command_environment(const struct command_context *context, enum role role, uint32_t index);
-/* Starts one process of the run with that command line and environment; options has the rest. */
+/* Starts one process of the run with that command line and environment, and the context's guard; options has the rest. */
 rp_status command_start(const struct command_context *context, enum role role, uint32_t index,
                         const struct process_options *options, struct process *process, int64_t now_ns, rp_error *err);
 /* Measures saved weights once: replay-actor, or the user's evaluator, with --weights FILE --episodes N, which writes no

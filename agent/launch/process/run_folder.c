@@ -227,6 +227,18 @@ bool run_folder_locked(const char *folder)
     return locked;
 }
 
+int run_folder_lock_file(const char *folder, const char *file, mode_t mode, int how)
+{
+    char path[FOLDER_SIZE + 400];
+    int fd = open(run_folder_path(path, sizeof path, folder, file), O_RDWR | O_CREAT | O_CLOEXEC, mode);
+    if (fd < 0 || flock(fd, how) == 0)
+        return fd;
+    int error = errno;
+    close(fd);
+    errno = error;
+    return -1;
+}
+
 bool run_folder_is_fresh(const char *folder)
 {
     char path[FOLDER_SIZE + 16];
@@ -403,19 +415,6 @@ rp_status run_folder_stop(const char *folder, const char *who, int32_t *pid, rp_
 #define ASKING "launch.asking" /* the lock of whoever asks */
 #define REQUEST_PAUSE_MS 50
 
-/* There is one request at a time: the others wait, so that each gets its own answer. -1 with err set. */
-static int request_turn(const char *folder, rp_error *err)
-{
-    char path[FOLDER_SIZE + 32];
-    int lock = open(run_folder_path(path, sizeof path, folder, ASKING), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-    if (lock >= 0 && flock(lock, LOCK_EX) == 0)
-        return lock;
-    err_set(err, RP_IO, "'%s' cannot be locked: %s", path, strerror(errno));
-    if (lock >= 0)
-        close(lock);
-    return -1;
-}
-
 /* A launcher looks twice a second. */
 static char *ask_now(const char *folder, const char *request, int seconds, rp_error *err)
 {
@@ -435,12 +434,16 @@ static char *ask_now(const char *folder, const char *request, int seconds, rp_er
     return answer;
 }
 
+/* There is one request at a time: the others wait, so that each gets its own answer. */
 char *run_request_ask(const char *folder, const char *request, int seconds, rp_error *err)
 {
-    int lock = request_turn(folder, err);
-    char *answer = lock >= 0 ? ask_now(folder, request, seconds, err) : NULL;
-    if (lock >= 0)
-        close(lock);
+    int lock = run_folder_lock_file(folder, ASKING, 0666, LOCK_EX);
+    if (lock < 0) {
+        err_set(err, RP_IO, "'%s/" ASKING "' cannot be locked: %s", folder, strerror(errno));
+        return NULL;
+    }
+    char *answer = ask_now(folder, request, seconds, err);
+    close(lock);
     return answer;
 }
 
@@ -455,61 +458,4 @@ char *run_request_next(const char *folder)
 void run_request_answer(const char *folder, const char *answer)
 {
     run_folder_write(folder, ANSWER, answer, NULL);
-}
-
-/* ---- metrics.jsonl ---- */
-
-bool history_thin(struct history *self)
-{
-    if (!thin_file(&self->thin, self->path, "\"elapsed_s\": "))
-        return false;
-    FILE *file = fopen(self->path, "ae");
-    if (self->file)
-        fclose(self->file);
-    self->file = file;
-    self->cut = false;
-    return file != NULL;
-}
-
-/* Ends a line that a crash has cut, so that the next line is whole. */
-static void end_last_line(struct history *self)
-{
-    FILE *file = fopen(self->path, "re");
-    bool cut = file && fseek(file, -1, SEEK_END) == 0 && fgetc(file) != '\n';
-    if (file)
-        fclose(file);
-    if (cut)
-        fputc('\n', self->file);
-}
-
-rp_status history_open(struct history *self, const char *path, rp_error *err)
-{
-    *self = (struct history){0};
-    snprintf(self->path, sizeof self->path, "%s", path);
-    self->file = fopen(path, "ae");
-    if (!self->file)
-        return err_set(err, RP_IO, "'%s' cannot be written: %s", path, strerror(errno));
-    end_last_line(self);
-    fflush(self->file);
-    history_thin(self); /* a full disk does not keep a run from its start */
-    return RP_OK;
-}
-
-void history_add(struct history *self, const char *text)
-{
-    if (!self->file && !(self->file = fopen(self->path, "ae")))
-        return;
-    /* A full disk may have cut the line before: this one stands apart from it. */
-    bool written = fprintf(self->file, "%s%s\n", self->cut ? "\n" : "", text) > 0 && fflush(self->file) == 0;
-    self->cut = !written;
-    clearerr(self->file);
-    if (thin_is_due(&self->thin))
-        history_thin(self);
-}
-
-void history_close(struct history *self)
-{
-    if (self->file)
-        fclose(self->file);
-    self->file = NULL;
 }

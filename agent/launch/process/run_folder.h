@@ -19,7 +19,6 @@
 #include <sys/types.h>
 
 #include "agent/launch/process/interrupts.h"
-#include "agent/run/thin.h"
 #include "replay/error.h"
 
 #define FOLDER_SIZE 512u
@@ -74,6 +73,9 @@ rp_status run_folder_find_living(const char *runs, const char *given, char out[F
 rp_status run_folder_lock(const char *folder, int *lock, rp_error *err);
 /* True if a launcher works on the run now. */
 bool run_folder_locked(const char *folder);
+/* Locks a file of a folder as flock does. Returns a descriptor that holds the lock; -1: errno says why not (EWOULDBLOCK: another
+ * process holds it). */
+int run_folder_lock_file(const char *folder, const char *file, mode_t mode, int how);
 /* True if the status is so new that a launcher must have written it: locks do not reach from one machine to another on all file
  * systems. */
 bool run_folder_is_fresh(const char *folder);
@@ -122,24 +124,5 @@ char *run_request_ask(const char *folder, const char *request, int seconds, rp_e
 /* Returns a request that waits for an answer: free(). NULL: there is none. */
 char *run_request_next(const char *folder);
 void run_request_answer(const char *folder, const char *answer);
-
-/* ---- metrics.jsonl: a line for each status of a run, thinned with age (agent/run/thin.h) ---- */
-
-/* Zero-initialised. */
-struct history {
-    char path[FOLDER_SIZE + 32];
-    FILE *file;
-    bool cut; /* the last line could not be written, or not the whole of it */
-    struct thin thin;
-};
-
-/* Opens the file, which may have lines of earlier legs. A last line that a crash has cut is ended. */
-rp_status history_open(struct history *self, const char *path, rp_error *err);
-/* Adds a line (text without its end). Thins the file when it has grown enough. */
-void history_add(struct history *self, const char *text);
-void history_close(struct history *self);
-
-/* Rewrites the file at once. False: the old file stays; errno says why. */
-bool history_thin(struct history *self);
 
 #endif

@@ -169,8 +169,7 @@ static const struct json_row host_rows[] = {
 
 static void put_doubles(struct json *out, const char *name, const double *values, uint32_t n)
 {
-    json_key(out, name);
-    json_open(out, '[');
+    json_begin(out, name, '[');
     for (uint32_t i = 0; i < n; i++)
         json_number(out, values[i]);
     json_close(out, ']');
@@ -180,8 +179,7 @@ static void put_doubles(struct json *out, const char *name, const double *values
 static void put_list(struct json *out, const char *name, const struct json_row *rows, const void *list, size_t size,
                      uint32_t n)
 {
-    json_key(out, name);
-    json_open(out, '[');
+    json_begin(out, name, '[');
     for (uint32_t i = 0; list && i < n; i++) {
         json_open(out, '{');
         json_map_write(out, rows, (const char *)list + i * size);

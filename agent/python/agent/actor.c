@@ -84,12 +84,6 @@ static bool prepare(actor_object *self, int64_t timeout_ms)
     return check(wait_for(self, prepare_attempt, NULL, timeout_ms, &err), &err);
 }
 
-static bool confirm(actor_object *self, int64_t timeout_ms)
-{
-    rp_error err = {0};
-    return check(wait_for(self, flush_attempt, NULL, timeout_ms, &err), &err);
-}
-
 /* ---- an observe that was interrupted */
 
 /* Copies the outcome, whose arrays are the caller's. Without memory the rest of the step is lost. */
@@ -125,6 +119,12 @@ static bool finish_kept(actor_object *self, int64_t timeout_ms)
         self->kept_memory = NULL;
     }
     return check(status, &err);
+}
+
+static bool confirm(actor_object *self, int64_t timeout_ms)
+{
+    rp_error err = {0};
+    return finish_kept(self, timeout_ms) && check(wait_for(self, flush_attempt, NULL, timeout_ms, &err), &err);
 }
 
 /* ---- act */
@@ -401,26 +401,25 @@ static PyObject *actor_make(PyTypeObject *type, PyObject *args, PyObject *kwargs
     return guarded_new(type, actor_destroy);
 }
 
-static PyObject *actor_flush(PyObject *object, PyObject *args)
+/* A method with an optional time-out. */
+static PyObject *call_with_timeout(actor_object *self, PyObject *args, bool (*call)(actor_object *, int64_t))
 {
-    actor_object *self = (actor_object *)object;
     int64_t timeout_ms;
     if (!core_timeout_argument(args, NULL, &timeout_ms) || !enter(self))
         return NULL;
-    bool ok = finish_kept(self, timeout_ms) && confirm(self, timeout_ms);
+    bool ok = call(self, timeout_ms);
     gate_leave(&self->guarded.gate);
     return ok ? Py_NewRef(Py_None) : NULL;
 }
 
+static PyObject *actor_flush(PyObject *object, PyObject *args)
+{
+    return call_with_timeout((actor_object *)object, args, confirm);
+}
+
 static PyObject *actor_wait(PyObject *object, PyObject *args)
 {
-    actor_object *self = (actor_object *)object;
-    int64_t timeout_ms;
-    if (!core_timeout_argument(args, NULL, &timeout_ms) || !enter(self))
-        return NULL;
-    bool ok = prepare(self, timeout_ms);
-    gate_leave(&self->guarded.gate);
-    return ok ? Py_NewRef(Py_None) : NULL;
+    return call_with_timeout((actor_object *)object, args, prepare);
 }
 
 static PyObject *actor_close(PyObject *object, PyObject *args)
@@ -431,8 +430,7 @@ static PyObject *actor_close(PyObject *object, PyObject *args)
         return NULL;
     if (!gate_close(&self->guarded.gate))
         return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
-    bool ok = !self->player || gate_is_foreign(&self->guarded.gate) ||
-              (finish_kept(self, timeout_ms) && confirm(self, timeout_ms));
+    bool ok = !self->player || gate_is_foreign(&self->guarded.gate) || confirm(self, timeout_ms);
     actor_destroy(object);
     gate_leave(&self->guarded.gate);
     return ok ? Py_NewRef(Py_None) : NULL;
@@ -517,15 +515,13 @@ static PyGetSetDef getters[] = {
     {NULL, NULL, NULL, NULL, NULL},
 };
 
-bool actor_register(PyObject *module)
-{
-    const struct core_type type = {.name = "replaybus._agent.Actor",
-                                   .doc = "The C actor for loops in Python.",
-                                   .size = sizeof(actor_object),
-                                   .make = actor_make,
-                                   .dealloc = guarded_dealloc,
-                                   .methods = methods,
-                                   .getters = getters,
-                                   .is_base = true};
-    return core_add_type(module, &type, NULL);
-}
+const struct core_type actor_core = {
+    .name = "replaybus._agent.Actor",
+    .doc = "The C actor for loops in Python.",
+    .size = sizeof(actor_object),
+    .make = actor_make,
+    .dealloc = guarded_dealloc,
+    .methods = methods,
+    .getters = getters,
+    .is_base = true,
+};

@@ -38,8 +38,7 @@ PyObject *config_dict(PyObject *module, PyObject *source);
 
 /* The function environments(): [(name, help)] of the built-in environments. */
 PyObject *env_list(PyObject *module, PyObject *unused);
-bool envs_register(PyObject *module);
-bool actor_register(PyObject *module);
+extern const struct core_type env_core, vector_core, actor_core;
 /* The functions run_actor(argv, open) and run_single(argv, open): replay-actor and replay-single with environments in Python; they
  * return the exit status. open(python, gym, options, n) gives the adapter's Environments. */
 PyObject *program_run_actor(PyObject *module, PyObject *args);

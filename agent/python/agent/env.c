@@ -355,7 +355,7 @@ static PyObject *vector_step(PyObject *object, PyObject *value)
     return answer;
 }
 
-/* ---- reset */
+/* ---- reset and set_state */
 
 /* Seeds: one number or None for each environment. */
 static bool seed_all(envs_object *self, PyObject *seeds)
@@ -374,8 +374,27 @@ static bool seed_all(envs_object *self, PyObject *seeds)
     return true;
 }
 
-/* Resets the environments in the mask; all of them if it is NULL. */
-static PyObject *reset_all(envs_object *self, const bool *mask)
+static rp_status place_slot(struct env_slot *slot, const double *state, uint32_t n, void *observation, rp_error *err)
+{
+    const rp_env_ops *ops = slot->env.ops;
+    if (!ops->set_state)
+        return err_set(err, RP_UNSUPPORTED, "environment %s cannot be put into a state", ops->name);
+    if (ops->set_state(slot->env.self, state, n, slot->guarded ? slot->guarded : observation) != RP_OK)
+        return err_set(err, RP_INVALID_ARGUMENT, "environment %s: these %u numbers are none of its states", ops->name,
+                       n);
+    slot->env.steps = 0;
+    slot->phase = ENV_PHASE_RUNNING;
+    return take_guarded(slot, observation, err);
+}
+
+/* Where the episodes of a call begin. */
+struct beginning {
+    const bool *mask;     /* the environments that begin one; NULL: all of them */
+    const double *states; /* [n][size]: the state of each; NULL: a first one of its own */
+    uint32_t size;
+};
+
+static PyObject *begin_all(envs_object *self, const struct beginning *from)
 {
     void *data;
     PyObject *observations = get_output(self, OUT_OBSERVATION, &data);
@@ -386,13 +405,16 @@ static PyObject *reset_all(envs_object *self, const bool *mask)
     size_t bytes = self->observation_bytes;
     Py_BEGIN_ALLOW_THREADS;
     for (uint32_t i = 0; i < self->n && status == RP_OK; i++) {
-        char *row = (char *)data + i * bytes;
-        if (mask && !mask[i]) {
-            memcpy(row, self->final_rows + i * bytes, bytes);
+        char *row = (char *)data + i * bytes, *last = self->final_rows + i * bytes;
+        if (from->mask && !from->mask[i]) {
+            memcpy(row, last, bytes);
             continue;
         }
-        status = reset_slot(&self->slots[i], row, &err);
-        memcpy(self->final_rows + i * bytes, row, bytes);
+        status = from->states
+                     ? place_slot(&self->slots[i], from->states + (size_t)i * from->size, from->size, row, &err)
+                     : reset_slot(&self->slots[i], row, &err);
+        if (status == RP_OK)
+            memcpy(last, row, bytes);
     }
     Py_END_ALLOW_THREADS;
     if (status == RP_OK)
@@ -410,44 +432,10 @@ static PyObject *envs_reset(PyObject *object, PyObject *args)
     if (!PyArg_ParseTuple(args, "OO", &seeds, &which) || !enter(self))
         return NULL;
     if ((seeds == Py_None || seed_all(self, seeds)) && (which == Py_None || cell_take(&mask, &form, which, self->n)))
-        observations = reset_all(self, mask.data);
+        observations = begin_all(self, &(struct beginning){.mask = mask.data});
     cells_release(&mask, 1);
     gate_leave(&self->guarded.gate);
     return observations;
-}
-
-/* ---- set_state */
-
-static rp_status place_slot(struct env_slot *slot, const double *state, uint32_t n, void *observation, rp_error *err)
-{
-    const rp_env_ops *ops = slot->env.ops;
-    if (!ops->set_state)
-        return err_set(err, RP_UNSUPPORTED, "environment %s cannot be put into a state", ops->name);
-    if (ops->set_state(slot->env.self, state, n, slot->guarded ? slot->guarded : observation) != RP_OK)
-        return err_set(err, RP_INVALID_ARGUMENT, "environment %s: these %u numbers are none of its states", ops->name,
-                       n);
-    slot->env.steps = 0;
-    slot->phase = ENV_PHASE_RUNNING;
-    return take_guarded(slot, observation, err);
-}
-
-/* Puts every environment into its row of states, n numbers each. */
-static PyObject *place_all(envs_object *self, const double *states, uint32_t n)
-{
-    void *data;
-    PyObject *observations = get_output(self, OUT_OBSERVATION, &data);
-    rp_error err = {0};
-    rp_status status = RP_OK;
-    for (uint32_t i = 0; observations && i < self->n && status == RP_OK; i++) {
-        char *row = (char *)data + i * self->observation_bytes;
-        status = place_slot(&self->slots[i], states + (size_t)i * n, n, row, &err);
-        if (status == RP_OK)
-            memcpy(self->final_rows + i * self->observation_bytes, row, self->observation_bytes);
-    }
-    if (status == RP_OK)
-        return observations;
-    Py_CLEAR(observations);
-    return core_raise(status, err.text);
 }
 
 static PyObject *envs_set_state(PyObject *object, PyObject *args)
@@ -459,7 +447,7 @@ static PyObject *envs_set_state(PyObject *object, PyObject *args)
     if (!PyArg_ParseTuple(args, "OO&", &value, core_u32, &form.shape[0]) || !enter(self))
         return NULL;
     if (cell_take(&states, &form, value, self->rows))
-        observations = place_all(self, states.data, form.shape[0]);
+        observations = begin_all(self, &(struct beginning){.states = states.data, .size = form.shape[0]});
     cells_release(&states, 1);
     gate_leave(&self->guarded.gate);
     return observations;
@@ -630,20 +618,10 @@ static PyMethodDef vector_methods[] =
     METHODS(vector_step, "step($self, actions, /)\n--\n\nTakes one step in every environment. Returns (observations, "
                          "rewards, terminated, truncated, info).");
 
-bool envs_register(PyObject *module)
-{
-    struct core_type type = {.name = "replaybus._agent.Env",
-                             .doc = "One environment.",
-                             .size = sizeof(envs_object),
-                             .make = envs_make,
-                             .dealloc = guarded_dealloc,
-                             .methods = env_methods,
-                             .getters = guarded_getters,
-                             .is_base = true};
-    if (!core_add_type(module, &type, NULL))
-        return false;
-    type.name = "replaybus._agent.VectorEnv";
-    type.doc = "Environments in one call.";
-    type.methods = vector_methods;
-    return core_add_type(module, &type, NULL);
-}
+#define ENV_TYPE(title, help, of_type)                                                                                 \
+    {                                                                                                                  \
+        .name = "replaybus._agent." title, .doc = (help), .size = sizeof(envs_object), .make = envs_make,              \
+        .dealloc = guarded_dealloc, .methods = (of_type), .getters = guarded_getters, .is_base = true                  \
+    }
+const struct core_type env_core = ENV_TYPE("Env", "One environment.", env_methods);
+const struct core_type vector_core = ENV_TYPE("VectorEnv", "Environments in one call.", vector_methods);

@@ -54,11 +54,22 @@ struct core_type {
     PyGetSetDef *getters;
     lenfunc length;
     int (*buffer)(PyObject *object, Py_buffer *view, int flags);
-    bool is_base; /* Python code may derive from it */
+    bool is_base;                    /* Python code may derive from it */
+    bool (*begin)(PyObject *module); /* called before the type is made */
+    PyTypeObject **out;              /* gets the type */
 };
 
-/* Adds a type to the module. `out` may be NULL. */
-bool core_add_type(PyObject *module, const struct core_type *type, PyTypeObject **out);
+/* Makes the module of an extension with these types, NULL-terminated. NULL with an exception set. */
+PyObject *core_module(struct PyModuleDef *definition, const struct core_type *const *types);
+/* The functions that every extension has. */
+#define CORE_METHODS                                                                                                   \
+    {"setup", core_setup, METH_VARARGS, "setup(errors, convert): what the extension needs from Python."},              \
+        {"numpy_setup", numpy_setup, METH_O, "numpy_setup(capsule): the table of numpy's functions."},                 \
+        {"numpy_learn", numpy_learn, METH_VARARGS,                                                                     \
+         "numpy_learn(array, transposed, scalar): whether values of their element type are read in place."},           \
+    {                                                                                                                  \
+        "log_set", log_set, METH_VARARGS, "log_set(function, level): the library's lines go to function(level, line)." \
+    }
 /* For dealloc: frees the memory of the object. */
 void core_free(PyObject *object);
 #define CORE_METHOD(function) ((PyCFunction)(void (*)(void))(function))

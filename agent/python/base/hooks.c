@@ -122,7 +122,7 @@ PyObject *core_shape(const uint32_t *sizes, uint32_t n)
     return shape;
 }
 
-bool core_add_type(PyObject *module, const struct core_type *type, PyTypeObject **out)
+static bool add_type(PyObject *module, const struct core_type *type)
 {
     const PyType_Slot given[] = {
         {Py_tp_new, (void *)type->make},         {Py_tp_dealloc, (void *)type->dealloc},
@@ -141,12 +141,21 @@ bool core_add_type(PyObject *module, const struct core_type *type, PyTypeObject 
                         .basicsize = (int)type->size,
                         .flags = (unsigned)Py_TPFLAGS_DEFAULT | flags,
                         .slots = slots};
-    PyObject *made = PyType_FromSpec(&spec);
+    PyObject *made = !type->begin || type->begin(module) ? PyType_FromSpec(&spec) : NULL;
     if (!made || PyModule_AddObjectRef(module, strrchr(type->name, '.') + 1, made) < 0)
         return false;
-    if (out)
-        *out = (PyTypeObject *)made; /* kept for good, as the module is */
+    if (type->out)
+        *type->out = (PyTypeObject *)made; /* kept for good, as the module is */
     return true;
+}
+
+PyObject *core_module(struct PyModuleDef *definition, const struct core_type *const *types)
+{
+    PyObject *module = gate_init() ? PyModule_Create(definition) : NULL;
+    for (; module && *types; types++)
+        if (!add_type(module, *types))
+            Py_CLEAR(module);
+    return module;
 }
 
 void core_free(PyObject *object)

@@ -288,21 +288,8 @@ static PyMethodDef methods[] = {
 
 static PyGetSetDef getters[N_ARRAYS + 2] = {[N_ARRAYS] = {.name = "_nodes", .get = batch_nodes}};
 
-bool batch_register(PyObject *module)
+static bool begin_batch(PyObject *module)
 {
-    const struct core_type memory = {.name = "replaybus._core.Memory",
-                                     .doc = "The memory of a batch.",
-                                     .size = sizeof(memory_object),
-                                     .dealloc = memory_dealloc};
-    const struct core_type batch = {.name = "replaybus._core.Batch",
-                                    .doc = "Batch(memory, nodes): items that were sampled.",
-                                    .size = sizeof(batch_object),
-                                    .make = batch_make,
-                                    .dealloc = batch_dealloc,
-                                    .methods = methods,
-                                    .getters = getters,
-                                    .length = batch_length,
-                                    .is_base = true};
     for (size_t i = 0; i < N_ARRAYS; i++)
         getters[i] = (PyGetSetDef){arrays[i].name, batch_array, NULL, arrays[i].doc, (void *)(uintptr_t)&arrays[i]};
     PyObject *names = PyTuple_New(N_ARRAYS);
@@ -310,5 +297,25 @@ bool batch_register(PyObject *module)
         core_set(&names, i, Py_BuildValue("(ss)", arrays[i].name, column_dtype_name(arrays[i].dtype)));
     bool ok = names && PyModule_AddObjectRef(module, "ARRAYS", names) == 0;
     Py_XDECREF(names);
-    return ok && core_add_type(module, &memory, &memory_type) && core_add_type(module, &batch, NULL);
+    return ok;
 }
+
+const struct core_type memory_core = {
+    .name = "replaybus._core.Memory",
+    .doc = "The memory of a batch.",
+    .size = sizeof(memory_object),
+    .dealloc = memory_dealloc,
+    .out = &memory_type,
+};
+const struct core_type batch_core = {
+    .name = "replaybus._core.Batch",
+    .doc = "Batch(memory, nodes): items that were sampled.",
+    .size = sizeof(batch_object),
+    .begin = begin_batch,
+    .make = batch_make,
+    .dealloc = batch_dealloc,
+    .methods = methods,
+    .getters = getters,
+    .length = batch_length,
+    .is_base = true,
+};

@@ -453,19 +453,21 @@ static PyGetSetDef getters[] = {
     {NULL, NULL, NULL, NULL, NULL},
 };
 
-bool client_register(PyObject *module)
-{
-    const struct core_type type = {.name = "replaybus._core.Client",
-                                   .doc = "Client(endpoint, name=None): connects in the background.",
-                                   .size = sizeof(client_object),
-                                   .make = client_make,
-                                   .dealloc = guarded_dealloc,
-                                   .methods = methods,
-                                   .getters = getters};
-    const struct core_type value = {.name = "replaybus._core.Value",
-                                    .doc = "The memory of a large value of a slot.",
-                                    .size = sizeof(value_object),
-                                    .dealloc = value_dealloc,
-                                    .buffer = value_buffer};
-    return core_add_type(module, &type, &client_type) && core_add_type(module, &value, &value_type);
-}
+const struct core_type client_core = {
+    .name = "replaybus._core.Client",
+    .doc = "Client(endpoint, name=None): connects in the background.",
+    .size = sizeof(client_object),
+    .make = client_make,
+    .dealloc = guarded_dealloc,
+    .methods = methods,
+    .getters = getters,
+    .out = &client_type,
+};
+const struct core_type value_core = {
+    .name = "replaybus._core.Value",
+    .doc = "The memory of a large value of a slot.",
+    .size = sizeof(value_object),
+    .dealloc = value_dealloc,
+    .buffer = value_buffer,
+    .out = &value_type,
+};

@@ -366,32 +366,17 @@ static PyMethodDef reduce_methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
-bool exchange_register(PyObject *module)
-{
-    struct core_type types[] = {
-        {.name = "replaybus._core.Publisher",
-         .doc = "Stores versions of a slot in the background.",
-         .make = publisher_make,
-         .methods = publisher_methods},
-        {.name = "replaybus._core.Subscriber",
-         .doc = "Receives versions of a slot in the background.",
-         .make = subscriber_make,
-         .methods = subscriber_methods},
-        {.name = "replaybus._core.Updater",
-         .doc = "Collects new priorities of one table.",
-         .make = updater_make,
-         .methods = updater_methods},
-        {.name = "replaybus._core.Reduce",
-         .doc = "A member of a group that sums vectors.",
-         .make = reduce_make,
-         .methods = reduce_methods},
-    };
-    bool ok = true;
-    for (size_t i = 0; ok && i < sizeof types / sizeof types[0]; i++) {
-        types[i].size = sizeof(handle_object);
-        types[i].dealloc = guarded_dealloc;
-        types[i].is_base = true;
-        ok = core_add_type(module, &types[i], NULL);
-    }
-    return ok;
-}
+/* Types over a handle differ in name, help and methods. */
+#define HANDLE_TYPE(title, help, kind)                                                                                 \
+    const struct core_type kind##_core = {.name = "replaybus._core." title,                                            \
+                                          .doc = (help),                                                               \
+                                          .size = sizeof(handle_object),                                               \
+                                          .make = kind##_make,                                                         \
+                                          .dealloc = guarded_dealloc,                                                  \
+                                          .methods = kind##_methods,                                                   \
+                                          .is_base = true}
+
+HANDLE_TYPE("Publisher", "Stores versions of a slot in the background.", publisher);
+HANDLE_TYPE("Subscriber", "Receives versions of a slot in the background.", subscriber);
+HANDLE_TYPE("Updater", "Collects new priorities of one table.", updater);
+HANDLE_TYPE("Reduce", "A member of a group that sums vectors.", reduce);

@@ -20,13 +20,9 @@ static PyObject *version(PyObject *module, PyObject *unused)
 }
 
 static PyMethodDef methods[] = {
-    {"setup", core_setup, METH_VARARGS, "setup(errors, convert): what the extension needs from Python."},
-    {"numpy_setup", numpy_setup, METH_O, "numpy_setup(capsule): the table of numpy's functions."},
-    {"numpy_learn", numpy_learn, METH_VARARGS,
-     "numpy_learn(array, transposed, scalar): whether values of their element type are read in place."},
+    CORE_METHODS,
     {"statuses", statuses, METH_NOARGS, "[(code, name, meaning)]"},
     {"version", version, METH_NOARGS, "The version of libreplay."},
-    {"log_set", log_set, METH_VARARGS, "log_set(function, level): the library's lines go to function(level, line)."},
     {"append_rows", rows_append, METH_VARARGS,
      "append_rows(writers, block, step, table, steps, priorities, done, timeout, sequence=None): the number of items "
      "made. sequence: (length, period, burn_in, roles of the columns, selection, last observations or None)."},
@@ -44,11 +40,9 @@ static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, .m_name = "replay
 PyMODINIT_FUNC PyInit__core(void);
 PyMODINIT_FUNC PyInit__core(void)
 {
-    PyObject *module = gate_init() ? PyModule_Create(&definition) : NULL;
-    if (module && client_register(module) && writer_register(module) && rows_register(module) &&
-        sampler_register(module) && batch_register(module) && pool_register(module) && exchange_register(module) &&
-        server_register(module))
-        return module;
-    Py_XDECREF(module);
-    return NULL;
+    static const struct core_type *const types[] = {
+        &client_core,     &value_core,   &writer_core, &selection_core, &transitions_core,
+        &sampler_core,    &memory_core,  &batch_core,  &pool_core,      &publisher_core,
+        &subscriber_core, &updater_core, &reduce_core, &server_core,    NULL};
+    return core_module(&definition, types);
 }

@@ -200,15 +200,13 @@ static PyMethodDef methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
-bool pool_register(PyObject *module)
-{
-    const struct core_type type = {.name = "replaybus._core.Pool",
-                                   .doc =
-                                       "Pool(buffers): memory of batches, in these buffers and in blocks of its own.",
-                                   .size = sizeof(pool_object),
-                                   .make = pool_make,
-                                   .dealloc = pool_dealloc,
-                                   .methods = methods,
-                                   .is_base = true};
-    return core_add_type(module, &type, &pool_type);
-}
+const struct core_type pool_core = {
+    .name = "replaybus._core.Pool",
+    .doc = "Pool(buffers): memory of batches, in these buffers and in blocks of its own.",
+    .size = sizeof(pool_object),
+    .make = pool_make,
+    .dealloc = pool_dealloc,
+    .methods = methods,
+    .is_base = true,
+    .out = &pool_type,
+};

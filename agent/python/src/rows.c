@@ -752,16 +752,14 @@ static PyMethodDef transitions_methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
-bool rows_register(PyObject *module)
-{
-    const struct core_type type = {
-        .name = "replaybus._core.Transitions",
-        .doc = "Transitions(writers, n, plan, n_observations, at_done, table, ordered, selections, convert, ended): "
-               "transitions of n environments. convert(column, value) makes an array of values that add cannot read, "
-               "ended(done, infos) the dones of a row in which an episode ends.",
-        .size = sizeof(transitions_object),
-        .make = transitions_make,
-        .dealloc = transitions_dealloc,
-        .methods = transitions_methods};
-    return core_add_type(module, &type, &transitions_type);
-}
+const struct core_type transitions_core = {
+    .name = "replaybus._core.Transitions",
+    .doc = "Transitions(writers, n, plan, n_observations, at_done, table, ordered, selections, convert, ended): "
+           "transitions of n environments. convert(column, value) makes an array of values that add cannot read, "
+           "ended(done, infos) the dones of a row in which an episode ends.",
+    .size = sizeof(transitions_object),
+    .make = transitions_make,
+    .dealloc = transitions_dealloc,
+    .methods = transitions_methods,
+    .out = &transitions_type,
+};

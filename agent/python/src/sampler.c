@@ -213,15 +213,13 @@ static PyMethodDef methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
-bool sampler_register(PyObject *module)
-{
-    const struct core_type type = {.name = "replaybus._core.Sampler",
-                                   .doc = "Sampler(sources, ...): samples tables ahead of its reader.",
-                                   .size = sizeof(sampler_object),
-                                   .make = sampler_make,
-                                   .dealloc = guarded_dealloc,
-                                   .methods = methods,
-                                   .getters = guarded_getters,
-                                   .is_base = true};
-    return core_add_type(module, &type, NULL);
-}
+const struct core_type sampler_core = {
+    .name = "replaybus._core.Sampler",
+    .doc = "Sampler(sources, ...): samples tables ahead of its reader.",
+    .size = sizeof(sampler_object),
+    .make = sampler_make,
+    .dealloc = guarded_dealloc,
+    .methods = methods,
+    .getters = guarded_getters,
+    .is_base = true,
+};

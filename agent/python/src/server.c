@@ -115,14 +115,12 @@ static PyGetSetDef getters[] = {
     {NULL, NULL, NULL, NULL, NULL},
 };
 
-bool server_register(PyObject *module)
-{
-    const struct core_type type = {.name = "replaybus._core.Server",
-                                   .doc = "Server(yaml): a broker inside this process.",
-                                   .size = sizeof(server_object),
-                                   .make = server_make,
-                                   .dealloc = guarded_dealloc,
-                                   .methods = methods,
-                                   .getters = getters};
-    return core_add_type(module, &type, NULL);
-}
+const struct core_type server_core = {
+    .name = "replaybus._core.Server",
+    .doc = "Server(yaml): a broker inside this process.",
+    .size = sizeof(server_object),
+    .make = server_make,
+    .dealloc = guarded_dealloc,
+    .methods = methods,
+    .getters = getters,
+};

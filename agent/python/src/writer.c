@@ -681,21 +681,22 @@ static PyGetSetDef getters[] = {
     {NULL, NULL, NULL, NULL, NULL},
 };
 
-bool writer_register(PyObject *module)
-{
-    const struct core_type writer = {.name = "replaybus._core.Writer",
-                                     .doc = "A stream of steps, and items over them.",
-                                     .size = sizeof(writer_object),
-                                     .make = writer_make,
-                                     .dealloc = guarded_dealloc,
-                                     .methods = methods,
-                                     .getters = getters,
-                                     .is_base = true};
-    const struct core_type selection = {
-        .name = "replaybus._core.Selection",
-        .doc = "Selection(((field, column, count, start, stride, squeeze), ...)): made by Writer.select.",
-        .size = sizeof(selection_object),
-        .make = selection_make,
-        .dealloc = selection_dealloc};
-    return core_add_type(module, &writer, &writer_type) && core_add_type(module, &selection, &selection_type);
-}
+const struct core_type writer_core = {
+    .name = "replaybus._core.Writer",
+    .doc = "A stream of steps, and items over them.",
+    .size = sizeof(writer_object),
+    .make = writer_make,
+    .dealloc = guarded_dealloc,
+    .methods = methods,
+    .getters = getters,
+    .is_base = true,
+    .out = &writer_type,
+};
+const struct core_type selection_core = {
+    .name = "replaybus._core.Selection",
+    .doc = "Selection(((field, column, count, start, stride, squeeze), ...)): made by Writer.select.",
+    .size = sizeof(selection_object),
+    .make = selection_make,
+    .dealloc = selection_dealloc,
+    .out = &selection_type,
+};

@@ -245,7 +245,7 @@ TEST(top_says)
     text_fini(&text);
 
     top.fresh = false;
-    snprintf(top.err.text, sizeof top.err.text, "no broker answers");
+    top.err = &(rp_error){.text = "no broker answers"};
     render(&text, &top, &small, &tui);
     assert_non_null(strstr(text_get(&text), "no broker answers"));
     text_fini(&text);

@@ -3,9 +3,9 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 
-#include "agent/launch/process/run_folder.h"
 #include "agent/launch/process/status.h"
 #include "agent/launch/series.h"
+#include "agent/run/thin.h"
 #include "proto/base/rng.h"
 #include "tests/support/tempdir.h"
 
@@ -16,6 +16,14 @@ static int enter(void **state)
     int rc = tempdir_enter(state);
     snprintf(path, sizeof path, "%s/metrics.jsonl", tempdir);
     return rc;
+}
+
+#define KEY "\"elapsed_s\": "
+
+static void open_history(struct line_file *history)
+{
+    line_file_init(history, strdup(path), KEY);
+    assert_true(line_file_open(history));
 }
 
 /* ---- the model ---- */
@@ -102,13 +110,13 @@ TEST(model, enter, tempdir_leave)
     struct rng rng;
     char line[512];
     for (uint64_t seed = 1; seed <= 6; seed++) {
-        struct history history;
+        struct line_file history;
         struct model model = {.points = calloc(8000, sizeof *model.points)};
         double at = 0, event = 0, span = seed % 3 == 0 ? 240 : seed % 3 == 1 ? 2 : 20;
         uint32_t often = seed % 2 == 0 ? 4 : 50;
         rng_seed(&rng, seed);
         print_message("seed %llu\n", (unsigned long long)seed);
-        assert_int_equal(history_open(&history, path, NULL), RP_OK);
+        open_history(&history);
         for (model.n = 0; model.n < 8000;) {
             at += span * rng_unit(&rng);
             event += rng_below(&rng, often) == 0;
@@ -116,16 +124,16 @@ TEST(model, enter, tempdir_leave)
             *p = (struct point){floor(at * 1000) / 1000, event, (double)rng_below(&rng, 1000000), rng_unit(&rng)};
             p->cpu = floor(p->cpu * 1000) / 1000;
             format_point(line, sizeof line, p, model.n++);
-            history_add(&history, line);
+            line_file_add(&history, line);
             if (rng_below(&rng, 2000) == 0) { /* the launcher was killed in the middle of a line */
-                fputs("{\"elapsed_s\": 12", history.file);
-                history_close(&history);
-                assert_int_equal(history_open(&history, path, NULL), RP_OK);
+                assert_int_equal(write(history.file.fd, "{\"elapsed_s\": 12", 15), 15);
+                line_file_fini(&history);
+                open_history(&history);
             }
         }
-        assert_true(history_thin(&history));
+        assert_true(line_file_thin(&history));
         check_file(&model);
-        history_close(&history);
+        line_file_fini(&history);
         unlink(path);
         free(model.points);
     }
@@ -180,11 +188,11 @@ static void take_peak(void *ctx, struct json_object *line, double *values)
 
 TEST(day, enter, tempdir_leave)
 {
-    struct history history;
+    struct line_file history;
     struct stat file;
     off_t most = 0;
     ino_t first = 0;
-    assert_int_equal(history_open(&history, path, NULL), RP_OK);
+    open_history(&history);
     assert_int_equal(stat(path, &file), 0);
     first = file.st_ino;
     FILE *reader = fopen(path, "re"); /* one that read on while the file was replaced */
@@ -192,14 +200,14 @@ TEST(day, enter, tempdir_leave)
         struct status status = status_at(i);
         status.memory += i == 7777 ? 1 << 20 : 0; /* a peak of one second */
         char *text = status_to_json(&status, false);
-        history_add(&history, text);
+        line_file_add(&history, text);
         free(text);
         if (i % 600 == 0) {
             assert_int_equal(stat(path, &file), 0);
             most = file.st_size > most ? file.st_size : most;
         }
     }
-    history_close(&history);
+    line_file_fini(&history);
     assert_true(file.st_ino != first && reader && fclose(reader) == 0);
     print_message("a day: %lld bytes at most, %lld at the end\n", (long long)most, (long long)file.st_size);
     assert_true(most < 15 * 1000 * 1000);
@@ -221,40 +229,42 @@ TEST(day, enter, tempdir_leave)
 
 TEST(refused, enter, tempdir_leave)
 {
-    struct history history;
+    struct line_file history;
     char blocked[128];
-    assert_int_equal(history_open(&history, "/nowhere/metrics.jsonl", &err), RP_IO);
-    history_add(&history, "{}"); /* does nothing */
-    assert_int_equal(history_open(&history, path, NULL), RP_OK);
+    line_file_init(&history, strdup("/nowhere/metrics.jsonl"), KEY);
+    assert_false(line_file_open(&history));
+    assert_false(line_file_add(&history, "{}"));
+    line_file_fini(&history);
+    open_history(&history);
     snprintf(blocked, sizeof blocked, "%s.tmp", path);
     assert_int_equal(mkdir(blocked, 0700), 0);
-    history_add(&history, "{\"elapsed_s\": 1}");
-    assert_false(history_thin(&history));
-    history_add(&history, "{\"elapsed_s\": 2}"); /* goes on in the old file */
+    line_file_add(&history, "{\"elapsed_s\": 1}");
+    assert_false(line_file_thin(&history));
+    line_file_add(&history, "{\"elapsed_s\": 2}"); /* goes on in the old file */
     assert_int_equal(rmdir(blocked), 0);
-    assert_true(history_thin(&history));
-    assert_int_equal(history.thin.kept, 2);
-    history_close(&history);
+    assert_true(line_file_thin(&history));
+    assert_int_equal(history.kept, 2);
+    line_file_fini(&history);
 }
 
 /* A limit of the file's size stands for a full disk: the next line stands apart from the one that was cut. */
 TEST(a_full_disk_cuts_one_line, enter, tempdir_leave)
 {
-    struct history history;
+    struct line_file history;
     struct rlimit before, tight;
     assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
     signal(SIGXFSZ, SIG_IGN);
-    assert_int_equal(history_open(&history, path, &err), RP_OK);
-    history_add(&history, "{\"elapsed_s\": 1.0}");
+    open_history(&history);
+    line_file_add(&history, "{\"elapsed_s\": 1.0}");
     tight = before;
     tight.rlim_cur = 30;
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &tight), 0);
-    history_add(&history, "{\"elapsed_s\": 2.0, \"more\": 1}");
-    history_add(&history, "{\"elapsed_s\": 3.0}");
+    line_file_add(&history, "{\"elapsed_s\": 2.0, \"more\": 1}");
+    line_file_add(&history, "{\"elapsed_s\": 3.0}");
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
-    history_add(&history, "{\"elapsed_s\": 4.0}");
-    history_add(&history, "{\"elapsed_s\": 5.0}");
-    assert_true(history_thin(&history));
-    history_close(&history);
+    line_file_add(&history, "{\"elapsed_s\": 4.0}");
+    line_file_add(&history, "{\"elapsed_s\": 5.0}");
+    assert_true(line_file_thin(&history));
+    line_file_fini(&history);
     assert_string_equal(file_text(path), "{\"elapsed_s\": 1.0}\n{\"elapsed_s\": 4.0}\n{\"elapsed_s\": 5.0}\n");
 }

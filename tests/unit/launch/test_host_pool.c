@@ -21,11 +21,11 @@ static void open_world(struct world *self, const char *yaml, struct host_source 
     *self = (struct world){0};
     assert_int_equal(tempdir_enter(NULL), 0);
     self->config = runtext_read(yaml, NULL);
-    const struct host_pool_options options = {.config = &self->config,
-                                              .folder = tempdir,
-                                              .config_path = "config.yaml",
-                                              .here = tempdir,
-                                              .programs = "/nowhere",
+    const struct host_pool_options options = {.home.config = &self->config,
+                                              .home.folder = tempdir,
+                                              .home.config_path = "config.yaml",
+                                              .home.here = tempdir,
+                                              .home.programs = "/nowhere",
                                               .cores = 3,
                                               .memory = 1e9,
                                               .source = source};

@@ -26,8 +26,11 @@ static void set_up(struct fixture *f)
 {
     tempdir_enter(NULL);
     setenv("XDG_CACHE_HOME", tempdir, 1);
-    f->options = (struct profile_options){
-        .config = &f->config, .programs = tempdir, .config_path = "", .here = tempdir, .folder = tempdir};
+    f->options = (struct profile_options){.home.config = &f->config,
+                                          .home.programs = tempdir,
+                                          .home.config_path = "",
+                                          .home.here = tempdir,
+                                          .home.folder = tempdir};
     read_config(f, NULL);
 }
 

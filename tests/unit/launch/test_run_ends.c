@@ -33,16 +33,16 @@ static void open_world(struct world *self, enum role role)
     assert_int_equal(tempdir_enter(NULL), 0);
     self->config = runtext_read(YAML, NULL);
     assert_int_equal(guard_start(&self->guard, &err), RP_OK);
-    const struct host_pool_options options = {.config = &self->config,
-                                              .folder = tempdir,
-                                              .config_path = "config.yaml",
-                                              .here = tempdir,
-                                              .programs = ".",
+    const struct host_pool_options options = {.home.config = &self->config,
+                                              .home.folder = tempdir,
+                                              .home.config_path = "config.yaml",
+                                              .home.here = tempdir,
+                                              .home.programs = ".",
                                               .cores = 4,
-                                              .guard = &self->guard};
-    self->options = (struct run_options){.config = &self->config,
-                                         .folder = tempdir,
-                                         .guard = &self->guard,
+                                              .home.guard = &self->guard};
+    self->options = (struct run_options){.home.config = &self->config,
+                                         .home.folder = tempdir,
+                                         .home.guard = &self->guard,
                                          .screen = &self->screen,
                                          .hosts = host_pool_new(&options, &err)};
     self->member = (struct member){.role = role, .wanted = true};

@@ -21,15 +21,19 @@ static void open_world(struct world *self, const char *yaml, const double *cores
     static const char *const carrier[] = {"true", NULL};
     *self = (struct world){0};
     self->config = runtext_read(yaml, NULL);
-    const struct host_pool_options options = {
-        .config = &self->config, .folder = ".", .config_path = "config.yaml", .here = ".", .programs = ".", .cores = 4};
+    const struct host_pool_options options = {.home.config = &self->config,
+                                              .home.folder = ".",
+                                              .home.config_path = "config.yaml",
+                                              .home.here = ".",
+                                              .home.programs = ".",
+                                              .cores = 4};
     self->pool = must(host_pool_new(&options, &err));
     for (uint32_t i = 0; i < n; i++) {
         char name[8];
         snprintf(name, sizeof name, "h%u", i + 1);
         assert_int_equal(host_pool_appear(self->pool, name, carrier, cores[i], 0, &err), RP_OK);
     }
-    self->options = (struct run_options){.config = &self->config, .hosts = self->pool};
+    self->options = (struct run_options){.home.config = &self->config, .hosts = self->pool};
     self->run = (struct run){.options = &self->options,
                              .config = &self->config,
                              .clock = clock_system(),
