@@ -12,7 +12,7 @@
 #define GROUP_ITEMS 8u
 #define QUEUE_ITEMS 100000u
 #define LEASE_MS 60000u
-#define WORKERS 4u /* that take leases: each waits for its acknowledgement before it goes on */
+#define WORKERS 4u /* that take leases */
 #define GOAL_GROUPS 0.5
 #define GOAL_LEASES 0.9
 #define WINDOW_BYTES 100u /* of an item */
@@ -75,13 +75,14 @@ static void lag_sample_job(void *ctx)
     struct load *load = &self->load;
     rp_client *client = load_client(load);
     rp_sampler *sampler = lag_sampler(self, client, load->options->batch);
+    const rp_updater_options options = {.struct_size = sizeof options, .acknowledge = 1};
+    rp_updater *acks = load_got(load, rp_updater_new(client, LOAD_TABLE, &options, &load->err));
     for (rp_batch *batch;; rp_batch_release(&batch)) {
         rp_batch_arrays arrays = {.struct_size = sizeof arrays};
         load_ok(load, rp_sampler_next(sampler, &batch, -1, &load->err));
         rp_batch_get_arrays(batch, &arrays);
         if (self->leases)
-            load_ok(load,
-                    rp_items_lease(client, LOAD_TABLE, RP_LEASE_ACK, arrays.key, arrays.n, 0, -1, NULL, &load->err));
+            load_ok(load, rp_updater_add(acks, arrays.key, NULL, arrays.n, -1, NULL, &load->err));
         tally_add(load->tally, arrays.n);
         tally_set_state(load->tally, TALLY_READY);
     }

@@ -230,7 +230,7 @@ typedef enum rp_lease_op {
     RP_LEASE_TOUCH = 2,   /* their leases, with all items of the same replies, go on for lease_ms from now */
 } rp_lease_op;
 
-/* Says so of n items and waits for the answer. change->applied counts those that were under lease of this client; missing are items whose
+/* Says so of n items and waits for the answer; an rp_updater acknowledges without waiting. change->applied counts those that were under lease of this client; missing are items whose
  * lease had ended, which others may have by now. A request that is repeated after a lost connection is carried out once. */
 RP_API rp_status rp_items_lease(rp_client *client, const char *table, rp_lease_op op, const uint64_t *keys, uint64_t n,
                                 uint32_t lease_ms, int64_t timeout_ms, rp_change *change, rp_error *err);
@@ -238,12 +238,14 @@ RP_API rp_status rp_items_lease(rp_client *client, const char *table, rp_lease_o
 /* Collects updates of one table and sends them in batches without waiting for the answers; while more than half of the batches
  * that may be without an answer are, several go in one request. With shards: a batch for each shard,
  * and in_flight counts the batches at shards that answer. Updates for a shard that has not answered for a second are ignored, and
- * counted as missing. */
+ * counted as missing; acknowledgements wait for it. */
 typedef struct rp_updater_options {
     uint32_t struct_size;
     uint32_t batch;     /* updates that are collected before any are sent; 0: 256 */
     uint32_t in_flight; /* largest number of batches without an answer; 0: 16 */
-    uint32_t reserved;
+    /* 1: acknowledges items under lease (RP_LEASE_ACK) instead; priorities are not used. Every rp_updater_add is sent at once, unless half
+     * of in_flight are without an answer. Items whose acknowledgement was not sent when the process ends return. */
+    uint32_t acknowledge;
 } rp_updater_options;
 
 /* options may be NULL. The client must outlive the updater. */

@@ -149,15 +149,19 @@ static void queue(uint32_t n, enum queue_use use)
     options.lease_ms = use == LEASED ? 1000000 : 0;
     rp_sampler *sampler = rp_sampler_new(all.client, "queue", &options, &err);
     sure(sampler ? RP_OK : (rp_status)err.status);
+    const rp_updater_options acknowledge = {.struct_size = sizeof acknowledge, .acknowledge = 1};
+    rp_updater *acks = rp_updater_new(all.client, "queue", &acknowledge, &err);
+    sure(acks ? RP_OK : (rp_status)err.status);
     for (uint32_t i = 0; i < n; i++) {
         rp_batch *batch = NULL;
         insert("queue", BATCH);
         if (use != FILLED)
             sure(rp_sampler_next(sampler, &batch, WAIT_MS, &err));
         if (use == LEASED)
-            sure(rp_items_lease(all.client, "queue", RP_LEASE_ACK, all.keys, BATCH, 0, WAIT_MS, NULL, &err));
+            sure(rp_updater_add(acks, all.keys, NULL, BATCH, WAIT_MS, NULL, &err));
         rp_batch_release(&batch);
     }
+    sure(rp_updater_destroy(&acks, WAIT_MS, &err));
     rp_sampler_destroy(&sampler);
 }
 

@@ -1,5 +1,5 @@
-/* Changes of items by key. An updater collects updates for each shard and sends them in batches without waiting for the answers; the
- * calls that wait are an updater for one call, of updates or of deletes.
+/* Changes of items by key. An updater collects updates for each shard and sends them in batches without waiting for the answers, or
+ * acknowledgements of leases, which do not wait for a batch to fill. The calls that wait are an updater for one call.
  *
  * While more than half of the updates that may be without an answer are, further ones gather, and several batches go in one
  * request as soon as enough answers have come: a request costs four threads a wake-up, whatever its size.
@@ -44,7 +44,8 @@ struct rp_updater {
     uint32_t refs; /* atomic: the caller and every request */
     rp_client *client;
     char *table;
-    uint32_t batch;    /* keys that make a request worth while */
+    uint32_t batch;    /* keys that make a request worth while during a call */
+    uint32_t least;    /* the same at its end, and when an answer has come */
     uint32_t most;     /* keys of a request */
     uint64_t window;   /* keys without an answer */
     uint32_t field;    /* of the request: UPDATE, DELETE or LEASE */
@@ -99,7 +100,7 @@ static rp_updater *updater_make(rp_client *client, const char *table, uint32_t b
         self->refs = 1;
         self->client = client;
         self->table = strdup(table);
-        self->batch = self->most = batch;
+        self->batch = self->most = self->least = batch;
         self->window = (uint64_t)batch * in_flight;
         if (self->window / 2 > batch)
             self->most = self->window / 2 < max ? (uint32_t)(self->window / 2) : max;
@@ -216,11 +217,11 @@ static rp_status send_collected(struct change_shard *shard, int64_t deadline_ns,
     return shard->n == n && n ? transmit(shard, err) : RP_OK;
 }
 
-/* Sends whole batches that have gathered, if there is room. Without memory they are sent later. */
+/* Sends what has gathered, if there is room. Without memory it is sent later. */
 static void send_gathered(rp_updater *self)
 {
     for (uint32_t i = 0; i < self->n_shards; i++)
-        if (self->shards[i].n >= self->batch && has_room(self))
+        if (self->shards[i].n >= self->least && has_room(self))
             transmit(&self->shards[i], NULL);
 }
 
@@ -255,6 +256,7 @@ static rp_status collect(rp_updater *self, const uint64_t *keys, const double *p
         if (to->n == self->most || (to->n >= self->batch && has_room(self)))
             status = send_collected(to, deadline_ns, err);
     }
+    send_gathered(self);
     pthread_mutex_unlock(&self->lock);
     return status;
 }
@@ -403,7 +405,15 @@ rp_updater *rp_updater_new(rp_client *client, const char *table, const rp_update
         return NULL;
     }
     uint32_t batch = checked.batch ? checked.batch : max < DEFAULT_BATCH ? max : DEFAULT_BATCH;
-    return updater_make(client, table, batch, checked.in_flight ? checked.in_flight : DEFAULT_IN_FLIGHT, max, err);
+    uint32_t in_flight = checked.in_flight ? checked.in_flight : DEFAULT_IN_FLIGHT;
+    rp_updater *self = updater_make(client, table, batch, in_flight, max, err);
+    if (self && checked.acknowledge) {
+        self->field = REPLAY__REQUEST__BODY_LEASE;
+        self->op = RP_LEASE_ACK;
+        self->least = 1; /* a lease may end while its acknowledgement waits */
+        self->patient = true;
+    }
+    return self;
 }
 
 /* Returns the error of an earlier request, once. */
@@ -425,7 +435,8 @@ static rp_status explain(rp_updater *self, rp_error *err)
         return conn_stopped(err);
     char link[256];
     client_describe(self->client, link, sizeof link);
-    return err_set(err, RP_DEADLINE_EXCEEDED, "updates of table '%s' are without an answer%s%s", self->table,
+    return err_set(err, RP_DEADLINE_EXCEEDED, "%s of table '%s' are without an answer%s%s",
+                   self->field == REPLAY__REQUEST__BODY_LEASE ? "acknowledgements" : "updates", self->table,
                    link[0] ? ": " : "", link);
 }
 
@@ -435,6 +446,8 @@ rp_status rp_updater_add(rp_updater *updater, const uint64_t *keys, const double
     int64_t deadline = conn_deadline(timeout_ms);
     uint64_t done = 0;
     RP_TRY(conn_check_process(client_conn(updater->client), err));
+    if (n && !priorities && updater->field == REPLAY__REQUEST__BODY_UPDATE)
+        return err_set(err, RP_INVALID_ARGUMENT, "priorities are missing");
     rp_status status = take_error(updater, err);
     if (status == RP_OK) {
         status = collect(updater, keys, priorities, n, deadline, &done, err);

@@ -348,7 +348,11 @@ def as_priorities(priorities: Any, n: int) -> np.ndarray:
 
 
 class Updater(_core.Updater, Flushing):
-    """Sends new priorities of one table in batches, without waiting for the answers. ``Client.updater`` makes one."""
+    """Sends new priorities of one table in batches, without waiting for the answers. ``Client.updater`` makes one.
+
+    With ``ack``, ``add(batch.key)`` acknowledges items under lease as ``batch.ack`` does, and leaves at once. The next ``add``, ``flush`` or
+    ``close`` raises what went wrong; ``flush().missing`` counts items whose lease had ended. Without ``close``, the last items may return.
+    """
 
     def __init__(self, client: "_core.Client", table: str, *_: Any, **__: Any) -> None:
         self.table = table
@@ -356,10 +360,10 @@ class Updater(_core.Updater, Flushing):
     def __repr__(self) -> str:
         return f"<replaybus.Updater: table {self.table!r}>"
 
-    def add(self, keys: Any, priorities: Any, timeout: Optional[float] = None) -> None:
-        """Takes new priorities. Waits only while too many requests are without an answer."""
+    def add(self, keys: Any, priorities: Any = None, timeout: Optional[float] = None) -> None:
+        """Takes new priorities, or keys to acknowledge. Waits only while too many requests are without an answer."""
         keys = as_keys(keys)
-        self._add(keys, as_priorities(priorities, len(keys)), timeout)
+        self._add(keys, None if priorities is None else as_priorities(priorities, len(keys)), timeout)
 
     def flush(self, timeout: Optional[float] = None) -> Change:
         """Waits until everything is answered; returns the totals so far."""

@@ -196,18 +196,20 @@ static PyMethodDef subscriber_methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
-/* ---- Updater: new priorities, sent in batches without waiting for the answers */
+/* ---- Updater: new priorities or acknowledgements, sent in batches without waiting for the answers */
 
 static PyObject *updater_make(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"client", "table", "batch", "in_flight", NULL};
+    static char *names[] = {"client", "table", "batch", "in_flight", "ack", NULL};
     rp_updater_options options = {.struct_size = sizeof options};
     PyObject *client;
     const char *table;
+    int ack = 0;
     rp_error err;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "Os|O&O&", names, &client, &table, core_u32, &options.batch,
-                                     core_u32, &options.in_flight))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "Os|O&O&p", names, &client, &table, core_u32, &options.batch,
+                                     core_u32, &options.in_flight, &ack))
         return NULL;
+    options.acknowledge = (uint32_t)ack;
     handle_object *self = handle_new(type, client);
     if (!self)
         return NULL;
@@ -228,8 +230,9 @@ static rp_status update_attempt(void *call, int64_t timeout_ms, rp_error *err)
     uint32_t taken = 0;
     const uint64_t *keys = self->keys.buf;
     const double *priorities = self->priorities.buf;
-    rp_status status = rp_updater_add(self->object->updater, keys + self->done, priorities + self->done,
-                                      self->n - self->done, timeout_ms, &taken, err);
+    rp_status status =
+        rp_updater_add(self->object->updater, keys + self->done, priorities ? priorities + self->done : NULL,
+                       self->n - self->done, timeout_ms, &taken, err);
     self->done += status == RP_DEADLINE_EXCEEDED ? taken : 0;
     return status;
 }
@@ -240,16 +243,19 @@ static rp_status confirm_attempt(void *call, int64_t timeout_ms, rp_error *err)
     return rp_updater_flush(self->object->updater, timeout_ms, &self->change, err);
 }
 
-/* Takes contiguous arrays of 8-byte elements of equal length. */
+/* Takes contiguous arrays of 8-byte elements of equal length; priorities may be None. */
 static bool take_arrays(struct updating *self, PyObject *keys, PyObject *priorities)
 {
     if (PyObject_GetBuffer(keys, &self->keys, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT) < 0 ||
-        PyObject_GetBuffer(priorities, &self->priorities, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT) < 0)
+        (priorities != Py_None &&
+         PyObject_GetBuffer(priorities, &self->priorities, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT) < 0))
         return false;
     self->n = (uint32_t)(self->keys.len / 8);
     if (column_dtype(self->keys.format, self->keys.itemsize) == RP_DTYPE_UINT64 &&
-        column_dtype(self->priorities.format, self->priorities.itemsize) == RP_DTYPE_FLOAT64 &&
-        self->keys.len == self->priorities.len && self->keys.len / 8 <= UINT32_MAX)
+        (!self->priorities.obj ||
+         (column_dtype(self->priorities.format, self->priorities.itemsize) == RP_DTYPE_FLOAT64 &&
+          self->keys.len == self->priorities.len)) &&
+        self->keys.len / 8 <= UINT32_MAX)
         return true;
     PyErr_SetString(PyExc_ValueError, "keys (uint64) and priorities (float64) of equal length are needed");
     return false;

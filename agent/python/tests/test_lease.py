@@ -117,6 +117,86 @@ def test_the_items_of_a_client_that_dies_return():
                 assert numbers(batch) == [0, 1, 2] and batch.times_sampled.tolist() == [2, 2, 2]
 
 
+@pytest.mark.parametrize("shards", [1, 2])
+@pytest.mark.parametrize("limits", [(), (1, 1), (4, 3)])
+def test_acknowledgements_leave_at_once(shards, limits):
+    with replaybus.Server([queue()], shards=shards) as server, server.client(timeout=30) as client, \
+            client.sampler("jobs", 16, ack=True, lease=3600, flexible=True) as sampler, client.updater("jobs", *limits, ack=True) as acks:
+        fill(client, 0, 200)
+        seen, first = [], None
+        while len(seen) < 200:
+            batch = sampler.next(10)
+            first = first or batch
+            seen += numbers(batch)
+            acks.add(batch.key, timeout=10)
+        assert sorted(seen) == list(range(200))
+        until(lambda: facts(client)["size"] == 0)  # without a flush
+        acks.add(first.key)
+        assert first.ack() == (0, len(first), 0)  # after the acknowledgement before it
+        assert acks.flush(10) == (200, len(first), 0)
+        assert facts(client)["limiter"]["samples"] == 200
+        with pytest.raises(replaybus.InvalidArgument, match="priorities are missing"), client.updater("jobs") as updater:
+            updater.add(first.key)
+
+
+def test_acknowledgements_outlive_the_broker_and_errors_are_told_once(tmp_path):
+    def serve(*tables):
+        return replaybus.Server(tables, port=port, journal=tmp_path / tables[0]["name"])
+    port = None
+    server = serve(queue())
+    port = int(server.endpoint.rsplit(":", 1)[1])
+    with server.client(timeout=60) as client, client.sampler("jobs", 4, ack=True, lease=3600) as sampler:
+        acks = client.updater("jobs", ack=True)
+        fill(client, 0, 8)
+        batches = [sampler.next(30), sampler.next(30)]
+        server.process.kill()
+        server.process.wait()
+        acks.add(batches[0].key)
+        with pytest.raises(replaybus.DeadlineExceeded, match="acknowledgements of table 'jobs' are without an answer"):
+            acks.flush(0.1)
+        server = serve(queue())
+        assert acks.flush(60) == (4, 0, 0) and facts(client)["size"] == facts(client)["leased"] == 4
+        server.process.kill()
+        server.process.wait()
+        acks.add(batches[1].key)
+        server = serve(replaybus.Table("others"))  # there is no such table any more
+        with pytest.raises(replaybus.NotFound, match="jobs"):
+            acks.close(60)
+        server.close()
+
+
+def test_acknowledgements_that_were_not_sent_return_with_their_worker(tmp_path):
+    server = replaybus.Server([queue()], journal=tmp_path)
+    port = int(server.endpoint.rsplit(":", 1)[1])
+    with server.client(timeout=60) as client:
+        fill(client, 0, 6)
+        program = ("import replaybus, sys, time\n"
+                   f"client = replaybus.Client({server.endpoint!r})\n"
+                   "sampler, acks = client.sampler('jobs', 3, ack=True, lease=2.0), client.updater('jobs', ack=True)\n"
+                   "for _ in range(2):\n"
+                   "    batch = sampler.next(30)\n    print(len(batch), flush=True)\n    sys.stdin.readline()\n"
+                   "    acks.add(batch.key)\n    print('added', flush=True)\n"
+                   "time.sleep(600)\n")
+        with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as worker:
+            def step(*lines):
+                worker.stdin.write(b"\n")
+                worker.stdin.flush()
+                assert [worker.stdout.readline() for _ in lines] == list(lines)
+            assert worker.stdout.readline() == b"3\n"
+            step(b"added\n", b"3\n")
+            server.process.kill()
+            server.process.wait()
+            step(b"added\n")  # nobody is there to take it
+            worker.kill()
+        server = replaybus.Server([queue()], journal=tmp_path, port=port)
+        with client.sampler("jobs", 3, ack=True) as sampler:
+            batch = sampler.next(30)
+            assert numbers(batch) == [3, 4, 5] and batch.times_sampled.tolist() == [2, 2, 2]
+            assert batch.ack().applied == 3
+        assert facts(client)["size"] == 0
+    server.close()
+
+
 WORKER = """
 import os, random, sys, time, replaybus
 endpoint, ledger, seed = sys.argv[1:]
@@ -124,6 +204,7 @@ chance, out = random.Random(int(seed)), os.open(ledger, os.O_WRONLY | os.O_APPEN
 def note(what, keys):
     os.write(out, (what + " " + " ".join(map(str, keys)) + "\\n").encode())
 client = replaybus.Client(endpoint, timeout=60)
+acks, open_, total = client.updater("jobs", ack=True), [], replaybus.Change(0, 0, 0)
 with client.sampler("jobs", 4, ack=True, lease=1.0, flexible=True) as sampler:
     while True:
         try:
@@ -137,10 +218,20 @@ with client.sampler("jobs", 4, ack=True, lease=1.0, flexible=True) as sampler:
         if chance.random() < 0.1:
             batch.release()
             continue
-        note("tries", keys)
-        change = batch.ack()
-        assert change.applied in (0, len(keys)), change
-        note("done" if change.applied else "late", keys)
+        if int(seed) % 2:
+            note("tries", keys)
+            change = batch.ack()
+            assert change.applied in (0, len(keys)), change
+            note("done" if change.applied else "late", keys)
+            continue
+        open_ += keys
+        note("tries", open_)
+        acks.add(batch.key)
+        if chance.random() < 0.3:
+            before, total = total, acks.flush(60)
+            assert sum(total) - sum(before) == len(open_), (total, before, open_)
+            note("done" if total.missing == before.missing else "some", open_)
+            open_ = []
 """
 
 
@@ -164,6 +255,7 @@ class Ledger:
                 what, *keys = line.split()
                 tries = set(map(int, keys)) if what == "tries" else set()
                 done += map(int, keys) if what == "done" else []
+                open_ |= set(map(int, keys)) if what == "some" else set()
             open_ |= tries  # its death came between the request and the note of its answer
         return done, open_
 
