@@ -2,6 +2,7 @@
 
 import atexit
 import contextlib
+import json
 import os
 import pathlib
 import random
@@ -39,13 +40,14 @@ def free_ports(n):
 
 
 class Broker:
-    """A broker process with its own folder, on free ports unless the configuration names endpoints. Ends with its `with` block."""
+    """A broker process with its own folder, FOLDER in the configuration, on free ports unless that names endpoints. Ends with its
+    `with` block."""
 
     def __init__(self, config):
         config = config if "ingest:" in config else PORTS + config
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="replay-foreign-"))
         self.config = self.folder / "broker.yaml"
-        self.config.write_text(config)
+        self.config.write_text(config.replace("FOLDER", str(self.folder)))
         self.log = open(self.folder / "log", "wb")
         self.process, self.endpoints = None, {}
         self.start()
@@ -143,6 +145,12 @@ def eventually(condition, timeout=10.0, what="condition"):
             return value
         check(time.monotonic() < end, what, "did not come true within", timeout, "s")
         time.sleep(0.01)
+
+
+def json_lines(path):
+    """The whole lines of a file: the last one may be half written. []: there is no file yet."""
+    text = path.read_text() if path.exists() else ""
+    return [json.loads(line) for line in text[:text.rfind("\n") + 1].splitlines()]
 
 
 def children(pid):

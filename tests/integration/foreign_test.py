@@ -4,7 +4,6 @@ Proves that PROTOCOL.md is enough to attach a client in another language, and th
 """
 
 import re
-import tempfile
 import threading
 
 import zmq
@@ -49,9 +48,11 @@ tables:
       rewards: [float32, 0]
 """
 
-SHORT_LIVED = """
+JOURNALED = """
 memory_limit: 64MiB
-session: {expiry: 600ms}
+folder: FOLDER/journal
+journal: never
+session: {expiry: 10s}
 tables:
   - {name: open, max_size: 1000, sampler: {kind: fifo}, limiter: {kind: none}}
   - {name: held, max_size: 4, max_times_sampled: 1, sampler: {kind: fifo}, limiter: {kind: queue}}
@@ -400,8 +401,7 @@ def test_the_ids_of_sessions_are_not_shown(world):
 def test_a_restart_with_a_journal_asks_for_hello_and_nothing_is_in_doubt(world):
     """Killed and started again: the heartbeat answers a gap, as after a lost message, and never that the session is
     unknown. A client that does what section 10 says about a gap goes on exactly once."""
-    with tempfile.TemporaryDirectory(prefix="replay-foreign-") as disk, Broker(
-            SHORT_LIVED.replace("expiry: 600ms", "expiry: 10s") + "folder: %s\njournal: never\n" % disk) as broker:
+    with Broker(JOURNALED) as broker:
         actor = Actor(Service(broker.endpoints["service"]), COLUMNS, "survivor")
         layout = actor.layout("held", WHOLE)
         for i in range(6):

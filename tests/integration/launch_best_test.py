@@ -7,7 +7,7 @@ import signal
 import subprocess
 
 from launches import ENDLESS, PATIENCE, Place, check, equal, eventually, program, sets
-from harness import contains
+from harness import contains, json_lines
 import weights
 
 # A learner that leaves a copy of each of its states, so that it can be told which one a file holds.
@@ -23,9 +23,7 @@ def number(path, name):
 
 
 def evaluations(folder):
-    path = folder / "evaluator-0.jsonl"
-    text = path.read_text() if path.exists() else ""
-    return [json.loads(line) for line in text[:text.rfind("\n") + 1].splitlines()]
+    return json_lines(folder / "evaluator-0.jsonl")
 
 
 def check_best(folder):
@@ -209,8 +207,7 @@ def test_in_one_process():
             return place.base / name, json.loads(done.stdout.splitlines()[-1])
 
         one, _ = run("one", "learners.snapshot_every=1")
-        lines = [json.loads(line) for line in (one / "single.jsonl").read_text().splitlines()]
-        best = max(line["return"] for line in lines if line.get("return") is not None)
+        best = max(line["return"] for line in json_lines(one / "single.jsonl") if line.get("return") is not None)
         value, steps = number(one / "best.weights", "evaluation/return"), number(one / "best.weights", "steps")
         equal(value, best, "return of best.weights")
         tensors, state = read(one / "best.weights"), read(one / "snapshots" / ("%012d.weights" % steps))

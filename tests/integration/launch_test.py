@@ -8,7 +8,7 @@ import signal
 import time
 
 from launches import ENDLESS, PATIENCE, Place, check, equal, sets
-from harness import contains
+from harness import contains, json_lines
 
 RESULT = " done after "
 FILES = ("config.yaml", "launch.json", "learner.weights", "metrics.jsonl", "report.html",
@@ -299,7 +299,7 @@ def test_interrupt_and_resume():
         equal((report["steps"], report["legs"], report["phase"]), (end, 3, "done"), "report")
         check(report["learner_steps"] > middle["learner_steps"] > one["learner_steps"], report)
         check(report["elapsed_s"] > middle["elapsed_s"] > one["elapsed_s"], report)
-        lines = [json.loads(line) for line in (third.folder / "metrics.jsonl").read_text().splitlines()]
+        lines = json_lines(third.folder / "metrics.jsonl")
         slow = [line for line in lines if line["elapsed_s"] <= middle["elapsed_s"]]  # environment.delay: 1000/s an actor
         check(all(line["steps_rate"] <= 3000 for line in slow), "what was counted before is no speed", slow)
         steps = [line["steps"] for line in lines if line["phase"] in ("running", "done")]

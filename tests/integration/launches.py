@@ -10,7 +10,7 @@ import tempfile
 import time
 import uuid
 
-from harness import kill
+from harness import json_lines, kill
 from runs import PATIENCE, SLOW, check, equal, eventually, program
 
 CONFIG = """
@@ -91,9 +91,7 @@ class Launcher:
 
     def history(self, name="steps"):
         """A number of all lines of metrics.jsonl."""
-        path = self.folder / "metrics.jsonl"
-        lines = path.read_text().splitlines() if path.exists() else []
-        return [json.loads(line)[name] for line in lines if line.endswith("}")]
+        return [line[name] for line in json_lines(self.folder / "metrics.jsonl")]
 
     def endpoints(self):
         return dict(line.split(" ", 1) for line in (self.folder / "endpoints").read_text().splitlines())

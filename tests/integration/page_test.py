@@ -13,7 +13,7 @@ import time
 
 from browser import Browser, available, fetch
 from launches import CONFIG, ENDLESS, PATIENCE, Place, check, equal, eventually, program, sets
-from harness import PORTS, Broker, children, free_ports
+from harness import PORTS, Broker, children, free_ports, json_lines
 from keyrings import COLUMNS, FIELDS, KeyBroker
 from actor import Actor
 from generated import pb
@@ -425,8 +425,7 @@ def test_a_report():
         browser.wait("processes", "return document.querySelectorAll('main tbody tr').length >= 4")
         quiet(browser, report.as_uri())
         log = folders[1] / "learner-0.jsonl"  # curves of two seeds that never overlap are drawn as well
-        lines = [json.loads(line) for line in log.read_text().splitlines()]
-        log.write_text("".join(json.dumps(dict(line, time=line["time"] + 1000)) + "\n" for line in lines))
+        log.write_text("".join(json.dumps(dict(line, time=line["time"] + 1000)) + "\n" for line in json_lines(log)))
         place.call("runs", *(folder.name for folder in folders), "--html", "both.html")
         browser.open((place.base / "both.html").as_uri())
         browser.wait("the choice", "return document.querySelector('main select')")

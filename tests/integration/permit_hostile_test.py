@@ -2,7 +2,6 @@
 The limiter has charged what clients were told, once, and its cursor stays within its bounds."""
 
 import random
-import tempfile
 import time
 
 import blocks
@@ -15,7 +14,7 @@ INVALID_ARGUMENT, NOT_FOUND, DEADLINE_EXCEEDED, CANCELLED = 1, 2, 4, 11
 MOST = 1 << 24
 TABLES = """
 shards: 2
-folder: %s
+folder: FOLDER/journal
 tables:
   - {name: wide, sampler: {kind: uniform}, limiter: {kind: sample_to_insert_ratio, samples_per_insert: 2, min_size: 4, error_buffer: 200000}}
 """
@@ -24,8 +23,7 @@ COLUMNS, FIELDS = [pb.Column(name="x", dtype="int32")], [pb.Field(name="x", colu
 
 class World:
     def __init__(self):
-        self.folder = tempfile.TemporaryDirectory(prefix="replay-hostile-")
-        self.broker = Broker(TABLES % (self.folder.name + "/journal"))
+        self.broker = Broker(TABLES)
         ends = self.broker.endpoints
         self.endpoints = [ends["service"], ends["shard.1.service"]]
         self.services = [Service(e) for e in self.endpoints]
@@ -48,7 +46,6 @@ class World:
     def stop(self):
         status = self.broker.stop()
         self.broker.remove()
-        self.folder.cleanup()
         return status
 
 

@@ -1,6 +1,5 @@
 """An agent at play: episodes that the evaluator records, and the environment drawn in a terminal."""
 
-import json
 import os
 import pathlib
 import pty
@@ -11,15 +10,13 @@ import termios
 import time
 
 from launches import ENDLESS, PATIENCE, Place, check, equal, program, sets
-from harness import contains
+from harness import contains, json_lines
 
 PACKAGE = pathlib.Path(program("launch")).resolve().parent / "lib" / "python"
 
 
 def episodes(folder):
-    """The whole lines: the last one may be half written."""
-    path = folder / "episodes.jsonl"
-    return [json.loads(line) for line in path.read_text().split("\n")[:-1]] if path.exists() else []
+    return json_lines(folder / "episodes.jsonl")
 
 
 def test_evaluations_are_recorded():
@@ -29,8 +26,7 @@ def test_evaluations_are_recorded():
         launcher.await_alive(lambda: len(episodes(launcher.folder)) > 1, "two recordings")
         launcher.stop()
         kept = episodes(launcher.folder)
-        reports = [json.loads(line) for line in (launcher.folder / "evaluator-0.jsonl").read_text().splitlines()]
-        means = {one["environment_steps"]: one["return"] for one in reports}
+        means = {one["environment_steps"]: one["return"] for one in json_lines(launcher.folder / "evaluator-0.jsonl")}
         for one in kept:
             head, frames = one["head"], one["frames"]
             equal(head["mean"], means[head["at"]], "mean return")

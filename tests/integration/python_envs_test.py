@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 
+from harness import json_lines
 from launches import PATIENCE, Place, check, equal, program, sets
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -68,7 +69,7 @@ def option(**values):
 
 
 def reports(launcher, process="actor-0"):
-    return [json.loads(line) for line in (launcher.folder / (process + ".jsonl")).read_text().splitlines()]
+    return json_lines(launcher.folder / (process + ".jsonl"))
 
 
 def episodes(launcher):

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import tempfile
 
-from harness import check, equal, eventually
+from harness import check, equal, eventually, json_lines
 
 SLOW = 4 if os.environ.get("RP_SANITIZE") else 1  # how much longer everything takes
 PATIENCE = 60 * SLOW
@@ -155,9 +155,7 @@ class Run:
 
     def reports(self, process):
         """The whole lines of a process' log."""
-        path = self.folder / (process + ".jsonl")
-        text = path.read_text() if path.exists() else ""
-        return [json.loads(line) for line in text[:text.rfind("\n") + 1].splitlines()]
+        return json_lines(self.folder / (process + ".jsonl"))
 
     def last(self, process, name, default=0):
         reports = self.reports(process)
