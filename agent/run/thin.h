@@ -31,7 +31,7 @@ void record_file_close(struct record_file *self);
 /* A file of lines that is thinned with age. */
 struct line_file {
     struct record_file file;
-    char *path; /* NULL: nothing is written */
+    char *path;      /* NULL: nothing is written */
     const char *key; /* of the time in seconds, as in "\"time\": " */
     uint64_t added;  /* lines since the file was thinned */
     uint64_t kept;   /* lines that were left then */

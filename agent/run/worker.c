@@ -801,11 +801,9 @@ static void learner_report(struct learner_work *self)
  * items, and they for its parameters. */
 static void publish_anew(struct learner_work *self)
 {
-    rp_client_info info = {.struct_size = sizeof info};
-    if (learner_leads(self->learner) && rp_client_get_info(self->worker.client, &info, NULL) == RP_OK &&
-        info.state == RP_CLIENT_CONNECTED && info.broker != self->broker &&
-        learner_publish(self->learner, NULL) == RP_OK)
-        self->broker = info.broker;
+    uint64_t broker = learner_leads(self->learner) ? broker_now(self) : 0;
+    if (broker != 0 && broker != self->broker && learner_publish(self->learner, NULL) == RP_OK)
+        self->broker = broker;
 }
 
 /* No batch arrived. False: none will ever arrive. */

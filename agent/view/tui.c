@@ -1,6 +1,7 @@
 /* Lines that know their width, canvases of them, keys and lists. */
 #include "agent/view/tui.h"
 
+#include <ctype.h>
 #include <math.h>
 #include <poll.h>
 #include <stdarg.h>
@@ -287,29 +288,16 @@ void tui_keys_close(struct tui_keys *self)
 
 /* ---- keys ---- */
 
+/* Letters without case. */
 static const struct {
     const char *bytes;
     enum tui_key key;
 } table[] = {
-    {"q", TUI_KEY_QUIT},
-    {"Q", TUI_KEY_QUIT},
-    {"\x03", TUI_KEY_QUIT},
-    {"p", TUI_KEY_PAUSE},
-    {"P", TUI_KEY_PAUSE},
-    {" ", TUI_KEY_PAUSE},
-    {"s", TUI_KEY_SORT},
-    {"S", TUI_KEY_SORT},
-    {"?", TUI_KEY_HELP},
-    {"h", TUI_KEY_HELP},
-    {"H", TUI_KEY_HELP},
-    {"\x1b[A", TUI_KEY_UP},
-    {"\x1bOA", TUI_KEY_UP},
-    {"k", TUI_KEY_UP},
-    {"\x1b[B", TUI_KEY_DOWN},
-    {"\x1bOB", TUI_KEY_DOWN},
-    {"j", TUI_KEY_DOWN},
-    {"\x1b[5~", TUI_KEY_PAGE_UP},
-    {"\x1b[6~", TUI_KEY_PAGE_DOWN},
+    {"q", TUI_KEY_QUIT},  {"\x03", TUI_KEY_QUIT},       {"p", TUI_KEY_PAUSE},
+    {" ", TUI_KEY_PAUSE}, {"s", TUI_KEY_SORT},          {"?", TUI_KEY_HELP},
+    {"h", TUI_KEY_HELP},  {"\x1b[A", TUI_KEY_UP},       {"\x1bOA", TUI_KEY_UP},
+    {"k", TUI_KEY_UP},    {"\x1b[B", TUI_KEY_DOWN},     {"\x1bOB", TUI_KEY_DOWN},
+    {"j", TUI_KEY_DOWN},  {"\x1b[5~", TUI_KEY_PAGE_UP}, {"\x1b[6~", TUI_KEY_PAGE_DOWN},
 };
 
 /* Reads a byte that is there already; 0: none. */
@@ -330,6 +318,7 @@ static enum tui_key tui_keys_read(struct tui_keys *self)
     char bytes[8] = {0};
     if (!take_terminal(self) || !(bytes[0] = read_byte(self)))
         return TUI_KEY_NONE;
+    bytes[0] = (char)tolower((unsigned char)bytes[0]);
     /* A sequence of a key ends with a letter or a tilde. */
     for (size_t n = 1; bytes[0] == '\x1b' && n < sizeof bytes - 1 && (bytes[n] = read_byte(self)); n++)
         if (n > 1 && ((bytes[n] >= 'A' && bytes[n] <= 'Z') || bytes[n] == '~'))

@@ -9,15 +9,21 @@
 
 #include "proto/base/need.h"
 
+static size_t room_of(const struct json_row *row)
+{
+    return row->most ? row->most : row->size / row->element_size;
+}
+
 /* ---- writing text ---- */
 
 static void write_list(struct json *out, const struct json_row *row, const void *base)
 {
     uint32_t n = *(const uint32_t *)((const char *)base + row->count_offset);
+    const char *at = (const char *)base + row->offset, *list = row->most ? *(const char *const *)(const void *)at : at;
     json_open(out, '[');
-    for (uint32_t i = 0; i < n && i < row->size / row->element_size; i++) {
+    for (uint32_t i = 0; list && i < n && i < room_of(row); i++) {
         json_open(out, '{');
-        json_map_write(out, row->rows, (const char *)base + row->offset + i * row->element_size);
+        json_map_write(out, row->rows, list + i * row->element_size);
         json_close(out, '}');
     }
     json_close(out, ']');
@@ -152,14 +158,21 @@ static bool read_text(struct json_object *value, const struct json_row *row, cha
 static bool read_list(struct json_object *value, const struct json_row *row, void *base)
 {
     bool ok = json_object_is_type(value, json_type_array);
-    size_t n = ok ? json_object_array_length(value) : 0, room = row->size / row->element_size;
+    size_t n = ok ? json_object_array_length(value) : 0, room = room_of(row);
+    char *at = (char *)base + row->offset, *list = at;
+    uint32_t *count = (uint32_t *)(void *)((char *)base + row->count_offset);
     ok = ok && n <= room;
     n = n < room ? n : room;
-    for (size_t i = 0; i < n; i++)
-        ok = json_map_read(json_object_array_get_idx(value, i), row->rows,
-                           (char *)base + row->offset + i * row->element_size) &&
-             ok;
-    *(uint32_t *)((char *)base + row->count_offset) = (uint32_t)n;
+    if (row->most)
+        *(void **)(void *)at = list = n ? need_alloc(n * row->element_size) : NULL;
+    *count = 0;
+    for (size_t i = 0; i < n; i++) {
+        struct json_object *one = json_object_array_get_idx(value, i);
+        if (row->most && !json_object_is_type(one, json_type_object))
+            ok = false;
+        else
+            ok = json_map_read(one, row->rows, list + row->element_size * (*count)++) && ok;
+    }
     return ok;
 }
 

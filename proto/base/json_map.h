@@ -25,7 +25,7 @@ enum json_kind {
     JSON_KIND_BOOL,
     JSON_KIND_WORD,   /* an enum, written as a word */
     JSON_KIND_OBJECT, /* a struct */
-    JSON_KIND_LIST    /* an array of structs and a uint32_t that counts the elements in use */
+    JSON_KIND_LIST    /* an array of structs, or a pointer to one, and a uint32_t that counts the elements in use */
 };
 
 struct json_row {
@@ -37,6 +37,7 @@ struct json_row {
     uint32_t n_words;
     const struct json_row *rows; /* of the struct, or of one element of the list */
     size_t element_size, count_offset;
+    uint32_t most; /* elements that a pointer may lead to; 0: the member is the array itself */
 };
 
 #define JSON_MEMBER(owner, path) (((owner *)0)->path)
@@ -73,6 +74,12 @@ struct json_row {
         .element_size = sizeof *JSON_MEMBER(owner, path), .count_offset = offsetof(owner, count)                       \
     }
 #define JSON_LIST(owner, member, count, table) JSON_LIST_AS(#member, owner, member, count, table)
+/* The same for a pointer, which may be NULL. Reading allocates the elements, for free(); what is no object is left out. */
+#define JSON_POINTER(owner, member, count, table, limit)                                                               \
+    {                                                                                                                  \
+        .name = #member, .kind = JSON_KIND_LIST, JSON_PLACE(owner, member), .rows = (table),                           \
+        .element_size = sizeof *JSON_MEMBER(owner, member), .count_offset = offsetof(owner, count), .most = (limit)    \
+    }
 
 /* Writes the members into an object that is open. */
 void json_map_write(struct json *out, const struct json_row *rows, const void *base);

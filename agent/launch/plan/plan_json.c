@@ -39,6 +39,16 @@ static const struct json_row run_rows[] = {
     SHARE(learner, counters, IDLE_COUNTERS),
     {0},
 };
+static const struct json_row host_rows[] = {
+    JSON_ROW(struct plan_host, name),
+    COUNT(plan_host, kind),
+    REAL(plan_host, cores),
+    REAL(plan_host, memory),
+    JSON_ROW(struct plan_host, actors),
+    JSON_ROW(struct plan_host, learners),
+    JSON_OBJECT(struct plan_host, actor, unit_rows),
+    {0},
+};
 static const struct json_row input_rows[] = {
     REAL(plan_input, spi),
     REAL(plan_input, broker_memory),
@@ -51,16 +61,7 @@ static const struct json_row input_rows[] = {
     COUNT(plan_input, most_shards),
     JSON_OBJECT(struct plan_input, learner, unit_rows),
     JSON_LIST(struct plan_input, runs, n_runs, run_rows),
-    {0},
-};
-static const struct json_row host_rows[] = {
-    JSON_ROW(struct plan_host, name),
-    COUNT(plan_host, kind),
-    REAL(plan_host, cores),
-    REAL(plan_host, memory),
-    JSON_ROW(struct plan_host, actors),
-    JSON_ROW(struct plan_host, learners),
-    JSON_OBJECT(struct plan_host, actor, unit_rows),
+    JSON_POINTER(struct plan_input, hosts, n_hosts, host_rows, MOST_HOSTS),
     {0},
 };
 static const struct json_row broker_rows[] = {
@@ -123,13 +124,9 @@ static struct json_object *parts_object(const struct plan_choice *chosen, const 
 char *plan_to_json(const struct plan *self, const struct plan_input *input)
 {
     struct json_object *root = self ? json_map_object(plan_rows, self) : json_object_new_object();
-    struct json_object *known = json_map_object(input_rows, input), *hosts = json_object_new_array();
-    for (uint32_t i = 0; i < input->n_hosts; i++)
-        json_object_array_add(hosts, json_map_object(host_rows, &input->hosts[i]));
-    json_object_object_add(known, "hosts", hosts);
     if (self)
         json_object_object_add(root, "hosts", parts_object(&self->chosen, input));
-    json_object_object_add(root, "input", known);
+    json_object_object_add(root, "input", json_map_object(input_rows, input));
     char *text = need_text(json_object_to_json_string_ext(root, JSON_C_TO_STRING_PRETTY | JSON_C_TO_STRING_SPACED));
     json_object_put(root);
     return text;
@@ -138,30 +135,16 @@ char *plan_to_json(const struct plan *self, const struct plan_input *input)
 /* ---- reading ---- */
 
 /* The first host of a kind has what was measured, and its kind is its own index. */
-static bool read_host(struct json_object *object, struct plan_input *out, uint32_t index)
+static bool check_hosts(struct plan_input *out)
 {
-    struct plan_host *host = &out->hosts[index];
-    if (!json_map_read(object, host_rows, host) || host->kind > index || out->hosts[host->kind].kind != host->kind)
-        return false;
-    /* Bytes: later code converts them to an integer. */
-    host->memory = fmin(plan_known(host->memory), MOST_BYTES);
-    return true;
-}
-
-static bool read_hosts(struct json_object *object, struct plan_input *out)
-{
-    struct json_object *list = NULL;
-    size_t n = json_object_object_get_ex(object, "hosts", &list) && json_object_is_type(list, json_type_array)
-                   ? json_object_array_length(list)
-                   : 0;
-    if (n == 0 || n > MOST_HOSTS)
-        return false;
-    out->hosts = need_alloc(n * sizeof *out->hosts);
-    out->n_hosts = (uint32_t)n;
-    for (uint32_t i = 0; i < n; i++)
-        if (!read_host(json_object_array_get_idx(list, i), out, i))
+    for (uint32_t i = 0; i < out->n_hosts; i++) {
+        struct plan_host *host = &out->hosts[i];
+        if (host->kind > i || out->hosts[host->kind].kind != host->kind)
             return false;
-    return true;
+        /* Bytes: later code converts them to an integer. */
+        host->memory = fmin(plan_known(host->memory), MOST_BYTES);
+    }
+    return out->n_hosts > 0;
 }
 
 static bool read_input(struct json_object *root, struct plan_input *out)
@@ -169,9 +152,8 @@ static bool read_input(struct json_object *root, struct plan_input *out)
     struct json_object *object = NULL;
     *out = (struct plan_input){0};
     bool good = json_object_is_type(root, json_type_object) && json_object_object_get_ex(root, "input", &object) &&
-                json_map_read(object, input_rows, out) && read_hosts(object, out) &&
-                out->fixed_actors <= PLAN_MAX_COUNT && out->fixed_learners <= PLAN_MAX_COUNT &&
-                plan_input_check(out, NULL) == RP_OK;
+                json_map_read(object, input_rows, out) && check_hosts(out) && out->fixed_actors <= PLAN_MAX_COUNT &&
+                out->fixed_learners <= PLAN_MAX_COUNT && plan_input_check(out, NULL) == RP_OK;
     if (!good)
         plan_input_free(out);
     return good;

@@ -33,9 +33,6 @@
 /* After this time an actor that waits in the broker is late with its report. */
 #define LATE_PERIODS 1.5
 
-static const char *const prefixes[OBSERVE_KINDS] = {
-    [OBSERVE_ACTOR] = "actor-", [OBSERVE_LEARNER] = "learner-", [OBSERVE_EVALUATOR] = "evaluator-"};
-
 void observe_files_init(struct observe_files *self, const char *folder, int64_t every_ns)
 {
     *self = (struct observe_files){.every_s = 1e-9 * (double)(every_ns > 0 ? every_ns : DEFAULT_EVERY_NS)};
@@ -62,26 +59,23 @@ static bool grow(void **data, uint32_t n, size_t size, uint32_t most)
 
 /* ---- finding files ---- */
 
-/* Returns the length of "actor-3" in "actor-3.jsonl" and sets the kind; 0: the file is not a report. */
-static size_t parse_name(const char *name, enum observe_kind *kind)
+/* Returns the length of "actor-3" in "actor-3.jsonl" and sets the role; 0: the file is not a report. */
+static size_t parse_name(const char *name, enum role *role)
 {
-    for (int k = 0; k < OBSERVE_KINDS; k++) {
-        size_t prefix = strlen(prefixes[k]);
-        if (strncmp(name, prefixes[k], prefix) != 0)
+    for (*role = ROLE_LEARNER; *role < ROLES; ++*role) {
+        size_t prefix = strlen(role_names[*role]);
+        if (strncmp(name, role_names[*role], prefix) != 0 || name[prefix] != '-')
             continue;
-        size_t digits = strspn(name + prefix, "0123456789");
-        if (digits == 0 || digits > 9 || strcmp(name + prefix + digits, ".jsonl") != 0)
-            return 0;
-        *kind = (enum observe_kind)k;
-        return prefix + digits;
+        size_t digits = strspn(name + ++prefix, "0123456789");
+        return digits > 0 && digits <= 9 && strcmp(name + prefix + digits, ".jsonl") == 0 ? prefix + digits : 0;
     }
     return 0;
 }
 
 static void add_file(struct observe_files *self, const char *name)
 {
-    enum observe_kind kind = OBSERVE_ACTOR;
-    size_t length = parse_name(name, &kind);
+    enum role role;
+    size_t length = parse_name(name, &role);
     if (length == 0)
         return;
     for (uint32_t i = 0; i < self->n; i++)
@@ -90,7 +84,7 @@ static void add_file(struct observe_files *self, const char *name)
     if (!grow((void **)&self->files, self->n, sizeof *self->files, MOST_FILES))
         return;
     struct observe_file *file = &self->files[self->n++];
-    *file = (struct observe_file){.kind = kind, .idle = NAN, .value = NAN};
+    *file = (struct observe_file){.role = role, .idle = NAN, .value = NAN};
     memcpy(file->name, name, length);
 }
 
@@ -137,7 +131,7 @@ static void take_causes(struct observe_file *file, struct json_object *line)
     }
     /* A user's own program does not report what it waits for: all its waiting counts as waiting for the other side. */
     if (!any && !isnan(file->idle))
-        file->by[file->kind == OBSERVE_ACTOR ? IDLE_CREDIT : IDLE_SAMPLE] = file->idle;
+        file->by[file->role == ROLE_ACTOR ? IDLE_CREDIT : IDLE_SAMPLE] = file->idle;
 }
 
 static void take_report(struct observe_files *self, struct observe_file *file, struct json_object *line)
@@ -148,12 +142,12 @@ static void take_report(struct observe_files *self, struct observe_file *file, s
     file->time_s = time_s;
     if (!isnan(value))
         file->value = value;
-    if (file->kind == OBSERVE_EVALUATOR) {
+    if (file->role == ROLE_EVALUATOR) {
         if (!isnan(value))
             add_value(self, line, time_s, value);
         return;
     }
-    double idle = json_map_number(line, file->kind == OBSERVE_ACTOR ? "blocked_share" : "wait_share");
+    double idle = json_map_number(line, file->role == ROLE_ACTOR ? "blocked_share" : "wait_share");
     file->idle = isnan(idle) ? NAN : fmin(fmax(idle, 0.0), 1.0);
     take_causes(file, line);
 }
@@ -166,7 +160,7 @@ static void forget_values(struct observe_files *self)
 {
     self->n_values = 0;
     for (uint32_t i = 0; i < self->n; i++)
-        if (self->files[i].kind == OBSERVE_EVALUATOR)
+        if (self->files[i].role == ROLE_EVALUATOR)
             self->files[i].offset = 0;
 }
 
@@ -182,12 +176,12 @@ static void read_file(struct observe_files *self, struct observe_file *file, dou
     if (stat(path, &status) != 0 || !S_ISREG(status.st_mode)) /* a named pipe must not block the launcher */
         return;
     bool watched = file->inode == status.st_ino && status.st_size >= file->offset;
-    if (!watched && file->kind == OBSERVE_EVALUATOR && file->inode != 0)
+    if (!watched && file->role == ROLE_EVALUATOR && file->inode != 0)
         forget_values(self);
     if (!watched)
         file->offset = 0;
     file->inode = status.st_ino;
-    if (file->kind != OBSERVE_EVALUATOR && status.st_size - file->offset > MOST_LINE)
+    if (file->role != ROLE_EVALUATOR && status.st_size - file->offset > MOST_LINE)
         file->offset = status.st_size - MOST_LINE;
     FILE *in = status.st_size > file->offset ? fopen(path, "re") : NULL;
     if (!in)
@@ -249,9 +243,8 @@ static bool waits(const char *name, const char *const *waiting, uint32_t n)
 static uint32_t count_silent(const struct observe_files *self, const char *const *waiting, uint32_t n_waiting)
 {
     uint32_t n = 0;
-    size_t prefix = strlen(prefixes[OBSERVE_ACTOR]);
     for (uint32_t k = 0; k < n_waiting; k++) {
-        bool known = strncmp(waiting[k], prefixes[OBSERVE_ACTOR], prefix) != 0;
+        bool known = strncmp(waiting[k], "actor-", 6) != 0;
         for (uint32_t i = 0; i < self->n && !known; i++)
             known = self->files[i].time_s > 0 && strcmp(self->files[i].name, waiting[k]) == 0;
         n += !known;
@@ -262,33 +255,33 @@ static uint32_t count_silent(const struct observe_files *self, const char *const
 void observe_files_sum(const struct observe_files *self, const char *const *waiting, uint32_t n_waiting, double now_s,
                        struct observation *out)
 {
-    struct mean idle[OBSERVE_KINDS] = {{0}}, value = {0};
-    double by[OBSERVE_KINDS][IDLE_CAUSES] = {{0}};
+    struct mean idle[ROLES] = {{0}}, value = {0};
+    double by[ROLES][IDLE_CAUSES] = {{0}};
     /* In the first seconds no process can have reported. */
     if (self->folder[0] && !self->foreign_actors && now_s - self->first_s > LATE_PERIODS * self->every_s) {
         uint32_t silent = count_silent(self, waiting, n_waiting);
-        idle[OBSERVE_ACTOR] = (struct mean){.sum = silent, .n = silent};
-        by[OBSERVE_ACTOR][IDLE_CREDIT] = silent;
+        idle[ROLE_ACTOR] = (struct mean){.sum = silent, .n = silent};
+        by[ROLE_ACTOR][IDLE_CREDIT] = silent;
     }
     for (uint32_t i = 0; i < self->n; i++) {
         const struct observe_file *file = &self->files[i];
         double age_s = now_s - file->time_s;
-        bool held = file->kind == OBSERVE_ACTOR && file->time_s > 0 && age_s > LATE_PERIODS * self->every_s &&
+        bool held = file->role == ROLE_ACTOR && file->time_s > 0 && age_s > LATE_PERIODS * self->every_s &&
                     waits(file->name, waiting, n_waiting);
         if (file->time_s <= 0 || (!held && age_s > PERIODS * self->every_s + GRACE_S))
             continue;
-        mean_add(&idle[file->kind], held ? 1.0 : file->idle);
+        mean_add(&idle[file->role], held ? 1.0 : file->idle);
         for (int k = 0; k < IDLE_CAUSES; k++)
-            by[file->kind][k] += held ? k == IDLE_CREDIT : isnan(file->idle) ? 0.0 : file->by[k];
-        if (file->kind == OBSERVE_ACTOR)
+            by[file->role][k] += held ? k == IDLE_CREDIT : isnan(file->idle) ? 0.0 : file->by[k];
+        if (file->role == ROLE_ACTOR)
             mean_add(&value, file->value);
     }
     for (int k = 0; k < IDLE_CAUSES; k++) {
-        out->idle_by.actor[k] = mean_get(&(struct mean){by[OBSERVE_ACTOR][k], idle[OBSERVE_ACTOR].n});
-        out->idle_by.learner[k] = mean_get(&(struct mean){by[OBSERVE_LEARNER][k], idle[OBSERVE_LEARNER].n});
+        out->idle_by.actor[k] = mean_get(&(struct mean){by[ROLE_ACTOR][k], idle[ROLE_ACTOR].n});
+        out->idle_by.learner[k] = mean_get(&(struct mean){by[ROLE_LEARNER][k], idle[ROLE_LEARNER].n});
     }
-    out->actor_idle = mean_get(&idle[OBSERVE_ACTOR]);
-    out->learner_idle = mean_get(&idle[OBSERVE_LEARNER]);
+    out->actor_idle = mean_get(&idle[ROLE_ACTOR]);
+    out->learner_idle = mean_get(&idle[ROLE_LEARNER]);
     out->actor_value = mean_get(&value);
     out->values = self->n_values;
     const struct observe_value *last = self->n_values > 0 ? &self->values[self->n_values - 1] : NULL;

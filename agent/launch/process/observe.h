@@ -7,6 +7,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "agent/launch/process/command.h" /* role */
 #include "agent/run/idle.h"
 #include "agent/view/why.h"
 #include "replay/client.h"
@@ -73,11 +74,10 @@ rp_client *observer_client(struct observer *self);
 
 /* <folder>/{actor,learner,evaluator}-<i>.jsonl as they grow. Files may appear later, be appended to while we read, be cut or replaced, and
  * hold anything: only whole lines that are JSON objects count. */
-enum observe_kind { OBSERVE_ACTOR, OBSERVE_LEARNER, OBSERVE_EVALUATOR, OBSERVE_KINDS };
 
 struct observe_file {
     char name[32]; /* of the process: "actor-3" */
-    enum observe_kind kind;
+    enum role role;
     ino_t inode;    /* 0: never read */
     int64_t offset; /* end of the last whole line that was read */
     double time_s; /* time of the newest report, seconds since 1970; 0: none. By our clock as soon as the file has grown

@@ -165,6 +165,13 @@ static const struct json_row host_rows[] = {
     {0},
 };
 
+/* What only status.json has. */
+static const struct json_row list_rows[] = {
+    JSON_POINTER(struct status, processes, n_processes, process_rows, STATUS_MAX_PROCESSES),
+    JSON_POINTER(struct status, hosts, n_hosts, host_rows, STATUS_MAX_HOSTS),
+    {0},
+};
+
 /* ---- out ---- */
 
 static void put_doubles(struct json *out, const char *name, const double *values, uint32_t n)
@@ -175,27 +182,13 @@ static void put_doubles(struct json *out, const char *name, const double *values
     json_close(out, ']');
 }
 
-/* `list` may be NULL: an empty list. */
-static void put_list(struct json *out, const char *name, const struct json_row *rows, const void *list, size_t size,
-                     uint32_t n)
-{
-    json_begin(out, name, '[');
-    for (uint32_t i = 0; list && i < n; i++) {
-        json_open(out, '{');
-        json_map_write(out, rows, (const char *)list + i * size);
-        json_close(out, '}');
-    }
-    json_close(out, ']');
-}
-
 char *status_to_json(const struct status *self, bool whole)
 {
     struct json out = {0};
     json_open(&out, '{');
     json_map_write(&out, status_rows, self);
     if (whole) {
-        put_list(&out, "processes", process_rows, self->processes, sizeof *self->processes, self->n_processes);
-        put_list(&out, "hosts", host_rows, self->hosts, sizeof *self->hosts, self->n_hosts);
+        json_map_write(&out, list_rows, self);
         bool some = self->values && self->value_steps;
         put_doubles(&out, "value_steps", self->value_steps, some ? self->n_values : 0);
         put_doubles(&out, "values", self->values, some ? self->n_values : 0);
@@ -232,36 +225,15 @@ static void get_values(struct json_object *object, struct status_copy *out)
     }
 }
 
-/* Reads at most `most` objects of a list, which may be missing. Returns an array: free(). NULL: there is none. */
-static void *get_list(struct json_object *object, const char *name, const struct json_row *rows, size_t size,
-                      uint32_t most, uint32_t *n)
-{
-    struct json_object *list = NULL;
-    uint32_t there = array_length(object, name, &list);
-    there = there < most ? there : most;
-    char *out = there ? need_alloc(there * size) : NULL;
-    *n = 0;
-    for (uint32_t i = 0; i < there; i++) {
-        struct json_object *one = json_object_array_get_idx(list, i);
-        if (json_object_is_type(one, json_type_object))
-            json_map_read(one, rows, out + size * (*n)++);
-    }
-    return out;
-}
-
 bool status_from_json(const char *text, struct status_copy *out)
 {
     *out = (struct status_copy){0};
     struct json_object *object = text ? json_tokener_parse(text) : NULL;
     bool ok = phase_find(json_map_text(object, "phase")) < PHASES;
     if (ok) {
-        struct status *status = &out->status;
-        json_map_read(object, status_rows, status);
+        json_map_read(object, status_rows, &out->status);
+        json_map_read(object, list_rows, &out->status);
         get_values(object, out);
-        status->processes = out->processes = get_list(object, "processes", process_rows, sizeof *out->processes,
-                                                      STATUS_MAX_PROCESSES, &status->n_processes);
-        status->hosts = out->hosts =
-            get_list(object, "hosts", host_rows, sizeof *out->hosts, STATUS_MAX_HOSTS, &status->n_hosts);
     }
     json_object_put(object);
     return ok;
@@ -271,8 +243,8 @@ void status_copy_fini(struct status_copy *self)
 {
     free(self->value_steps);
     free(self->values);
-    free(self->processes);
-    free(self->hosts);
+    free((void *)(uintptr_t)self->status.processes);
+    free((void *)(uintptr_t)self->status.hosts);
     *self = (struct status_copy){0};
 }
 

@@ -119,8 +119,6 @@ char *status_to_json(const struct status *self, bool whole);
 struct status_copy {
     struct status status;
     double *value_steps, *values;
-    struct status_process *processes;
-    struct status_host *hosts;
 };
 bool status_from_json(const char *text, struct status_copy *out);
 void status_copy_fini(struct status_copy *self);

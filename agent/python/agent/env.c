@@ -524,11 +524,9 @@ static PyObject *envs_make(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 static bool read_options(PyObject *pairs, struct schema_list *out)
 {
     Py_ssize_t n = PyTuple_Size(pairs);
-    rp_option *options = n > 0 ? calloc((size_t)n, sizeof *options) : NULL;
-    if (n > 0 && !options) {
-        PyErr_NoMemory();
+    rp_option *options = core_alloc((size_t)n, sizeof *options);
+    if (!options)
         return false;
-    }
     *out = (struct schema_list){.data = options, .count = (uint32_t)n};
     for (Py_ssize_t i = 0; i < n; i++)
         if (!PyArg_ParseTuple(PyTuple_GetItem(pairs, i), "ss", &options[i].name, &options[i].value))

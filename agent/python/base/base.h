@@ -35,6 +35,10 @@ int core_u32(PyObject *value, void *out);
 const char *core_text(PyObject *text, const char *what);
 /* Reads the optional argument timeout, in seconds: positional or by its name. */
 bool core_timeout_argument(PyObject *args, PyObject *kwargs, int64_t *out);
+/* n elements of size bytes, zeroed, for free(). NULL with an exception set; never NULL for none. */
+void *core_alloc(size_t n, size_t size);
+/* A copy of a text, which may be NULL, for free(). NULL with an exception set, unless there is no text. */
+char *core_copy(const char *text);
 /* Appends an object to a list, and takes it. Both may be NULL. Clears *list when it fails. */
 void core_append(PyObject **list, PyObject *item);
 /* The same for a place of a tuple, and for a key of a dict. */

@@ -3,6 +3,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define FOREVER_S 1e9 /* a deadline this far away means "none" */
@@ -92,6 +93,20 @@ bool core_timeout_argument(PyObject *args, PyObject *kwargs, int64_t *out)
     static char *names[] = {"timeout", NULL};
     PyObject *seconds = Py_None;
     return PyArg_ParseTupleAndKeywords(args, kwargs, "|O", names, &seconds) && core_timeout(seconds, out);
+}
+
+void *core_alloc(size_t n, size_t size)
+{
+    void *memory = calloc(n ? n : 1, size);
+    if (!memory)
+        PyErr_NoMemory();
+    return memory;
+}
+
+char *core_copy(const char *text)
+{
+    char *copy = text ? core_alloc(strlen(text) + 1, 1) : NULL;
+    return copy ? strcpy(copy, text) : NULL;
 }
 
 void core_append(PyObject **list, PyObject *item)

@@ -76,18 +76,18 @@ static void connecting_drop(struct job *job)
 
 static struct connecting *connecting_start(const char *endpoint, const char *name, const char *key_file)
 {
-    struct connecting *self = calloc(1, sizeof *self);
+    struct connecting *self = core_alloc(1, sizeof *self);
     if (!self)
-        return (struct connecting *)PyErr_NoMemory();
+        return NULL;
     self->job.run = connecting_run;
     self->job.drop = connecting_drop;
-    self->endpoint = strdup(endpoint);
-    self->name = name ? strdup(name) : NULL;
-    self->key_file = key_file ? strdup(key_file) : NULL;
-    if (self->endpoint && (self->name || !name) && (self->key_file || !key_file))
+    self->endpoint = core_copy(endpoint);
+    self->name = core_copy(name);
+    self->key_file = core_copy(key_file);
+    if (!PyErr_Occurred())
         return job_start(&self->job) ? self : NULL;
     connecting_drop(&self->job);
-    return (struct connecting *)PyErr_NoMemory();
+    return NULL;
 }
 
 /* Gives up an attempt: the last thread that waits for it drops it. */

@@ -27,13 +27,10 @@ static bool init(struct nest *nest, PyObject *plan)
     if (!PyArg_ParseTuple(plan, "OO!", &keys, &PyTuple_Type, &parts))
         return false;
     nest->n = (uint32_t)PyTuple_Size(parts);
-    nest->parts = calloc(nest->n ? nest->n : 1, sizeof *nest->parts);
-    if (keys != Py_None)
-        nest->keys = calloc(nest->n ? nest->n : 1, sizeof *nest->keys);
-    if (!nest->parts || (keys != Py_None && !nest->keys)) {
-        PyErr_NoMemory();
+    nest->parts = core_alloc(nest->n, sizeof *nest->parts);
+    nest->keys = keys != Py_None ? core_alloc(nest->n, sizeof *nest->keys) : NULL;
+    if (PyErr_Occurred())
         return false;
-    }
     for (uint32_t i = 0; nest->keys && i < nest->n; i++)
         nest->keys[i] = Py_XNewRef(PyTuple_GetItem(keys, i));
     for (uint32_t i = 0; i < nest->n && !PyErr_Occurred(); i++)
@@ -43,12 +40,8 @@ static bool init(struct nest *nest, PyObject *plan)
 
 struct nest *nest_new(PyObject *plan)
 {
-    struct nest *nest = calloc(1, sizeof *nest);
-    if (!nest) {
-        PyErr_NoMemory();
-        return NULL;
-    }
-    if (!init(nest, plan))
+    struct nest *nest = core_alloc(1, sizeof *nest);
+    if (nest && !init(nest, plan))
         nest_destroy(&nest);
     return nest;
 }

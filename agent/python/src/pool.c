@@ -136,10 +136,8 @@ static bool overlaps(const struct block *a, const struct block *b)
 /* Adds a buffer of the user. False with an exception set. */
 static bool add_buffer(struct pool *self, PyObject *buffer)
 {
-    struct block *block = calloc(1, sizeof *block);
+    struct block *block = core_alloc(1, sizeof *block);
     if (!block || PyObject_GetBuffer(buffer, &block->view, PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE) < 0) {
-        if (!block)
-            PyErr_NoMemory();
         free(block);
         return false;
     }
@@ -165,11 +163,11 @@ static PyObject *pool_make(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!", names, &PyTuple_Type, &buffers))
         return NULL;
     pool_object *self = (pool_object *)PyType_GenericAlloc(type, 0);
-    struct pool *pool = calloc(1, sizeof *pool);
+    struct pool *pool = core_alloc(1, sizeof *pool);
     if (!self || !pool) {
         free(pool);
         Py_XDECREF((PyObject *)self);
-        return PyErr_NoMemory();
+        return NULL;
     }
     pthread_mutex_init(&pool->lock, NULL);
     pool->refs = 1;

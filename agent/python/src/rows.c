@@ -371,11 +371,9 @@ static bool read_writers(struct rows *self, PyObject *writers)
         PyErr_SetString(PyExc_ValueError, n == 0 ? "at least one writer is needed" : "a block goes to one writer");
         return false;
     }
-    self->writers = calloc((size_t)n, sizeof(*self->writers));
-    if (!self->writers) {
-        PyErr_NoMemory();
+    self->writers = core_alloc((size_t)n, sizeof(*self->writers));
+    if (!self->writers)
         return false;
-    }
     for (; self->n_writers < (uint32_t)n; self->n_writers++) {
         PyObject *writer = PyTuple_GetItem(writers, self->n_writers);
         if (!PyObject_TypeCheck(writer, writer_type)) {
@@ -490,12 +488,10 @@ static bool take_last(struct rows *self, struct sequences *sequences, PyObject *
     Py_ssize_t n = 0;
     for (uint32_t i = 0; i < lead->n_columns; i++)
         longest = lead->columns[i].row_bytes > longest ? (size_t)lead->columns[i].row_bytes : longest;
-    sequences->last = calloc(lead->n_columns + 1u, sizeof *sequences->last); /* not NULL, even without columns */
-    sequences->zeros = calloc(longest, 1);
-    if (!sequences->last || !sequences->zeros) {
-        PyErr_NoMemory();
+    sequences->last = core_alloc(lead->n_columns, sizeof *sequences->last);
+    sequences->zeros = core_alloc(longest, 1);
+    if (!sequences->last || !sequences->zeros)
         return false;
-    }
     for (uint32_t i = 0; i < lead->n_columns; i++)
         if (sequences->roles[i] == ROLE_OBSERVATION) {
             PyObject *value = PyTuple_GetItem(values, n++);
@@ -617,11 +613,9 @@ static bool transitions_check(transitions_object *self, struct rows *rows)
         bytes += (size_t)rows->lead->columns[i].row_bytes;
     for (uint32_t i = 0; shared && i < rows->n_writers; i++) {
         free(rows->writers[i]->last);
-        rows->writers[i]->last = calloc(bytes + 1, 1);
-        if (!rows->writers[i]->last) {
-            PyErr_NoMemory();
+        rows->writers[i]->last = core_alloc(bytes, 1);
+        if (!rows->writers[i]->last)
             return false;
-        }
     }
     return true;
 }
@@ -634,17 +628,14 @@ static bool transitions_init(transitions_object *self, PyObject *plan, const cha
         return false;
     self->n_cells = nest_leaves(self->nest);
     self->scratch_bytes = 16 + (size_t)self->n_rows * sizeof(float);
-    self->table = strdup(table);
+    self->table = core_copy(table);
     self->n_steps = (uint32_t)PyTuple_Size(self->selections);
-    self->fields = calloc((size_t)self->n_steps + 1, sizeof(*self->fields));
-    self->cells = calloc(self->n_cells, sizeof *self->cells);
-    self->leaves = calloc(self->n_cells, sizeof(*self->leaves));
-    self->scratch = calloc(self->n_cells, self->scratch_bytes);
-    self->done = calloc((size_t)self->n_rows + 1, 1);
-    bool ok = self->table && self->fields && self->cells && self->leaves && self->scratch && self->done;
-    if (!ok)
-        PyErr_NoMemory();
-    ok = ok && read_writers(&rows, self->writers) && transitions_check(self, &rows);
+    self->fields = core_alloc(self->n_steps, sizeof(*self->fields));
+    self->cells = core_alloc(self->n_cells, sizeof *self->cells);
+    self->leaves = core_alloc(self->n_cells, sizeof(*self->leaves));
+    self->scratch = core_alloc(self->n_cells, self->scratch_bytes);
+    self->done = core_alloc(self->n_rows, 1);
+    bool ok = !PyErr_Occurred() && read_writers(&rows, self->writers) && transitions_check(self, &rows);
     free(rows.writers);
     return ok;
 }

@@ -93,12 +93,10 @@ static bool read_source(PyObject *item, rp_source *source, struct conn **conn)
 static bool start(sampler_object *self, PyObject *items, const rp_sampler_options *options)
 {
     Py_ssize_t n = PyTuple_Size(items);
-    rp_source *sources = calloc((size_t)n + 1, sizeof *sources);
+    rp_source *sources = core_alloc((size_t)n, sizeof *sources);
     rp_error err;
-    self->conns = calloc((size_t)n + 1, sizeof *self->conns);
+    self->conns = core_alloc((size_t)n, sizeof *self->conns);
     bool ok = sources && self->conns;
-    if (!ok)
-        PyErr_NoMemory();
     for (; ok && self->n_conns < n; self->n_conns++)
         ok = read_source(PyTuple_GetItem(items, self->n_conns), &sources[self->n_conns], &self->conns[self->n_conns]);
     if (ok) {

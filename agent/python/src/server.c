@@ -37,15 +37,10 @@ static void change_drop(struct job *job)
 
 static struct change *change_new(const char *yaml, rp_server *server)
 {
-    struct change *self = calloc(1, sizeof *self);
-    if (!self) {
-        PyErr_NoMemory();
-        return NULL;
-    }
-    self->job.run = change_run;
-    self->job.drop = change_drop;
-    self->yaml = yaml ? strdup(yaml) : NULL;
-    self->server = server;
+    struct change *self = core_alloc(1, sizeof *self);
+    if (self)
+        *self =
+            (struct change){.job = {.run = change_run, .drop = change_drop}, .yaml = core_copy(yaml), .server = server};
     return self;
 }
 

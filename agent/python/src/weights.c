@@ -73,12 +73,10 @@ static bool arrays_take(struct arrays *self, PyObject *tensors)
         PyErr_Format(PyExc_ValueError, "%zd tensors are too many: a block has at most %d", n, (int)WEIGHTS_MAX_TENSORS);
         return false;
     }
-    self->tensors = calloc((size_t)n + 1, sizeof *self->tensors);
-    self->views = calloc((size_t)n + 1, sizeof *self->views);
-    if (!self->tensors || !self->views) {
-        PyErr_NoMemory();
+    self->tensors = core_alloc((size_t)n, sizeof *self->tensors);
+    self->views = core_alloc((size_t)n, sizeof *self->views);
+    if (!self->tensors || !self->views)
         return false;
-    }
     while (PyDict_Next(tensors, &at, &name, &array))
         if (!take_array(self, name, array))
             return false;
@@ -130,8 +128,8 @@ PyObject *weights_entries(PyObject *module, PyObject *block)
     Py_buffer view;
     if (PyObject_GetBuffer(block, &view, PyBUF_SIMPLE) < 0)
         return NULL;
-    struct tensor *tensors = calloc(WEIGHTS_MAX_TENSORS, sizeof *tensors);
-    PyObject *list = tensors ? list_of(&view, tensors, WEIGHTS_MAX_TENSORS) : PyErr_NoMemory();
+    struct tensor *tensors = core_alloc(WEIGHTS_MAX_TENSORS, sizeof *tensors);
+    PyObject *list = tensors ? list_of(&view, tensors, WEIGHTS_MAX_TENSORS) : NULL;
     free(tensors);
     PyBuffer_Release(&view);
     return list;

@@ -24,9 +24,7 @@ static bool read_slice(PyObject *spec, rp_slice *out)
         return false;
     out->start = start;
     out->squeeze = (uint32_t)squeeze;
-    out->field = strdup(name);
-    if (!out->field)
-        PyErr_NoMemory();
+    out->field = core_copy(name);
     return out->field != NULL;
 }
 
@@ -43,10 +41,8 @@ static PyObject *selection_make(PyTypeObject *type, PyObject *args, PyObject *kw
     if (!self)
         return NULL;
     self->n = (uint32_t)PyTuple_Size(slices);
-    self->slices = calloc(self->n ? self->n : 1, sizeof *self->slices);
+    self->slices = core_alloc(self->n, sizeof *self->slices);
     bool ok = self->slices != NULL;
-    if (!ok)
-        PyErr_NoMemory();
     for (uint32_t i = 0; ok && i < self->n; i++)
         ok = read_slice(PyTuple_GetItem(slices, i), &self->slices[i]);
     if (ok)
@@ -144,11 +140,9 @@ static bool read_column(PyObject *spec, struct column *out)
     PyObject *shape;
     if (!PyArg_ParseTuple(spec, "ssO!", &name, &dtype, &PyTuple_Type, &shape))
         return false;
-    *out = (struct column){.name = strdup(name), .dtype = column_dtype_named(dtype)};
-    if (!out->name) {
-        PyErr_NoMemory();
+    *out = (struct column){.name = core_copy(name), .dtype = column_dtype_named(dtype)};
+    if (!out->name)
         return false;
-    }
     if (out->dtype != 0)
         return read_shape(shape, out);
     PyErr_Format(PyExc_ValueError, "column '%s': there is no element type '%s'", name, dtype);
@@ -162,14 +156,12 @@ static bool read_columns(writer_object *self, PyObject *plan, PyObject *columns)
         PyErr_Format(PyExc_ValueError, "a step has 1 to %u values, not %zd", RP_MAX_COLUMNS, n);
         return false;
     }
-    self->columns = calloc((size_t)n, sizeof *self->columns);
-    self->cells = calloc((size_t)n, sizeof *self->cells);
-    self->leaves = calloc((size_t)n, sizeof *self->leaves);
-    self->values = calloc((size_t)n, sizeof *self->values);
-    if (!self->columns || !self->cells || !self->leaves || !self->values) {
-        PyErr_NoMemory();
+    self->columns = core_alloc((size_t)n, sizeof *self->columns);
+    self->cells = core_alloc((size_t)n, sizeof *self->cells);
+    self->leaves = core_alloc((size_t)n, sizeof *self->leaves);
+    self->values = core_alloc((size_t)n, sizeof *self->values);
+    if (!self->columns || !self->cells || !self->leaves || !self->values)
         return false;
-    }
     self->n_columns = (uint32_t)n;
     for (Py_ssize_t i = 0; i < n; i++)
         if (!read_column(PyTuple_GetItem(columns, i), &self->columns[i]))
@@ -600,9 +592,9 @@ static PyObject *writer_add_pattern(PyObject *object, PyObject *args)
                           &conditions))
         return NULL;
     pattern.n_conditions = (uint32_t)PyTuple_Size(conditions);
-    rp_condition *list = calloc(pattern.n_conditions + 1, sizeof *list);
+    rp_condition *list = core_alloc(pattern.n_conditions, sizeof *list);
     if (!list)
-        return PyErr_NoMemory();
+        return NULL;
     pattern.conditions = list;
     pattern.slices = ((selection_object *)selection)->slices;
     pattern.n_slices = ((selection_object *)selection)->n;

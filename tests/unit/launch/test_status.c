@@ -169,7 +169,7 @@ TEST(garbage)
     struct status_copy copy;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         assert_false(status_from_json(bad[i], &copy));
-        assert_null(copy.processes);
+        assert_null(copy.status.processes);
     }
     assert_false(status_from_json(NULL, &copy));
     /* Wrong types and sizes are as good as nothing. */
