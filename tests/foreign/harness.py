@@ -156,9 +156,10 @@ def json_lines(path):
 def children(pid):
     """Processes that a process has started and not waited for: [pid]."""
     found = []
-    for path in pathlib.Path("/proc/%d/task" % pid).glob("*/children"):
-        with contextlib.suppress(OSError):
-            found += map(int, path.read_text().split())
+    with contextlib.suppress(FileNotFoundError):  # the process is gone; below, one of its threads
+        for thread in os.listdir("/proc/%d/task" % pid):
+            with contextlib.suppress(OSError):
+                found += map(int, pathlib.Path("/proc/%d/task/%s/children" % (pid, thread)).read_text().split())
     return found
 
 

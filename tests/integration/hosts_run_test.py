@@ -71,7 +71,8 @@ def test_killed_launcher_leaves_nothing(lab):
     with place_in(lab, NEAR + "  - {name: locked}\n") as place:
         launcher = place.launch(*sets(*ENDLESS))
         await_spread(launcher)
-        contains(launcher.text(), "locked is left out", "Permission denied", "ssh-copy-id locked")
+        launcher.await_text("locked is left out")
+        contains(launcher.text(), "Permission denied", "ssh-copy-id locked")
         for name, what in (("cpu1", "replay-actor"), ("cpu3", "replay-learner")):
             contains(" ".join(lab[name].commands().values()), what, "replay-launch node")
         launcher.signal(signal.SIGKILL)

@@ -1,5 +1,6 @@
 """What the agents share: how a file starts, networks, schedules, demonstrations, evaluation. Each agent's own idea is in its own file."""
 import collections
+import functools
 import os
 import shutil
 import subprocess
@@ -200,12 +201,12 @@ def returns_of(env, act):
     return returns
 
 
-def evaluate(make):
-    """An evaluator: make(env, config) gives a dict of networks, and act(observations), which is greedy."""
+def evaluate(name, make, act=lambda network, observations: network.best(observations)):
+    """An evaluator: make(env, config) gives the network that is published by this name, and act its greedy actions."""
     with replaybus.run.Evaluator() as run, run.environments(run.episodes) as env:
         torch.manual_seed(run.seeds(1)[0] % 2**63)
-        modules, act = make(env, run.config)
+        network = make(env, run.config)
         for tensors in run.parameters():
-            replaybus.torch.load_states(tensors, **modules)
+            replaybus.torch.load_states(tensors, **{name: network})
             with torch.no_grad():
-                run.result(returns_of(env, act))
+                run.result(returns_of(env, functools.partial(act, network)))

@@ -121,13 +121,5 @@ def gradients(module, loss):
         parameter.grad = gradient
 
 
-def evaluator():
-    def make(env, config):
-        policy = Policy(env, config)
-        return dict(policy=policy), policy.best
-
-    evaluate(make)
-
-
 if __name__ == "__main__":
-    main("d4pg-pendulum.yaml", actor=actor, learner=learner, evaluator=evaluator)
+    main("d4pg-pendulum.yaml", actor=actor, learner=learner, evaluator=lambda: evaluate("policy", Policy))

@@ -146,11 +146,7 @@ def learner():
 
 
 def evaluator():
-    def make(env, config):
-        q = q_for(env, config)
-        return dict(q=q), lambda observations: q(flat(observations)).argmax(1).numpy().astype("int32")
-
-    evaluate(make)
+    evaluate("q", q_for, lambda q, observations: q(flat(observations)).argmax(1).numpy().astype("int32"))
 
 
 if __name__ == "__main__":

@@ -170,13 +170,6 @@ def learner():
             run.step(loss=critic.detach(), policy_loss=policy.detach())
 
 
-def evaluator():
-    def make(env, config):
-        policy = Policy(env, config, 1.0)
-        return dict(policy=policy), policy.best
-
-    evaluate(make)
-
-
 if __name__ == "__main__":
-    main("mpo-swingup.yaml", actor=actor, learner=learner, evaluator=evaluator)
+    main("mpo-swingup.yaml", actor=actor, learner=learner,
+         evaluator=lambda: evaluate("policy", lambda env, config: Policy(env, config, 1.0)))

@@ -66,8 +66,5 @@ def descend(adam, loss):
 
 
 def evaluator(heads=1):
-    def make(env, config):
-        policy = Policy(env, config, heads)
-        return dict(policy=policy), lambda observations: policy.actions.to_env(policy(flat(observations)).numpy())
-
-    evaluate(make)
+    evaluate("policy", lambda env, config: Policy(env, config, heads),
+             lambda policy, observations: policy.actions.to_env(policy(flat(observations)).numpy()))

@@ -149,13 +149,5 @@ def update(policy, adam, rows, clip, settings, clip_norm):
     return dict(policy_loss=policy_loss.detach(), value_loss=value_loss.detach(), entropy=entropy.detach())
 
 
-def evaluator():
-    def make(env, config):
-        policy = Policy(env, config)
-        return dict(policy=policy), policy.best
-
-    evaluate(make)
-
-
 if __name__ == "__main__":
-    main("ppo-cartpole.yaml", actor=actor, learner=learner, evaluator=evaluator)
+    main("ppo-cartpole.yaml", actor=actor, learner=learner, evaluator=lambda: evaluate("policy", Policy))

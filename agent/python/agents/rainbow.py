@@ -194,13 +194,6 @@ def learner():
             run.step(loss=update.loss, q=update.q)
 
 
-def evaluator():
-    def make(env, config):
-        net = Net(env, device())
-        return dict(net=net), net.best
-
-    evaluate(make)
-
-
 if __name__ == "__main__":
-    main("rainbow.yaml", actor=actor, learner=learner, evaluator=evaluator)
+    main("rainbow.yaml", actor=actor, learner=learner,
+         evaluator=lambda: evaluate("net", lambda env, config: Net(env, device())))

@@ -1,4 +1,5 @@
 """A broker for the whole run, and a fresh client for each test. Temporary files of tests and of what they start go with the run."""
+import contextlib
 import multiprocessing
 import os
 import pathlib
@@ -10,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 import replaybus
+from replaybus import reverb
 
 BUILD = pathlib.Path(replaybus._core.__file__).resolve().parents[3]  # build/dev of build/dev/lib/python/replaybus
 LAUNCH = BUILD / "replay-launch"
@@ -46,6 +48,19 @@ def client(server):
         for table in client.tables:
             client.reset(table)
         yield client
+
+
+@contextlib.contextmanager
+def served(*tables, **options):
+    """A client of a broker of its own."""
+    with replaybus.Server(list(tables), **options) as server, server.client(timeout=60) as client:
+        yield client
+
+
+@contextlib.contextmanager
+def served_reverb(*tables, **options):
+    with reverb.Server(list(tables), **options) as server:
+        yield server.localhost_client()
 
 
 def until(condition, seconds=60):

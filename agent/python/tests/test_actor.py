@@ -16,6 +16,7 @@ import pytest
 import replaybus
 from conftest import BUILD, in_child, rss_bytes, run_threads
 from replaybus import spaces, weights
+from test_adapter import Dict
 
 envs = pytest.importorskip("replaybus.envs", reason="the extension _agent is not built here")
 
@@ -277,13 +278,6 @@ def test_spaces_of_a_program(broker):
         actor.observe(1.0, True, False, np.zeros((2, 3)))
     items = take_all(broker.client)
     assert items["observation"].shape[1:] == (2, 3) and np.abs(items["action"]).max() <= 1
-
-
-class Dict:
-    """A space of dicts, by the name that Gymnasium gives it."""
-
-    def __init__(self, **parts):
-        self.spaces = parts
 
 
 def test_dicts_and_several_discrete_actions(broker):

@@ -28,7 +28,8 @@ TINY = {
     "d4pg-pendulum": ["stop.steps=600", "actors.random_steps=100", "broker.tables[0].limiter.min_size=100"],
     "mpo-swingup": ["stop.steps=600", "actors.random_steps=100", "broker.tables[0].limiter.min_size=100"],
     "rainbow": ["stop.steps=600", "actors.count=1", "actors.environments=4", "agent.batch=16", "broker.memory_limit=1GiB",
-                         "broker.tables[0].limiter.min_size=100", "broker.tables[0].limiter.error_buffer=600", "environment.max_steps=50"],
+                "broker.tables[0].limiter={kind: sample_to_insert_ratio, samples_per_insert: 4, min_size: 100, error_buffer: 600}",
+                "environment.max_steps=50"],
     "ppo-cartpole": ["stop.steps=1024", "agent.options={horizon: 16, batch: 64, epochs: 2}"],
     "td3-bc": ["stop.learner_steps=200", "agent.options.data=''", "broker.folder=./mixed/table"],
     "r2d3": ["stop.steps=1600", "stop.value=.inf", "environment.options.size=5", "adder.length=6", "adder.period=2", "adder.burn_in=2",
@@ -92,6 +93,10 @@ def test_agent(name, tmp_path, mixed):
     assert int(before["steps"][0]) == report["learner_steps"] and any(tensor.startswith("kept/") for tensor in before)
     measured = launch(tmp_path, "eval", "--episodes", "3", "--json")
     assert json.loads(measured.stdout)["episodes"] == 3, measured.stdout + measured.stderr
+    if name == "ppo-cartpole":
+        # A learner saves by the clock. What it publishes after a restart are parameters after whole updates, for which actors wait.
+        assert report["learner_steps"] == 32  # eight updates of four steps
+        weights.save(folder / "learner.weights", {**before, "steps": np.array([33], "uint64")})
     key = next(key for key in ("stop.steps", "stop.learner_steps") if any(item.startswith(key) for item in short))
     limit = int(next(item for item in short if item.startswith(key)).partition("=")[2])
     made = report[key.partition(".")[2]]  # at least the limit: learners go on until the launcher has seen that they are there
@@ -99,17 +104,4 @@ def test_agent(name, tmp_path, mixed):
     assert out.returncode == 0, out.stdout + out.stderr
     after = json.loads((folder / "report.json").read_text())
     assert after["learner_steps"] > report["learner_steps"] and after["legs"] == 2
-
-
-def test_ppo_continues_from_the_middle_of_an_update(tmp_path):
-    """A learner saves by the clock. The parameters that it publishes after a restart are those after whole updates, for which actors wait."""
-    short = ["evaluator.episodes=2", "evaluator.every=500", "launch.http=''", "stop.time=240s", *TINY["ppo-cartpole"]]
-    out = launch(tmp_path, str(CONFIGS / "ppo-cartpole.yaml"), "--quiet", *sets(short))
-    assert out.returncode == 0, out.stdout + out.stderr
-    folder = tmp_path / "runs" / "latest"
-    state = dict(weights.load(folder / "learner.weights"))
-    assert int(state["steps"][0]) == 32  # eight updates of four steps
-    weights.save(folder / "learner.weights", {**state, "steps": np.array([33], "uint64")})
-    out = launch(tmp_path, "resume", "latest", "--quiet", "--set", "stop.steps=2048")
-    assert out.returncode == 0, out.stdout + out.stderr
-    assert json.loads((folder / "report.json").read_text())["learner_steps"] == 64
+    assert name != "ppo-cartpole" or after["learner_steps"] == 64

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import replaybus
-from conftest import facts, until
+from conftest import facts, served, until
 
 
 def table(size=4, deadline="60s", incomplete="drop", **more):
@@ -34,7 +34,7 @@ def runs(batch, size):
 
 
 def test_a_group_is_sampled_when_it_is_complete():
-    with replaybus.Server([table()]) as server, server.client(timeout=20) as client, client.writer() as one, client.writer() as two:
+    with served(table()) as client, client.writer() as one, client.writer() as two:
         for writer, value in ((one, 0), (two, 10)):
             write(writer, 7, 1, value)
             write(writer, 2**64 - 1, 1, value)
@@ -71,8 +71,7 @@ def test_who_has_no_group_is_told():
 
 @pytest.mark.parametrize("incomplete", ["drop", "deliver"])
 def test_groups_that_lack_members_end_at_their_deadline(incomplete):
-    with replaybus.Server([table(4, "1500ms", incomplete, sampler="uniform", limiter="min_size", max_times_sampled=0)]) as server, \
-            server.client(timeout=20) as client, client.writer() as writer:
+    with served(table(4, "1500ms", incomplete, sampler="uniform", limiter="min_size", max_times_sampled=0)) as client, client.writer() as writer:
         write(writer, 5, 3)
         write(writer, 6, 4)
         writer.flush()
@@ -99,8 +98,7 @@ def test_groups_that_lack_members_end_at_their_deadline(incomplete):
 
 
 def test_a_group_has_the_mean_of_its_priorities():
-    with replaybus.Server([table(2, sampler="max_heap", remover="min_heap", limiter="min_size", max_times_sampled=0)]) as server, \
-            server.client(timeout=20) as client, client.writer() as writer:
+    with served(table(2, sampler="max_heap", remover="min_heap", limiter="min_size", max_times_sampled=0)) as client, client.writer() as writer:
         low, high = write(writer, 1, 2, priority=2.0), write(writer, 2, 2, priority=3.0)
         writer.flush()
         assert runs(client.sample("rollouts", 2), 2) == [2]
@@ -114,7 +112,7 @@ def test_a_group_has_the_mean_of_its_priorities():
 
 
 def test_the_oldest_member_says_how_old_a_group_is():
-    with replaybus.Server([table(2, max_lag=1)]) as server, server.client(timeout=20) as client, client.writer() as writer:
+    with served(table(2, max_lag=1)) as client, client.writer() as writer:
         for version in (1, 2):
             client.params["policy"] = b"w"
             writer.set_policy(version)
@@ -128,8 +126,7 @@ def test_the_oldest_member_says_how_old_a_group_is():
 
 
 def test_a_table_full_of_open_groups_goes_on():
-    with replaybus.Server([table(4, max_size=8, limiter="min_size", max_times_sampled=0)]) as server, \
-            server.client(timeout=20) as client, client.writer() as writer:
+    with served(table(4, max_size=8, limiter="min_size", max_times_sampled=0)) as client, client.writer() as writer:
         for group in range(1, 6):
             write(writer, group, 2)
         writer.flush()
@@ -141,7 +138,7 @@ def test_a_table_full_of_open_groups_goes_on():
 
 def test_waiting_groups_do_not_keep_each_other_out():
     """A queue with room for two groups, three writers that write three: those whose group has begun are let in."""
-    with replaybus.Server([table(4, max_size=8)]) as server, server.client(timeout=20) as client:
+    with served(table(4, max_size=8)) as client:
         writers = [client.writer(name=f"w{i}") for i in range(4)]
         threads = [threading.Thread(target=lambda w=w: [write(w, group) for group in (1, 2, 3, 4)] and w.flush()) for w in writers]
         for thread in threads:
@@ -186,8 +183,7 @@ def test_groups_survive_a_kill(tmp_path, size):
 def test_a_group_stays_at_one_shard(limiter):
     queue = limiter == "queue"
     given = {} if queue else {"sampler": "uniform", "max_times_sampled": 0}
-    with replaybus.Server([table(4, limiter=limiter, max_size=4096, **given)], shards=2) as server, \
-            server.client(timeout=20) as client, client.writer() as one, client.writer() as two:
+    with served(table(4, limiter=limiter, max_size=4096, **given), shards=2) as client, client.writer() as one, client.writer() as two:
         for group in range(1, 33):
             write(one, group, 2)
             write(two, group, 2, value=2)
@@ -210,7 +206,7 @@ def test_a_group_stays_at_one_shard(limiter):
 
 
 def test_batches_by_tokens_have_whole_groups():
-    with replaybus.Server([table(3, max_size=600)]) as server, server.client(timeout=20) as client, client.writer(keep_alive=9) as writer:
+    with served(table(3, max_size=600)) as client, client.writer(keep_alive=9) as writer:
         for group in range(1, 31):
             for member in range(3):
                 write(writer, group, 1, value=group, steps=1 + (group * member) % 9)
@@ -236,7 +232,7 @@ def test_what_cannot_work():
         replaybus.Server([table(), replaybus.Table.queue("jobs", 9, max_deliveries=2, dead_table="rollouts")])
     with pytest.raises(replaybus.Error, match="dead_table"):
         replaybus.Server([table(max_deliveries=2, dead_table="dead"), replaybus.Table("dead")])
-    with replaybus.Server([table()]) as server, server.client(timeout=20) as client, client.writer() as writer:
+    with served(table()) as client, client.writer() as writer:
         write(writer, 7, 4)
         with client.sampler("rollouts", 4, ack=True) as sampler, pytest.raises(replaybus.FailedPrecondition, match="groups"):
             sampler.next(20)
@@ -246,11 +242,11 @@ def test_what_cannot_work():
 
 
 def test_another_size_is_refused_while_there_are_items(tmp_path):
-    with replaybus.Server([table(4)], journal=tmp_path) as server, server.client(timeout=20) as client, client.writer() as writer:
+    with served(table(4), journal=tmp_path) as client, client.writer() as writer:
         write(writer, 1, 3)
         writer.flush()
     with pytest.raises(replaybus.Error, match="groups of 4"):
         replaybus.Server([table(2)], journal=tmp_path)
     plain = replaybus.Table("rollouts", sampler="fifo", limiter="queue", max_times_sampled=1, max_size=64)
-    with replaybus.Server([plain], journal=tmp_path) as server, server.client(timeout=20) as client:
+    with served(plain, journal=tmp_path) as client:
         assert len(client.sample("rollouts", 3)) == 3  # without groups, they are items like any others

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import replaybus
-from conftest import await_shards, facts, until
+from conftest import await_shards, facts, served, until
 
 LAG = {"kind": "lag", "batch": 4}
 
@@ -29,7 +29,7 @@ def settled(client, size, stale):
 @pytest.mark.parametrize("sampler", ["fifo", "uniform", "prioritized"])
 def test_what_is_too_old_is_never_sampled(sampler):
     table = replaybus.Table("rollouts", sampler=sampler, max_lag=2, limiter="min_size", policy_slot="weights")
-    with replaybus.Server([table]) as server, server.client(timeout=60) as client, client.writer() as writer:
+    with served(table) as client, client.writer() as writer:
         for version in range(1, 7):
             client.params["weights"] = b"w"
             client.params["policy"] = b"another slot"
@@ -64,7 +64,7 @@ def test_what_is_too_old_is_never_sampled(sampler):
 def test_an_item_is_as_old_as_its_oldest_step(chunk_length):
     """The version of each step is a column like any other."""
     table = replaybus.Table("rollouts", sampler="fifo", max_times_sampled=1, max_lag=2, limiter="min_size")
-    with replaybus.Server([table]) as server, server.client(timeout=60) as client, client.writer(keep_alive=12, chunk_length=chunk_length) as writer:
+    with served(table) as client, client.writer(keep_alive=12, chunk_length=chunk_length) as writer:
         for _ in range(4):
             client.params["policy"] = b"w"
 
@@ -118,7 +118,7 @@ def test_versions_of_long_sequences(client):
 
 
 def test_writers_wait_for_the_next_version():
-    with replaybus.Server([queue(1)]) as server, server.client(timeout=60) as client, client.writer() as writer:
+    with served(queue(1)) as client, client.writer() as writer:
         client.params["policy"] = b"w"
         write(writer, 1, 8)
         until(lambda: facts(client)["size"] == 8)
@@ -142,7 +142,7 @@ def test_writers_wait_for_the_next_version():
 
 def test_a_whole_batch_waits_for_all_its_items():
     """The limiter lag allows samples at any time, but each item is given once."""
-    with replaybus.Server([queue(1)]) as server, server.client(timeout=20) as client, client.writer() as writer:
+    with served(queue(1)) as client, client.writer() as writer:
         client.params["policy"] = b"w"
         write(writer, 1, 3)
         writer.flush()
@@ -154,7 +154,7 @@ def test_a_whole_batch_waits_for_all_its_items():
 
 def test_each_version_learns_from_its_own_items():
     """max_lag 0 is synchronous training: whoever publishes after each batch gets items of the newest version alone, and does not starve."""
-    with replaybus.Server([queue(0)]) as server, server.client(timeout=60) as client, client.writer() as writer:
+    with served(queue(0)) as client, client.writer() as writer:
         version = 0
         for _ in range(30):
             client.params["policy"] = b"w"
@@ -170,7 +170,7 @@ def test_each_version_learns_from_its_own_items():
 def test_an_item_that_grew_too_old_gives_its_room_back():
     """Or a queue whose items are gone would wait for their samples for ever."""
     for limiter in ("queue", LAG, {"kind": "sample_to_insert_ratio", "samples_per_insert": 1, "min_size": 1, "min_diff": -4, "max_diff": 8}):
-        with replaybus.Server([queue(0, limiter, max_size=8)]) as server, server.client(timeout=60) as client, client.writer() as writer:
+        with served(queue(0, limiter, max_size=8)) as client, client.writer() as writer:
             for version in range(1, 20):
                 client.params["policy"] = b"w"
                 write(writer, version, 4)
@@ -213,7 +213,7 @@ def test_versions_and_credit_survive_a_kill(tmp_path, limiter):
 def test_many_items_grow_old_at_once():
     """A version that makes 200,000 items too old does not hold others up, and none of them is sampled meanwhile."""
     table = replaybus.Table("rollouts", max_lag=0, limiter="min_size")
-    with replaybus.Server([table]) as server, server.client(timeout=60) as client, client.writer() as writer:
+    with served(table) as client, client.writer() as writer:
         client.params["policy"] = b"w"
         writer.set_policy(1)
         writer.append_block({"x": np.zeros(200_000, np.float32)}, replaybus.Last(1, "rollouts"))
@@ -228,7 +228,7 @@ def test_many_items_grow_old_at_once():
 
 def test_versions_reach_all_shards():
     table = replaybus.Table("rollouts", max_lag=1, limiter="min_size")
-    with replaybus.Server([table], shards=2) as server, server.client(timeout=60) as client, client.writer() as writer:
+    with served(table, shards=2) as client, client.writer() as writer:
         await_shards(client, 2)
         for version in range(1, 5):
             client.params["policy"] = b"w"
@@ -245,7 +245,7 @@ def test_versions_reach_all_shards():
 def test_shards_give_nothing_that_is_too_old(sampler):
     """A sampler over shards has been promised its samples before they are picked. None of them is stale, whatever has happened meanwhile."""
     table = replaybus.Table("rollouts", sampler=sampler, max_lag=0, limiter="min_size")
-    with replaybus.Server([table], shards=2) as server, server.client(timeout=60) as client, client.writer() as writer:
+    with served(table, shards=2) as client, client.writer() as writer:
         await_shards(client, 2)
         for version in range(1, 6):
             client.params["policy"] = b"w"
@@ -312,7 +312,7 @@ def test_writers_wait_over_shards(shards, max_lag, batch, actors, episode):
 
 
 def test_why_writers_wait_over_shards():
-    with replaybus.Server([queue(1, {"kind": "lag", "batch": 6}, max_size=60)], shards=2) as server, server.client(timeout=60) as client:
+    with served(queue(1, {"kind": "lag", "batch": 6}, max_size=60), shards=2) as client:
         await_shards(client, 2)
         client.params["policy"] = b"w"
         with client.writer() as writer:
@@ -337,7 +337,7 @@ def test_why_writers_wait_over_shards():
 def test_groups_wait_over_shards():
     """A group lives at one shard, which may have to hold a whole batch of them."""
     table = queue(0, {"kind": "lag", "batch": 8}, max_size=80, group={"size": 4, "deadline": "60s", "incomplete": "drop"})
-    with replaybus.Server([table], shards=2) as server, server.client(timeout=60) as client, client.writer() as writer:
+    with served(table, shards=2) as client, client.writer() as writer:
         await_shards(client, 2)
         for version in range(1, 11):
             client.params["policy"] = b"w"
@@ -355,14 +355,14 @@ def test_groups_wait_over_shards():
 def test_another_limiter_starts_with_nothing_ahead(tmp_path):
     """Items that were sampled under another limiter may all be too old: nobody will publish a version because of them."""
     plain = replaybus.Table("rollouts", sampler="fifo", max_lag=5, limiter="min_size")
-    with replaybus.Server([plain], journal=tmp_path) as server, server.client(timeout=60) as client, client.writer() as writer:
+    with served(plain, journal=tmp_path) as client, client.writer() as writer:
         client.params["policy"] = b"w"
         write(writer, 1, 20)
         writer.flush()
         client.sample("rollouts", 20)
         client.params["policy"] = b"w"
     for limiter in (LAG, {"kind": "lag", "batch": 2}):  # and with other settings nothing more is ahead than these allow
-        with replaybus.Server([queue(0, limiter)], journal=tmp_path) as server, server.client(timeout=60) as client, client.writer() as writer:
+        with served(queue(0, limiter), journal=tmp_path) as client, client.writer() as writer:
             settled(client, 0, facts(client)["stale"] + facts(client)["size"])
             client.params["policy"] = b"w"
             version = facts(client)["version"]
@@ -383,7 +383,7 @@ def test_what_cannot_work():
                           (queue(1, group={"size": 2, "deadline": "60s"}), 3)):
         with pytest.raises(replaybus.Error, match="shards"):
             replaybus.Server([table], shards=shards)
-    with replaybus.Server([replaybus.Table("rollouts", max_lag=1, limiter=LAG)], shards=2) as server, server.client(timeout=60) as client:
+    with served(replaybus.Table("rollouts", max_lag=1, limiter=LAG), shards=2) as client:
         await_shards(client, 2)
         with pytest.raises(replaybus.InvalidArgument):
             client.sample("rollouts", 4, distinct=True)

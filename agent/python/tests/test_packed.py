@@ -5,13 +5,12 @@ The model of every test is a list of items, each with its rows as lists of numpy
 import asyncio
 import collections
 import pickle
-import threading
 
 import numpy as np
 import pytest
 
 import replaybus
-from conftest import await_shards
+from conftest import await_shards, run_threads
 
 SHAPES = {"tokens": ("int32", ()), "logprob": ("float16", (2,)), "mask": ("bool", ()), "deep": ("float64", (2, 3))}
 TOKENS = 1000
@@ -26,7 +25,7 @@ def rows_of(rng, n, i):
 
 def write(client, table, items, episodes=True):
     """Writes the items in their order. Returns their keys."""
-    with client.writer(keep_alive=300) as writer:
+    with client.writer(keep_alive=2000) as writer:
         keys = []
         for rows in items:
             writer.append_block(rows, None)
@@ -35,6 +34,16 @@ def write(client, table, items, episodes=True):
                 writer.end_episode(wait=False)
         writer.flush(timeout=60)
     return keys
+
+
+def write_two_widths(client, n):
+    """Items whose fields do not fit into one array, in turn; each has its number in its rows."""
+    with client.writer(keep_alive=10) as narrow, client.writer(keep_alive=10) as wide:
+        for i in range(n):
+            writer = wide if i % 2 else narrow
+            writer.append_block({"x": np.full((10, 2 + i % 2), i, "float32")}, None)
+            writer.item("queue", 1.0, 10)
+            writer.end_episode()
 
 
 def make(seed, n=120, most=300):
@@ -235,12 +244,7 @@ def test_wrong_options(client):
 
 
 def test_fields_that_do_not_fit_into_one_array(client):
-    with client.writer(keep_alive=10) as narrow, client.writer(keep_alive=10) as wide:
-        for i in range(6):
-            writer = wide if i % 2 else narrow
-            writer.append_block({"x": np.full((10, 2 + i % 2), i, "float32")}, None)
-            writer.item("queue", 1.0, 10)
-            writer.end_episode()
+    write_two_widths(client, 6)
     with client.sampler("queue", tokens_per_batch=1000, max_samples=6) as sampler:
         batches = list(sampler)
     got = collections.Counter()
@@ -314,11 +318,7 @@ def test_samplers_of_one_queue_take_disjoint_items_and_like_numbers_of_steps(cli
         with client.sampler("queue", tokens_per_batch=most, timeout=0.5) as sampler:
             ranks[rank] += list(sampler)
 
-    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    assert not run_threads(2, run)
     assert sorted(i for batches in ranks for batch in batches for i in numbers_of(batch)) == list(range(2000))
     for batches in ranks:
         assert all(most - 300 < batch.offsets[-1] <= most for batch in batches[:-1])

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import replaybus
+from conftest import run_threads
 from replaybus import weights
 
 
@@ -98,10 +99,7 @@ def test_reduce(client):
             results.append((member.add(values, timeout=60), values.tolist()))
 
     joined = threading.Barrier(3)
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(3)]
-    [thread.start() for thread in threads]
-    [thread.join(60) for thread in threads]
-    assert len(results) == 3
+    assert not run_threads(3, work) and len(results) == 3
     for reduced, values in results:
         assert values == [3.0] * 5 and reduced.contributors == 3 and reduced.counted
 

@@ -14,7 +14,7 @@ import pytest
 
 import replaybus
 import replaybus.run
-from test_packed import check, rows_of
+from test_packed import check, rows_of, write, write_two_widths
 
 torch = pytest.importorskip("torch", reason="torch is missing: ./dev install gets python3-torch")
 import replaybus.torch as rt  # noqa: E402
@@ -29,17 +29,6 @@ def heavy(seed, n, most=2000):
     rng = np.random.default_rng(seed)
     lengths = np.clip(20 * (rng.pareto(1.1, n) + 1), 20, most).astype(int)
     return [rows_of(rng, int(length), i) for i, length in enumerate(lengths)]
-
-
-def write(client, table, items):
-    with client.writer(keep_alive=2000) as writer:
-        keys = []
-        for rows in items:
-            writer.append_block(rows, None)
-            keys.append(writer.item(table, 1.0, len(rows["tokens"])))
-            writer.end_episode(wait=False)
-        writer.flush(timeout=60)
-    return keys
 
 
 class Arrays:
@@ -260,12 +249,7 @@ def test_no_rank_takes_ahead_what_another_needs(client):
 
 
 def test_fields_that_do_not_fit_into_one_array_stay(client):
-    with client.writer(keep_alive=10) as narrow, client.writer(keep_alive=10) as wide:
-        for i in range(8):
-            writer = wide if i % 2 else narrow
-            writer.append_block({"x": np.full((10, 2 + i % 2), i, "float32")}, None)
-            writer.item("queue", 1.0, 10)
-            writer.end_episode()
+    write_two_widths(client, 8)
     parts = batches_of(client, 2, "queue", 4, max_samples=4)
     seen = [batch.packed["x"][int(at), 0].item() for batches in parts for batch in batches for at in batch.offsets[:-1]]
     assert sorted(seen) == list(range(8))

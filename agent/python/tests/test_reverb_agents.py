@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import replaybus.reverb as reverb
+from conftest import served_reverb
 from replaybus.reverb import structured_writer
 
 LENGTH = 12  # steps of an episode
@@ -109,8 +110,7 @@ def signature(steps):
 
 def test_n_step_transitions():
     tables = [table(max_times_sampled=1), table("copy", reverb.selectors.Uniform())]
-    with reverb.Server(tables) as server:
-        client = server.localhost_client()
+    with served_reverb(*tables) as client:
         adder = NStepAdder(client, 3, {"replay": 1.0, "copy": 2.0})
         play(adder, 2)
         assert not adder.writer._writer._copies._streams  # the steps were sent once
@@ -128,8 +128,7 @@ def test_n_step_transitions():
 
 
 def test_sequences():
-    with reverb.Server([table(max_times_sampled=1, signature=signature(4))]) as server:
-        client = server.localhost_client()
+    with served_reverb(table(max_times_sampled=1, signature=signature(4))) as client:
         adder = SequenceAdder(client, 4, 2, {"replay": 1.0})
         play(adder, 2)
         assert not adder.writer._writer._copies._streams
@@ -145,8 +144,7 @@ def test_sequences():
 
 
 def test_whole_episodes():
-    with reverb.Server([reverb.Table.queue("queue", 10, signature=signature(None))]) as server:
-        client = server.localhost_client()
+    with served_reverb(reverb.Table.queue("queue", 10, signature=signature(None))) as client:
         adder = EpisodeAdder(client, LENGTH + 1, {"queue": 1.0})
         for length in (3, LENGTH, 1):
             play(adder, 1, length)
@@ -193,8 +191,7 @@ def test_transitions_by_rule():
     signature = structured_writer.infer_signature(rules, StructuredAdder.spec)
     assert signature == Step({"t": reverb.TensorSpec((2,), np.int64)}, reverb.TensorSpec((1,), np.int32),
                              reverb.TensorSpec((None,), np.float32), ())
-    with reverb.Server([table(max_times_sampled=1, signature=signature)]) as server:
-        client = server.localhost_client()
+    with served_reverb(table(max_times_sampled=1, signature=signature)) as client:
         play(StructuredAdder(client, rules), 2)
         samples = list(client.sample("replay", 2 * LENGTH, emit_timesteps=False, unpack_as_table_signature=True))
         spans = [sample.data.observation["t"].tolist() for sample in samples]

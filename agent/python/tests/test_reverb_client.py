@@ -14,7 +14,7 @@ import pytest
 
 import replaybus
 import replaybus.reverb as reverb
-from conftest import in_child, until
+from conftest import in_child, served_reverb, until
 
 
 spec = {"x": replaybus.Field("float32", (2,)), "a": reverb.TensorSpec([], np.int64)}
@@ -98,8 +98,7 @@ def test_empty_structures(client):
     """Such as a step's extras, which many programs leave empty."""
     Filled = collections.namedtuple("Filled", "observation extras")
     spec = Filled({"x": reverb.TensorSpec((), np.float64), "none": []}, ())
-    with reverb.Server([table(signature=spec)]) as server:
-        client = server.localhost_client()
+    with served_reverb(table(signature=spec)) as client:
         assert client.server_info()["replay"].signature == spec
         step = Filled({"x": 1.5, "none": []}, ())
         client.insert(step, {"replay": 1.0})
@@ -276,8 +275,7 @@ def test_restart_from_checkpoint(tmp_path):
     one, two = (str(tmp_path / name) for name in ("one", "two"))
     for first, folder, fallback in ((True, one, None), (False, one, None), (False, two, one)):
         checkpointer = reverb.checkpointers.DefaultCheckpointer(folder, fallback_checkpoint_path=fallback)
-        with reverb.Server([table()], checkpointer=checkpointer) as server:
-            client = server.localhost_client()
+        with served_reverb(table(), checkpointer=checkpointer) as client:
             if first:
                 client.insert(7.0, {"replay": 3.0})
                 assert client.checkpoint() == folder
@@ -287,9 +285,8 @@ def test_restart_from_checkpoint(tmp_path):
 
 def test_journal_and_host(tmp_path):
     for expected in (0, 1):
-        with reverb.Server([table()], checkpointer=reverb.checkpointers.DefaultCheckpointer(str(tmp_path)), journal=True,
-                           host="0.0.0.0", config={"memory_limit": "64MiB", "security": {"mode": "none"}}) as server:
-            client = server.localhost_client()
+        with served_reverb(table(), checkpointer=reverb.checkpointers.DefaultCheckpointer(str(tmp_path)), journal=True,
+                           host="0.0.0.0", config={"memory_limit": "64MiB", "security": {"mode": "none"}}) as client:
             assert client.server_info()["replay"].current_size == expected
             client.insert(1.0, {"replay": 1.0})
 

@@ -6,6 +6,7 @@ import pytest
 
 import replaybus
 import replaybus.reverb as reverb
+from conftest import served_reverb
 
 
 @pytest.fixture
@@ -87,8 +88,7 @@ def test_types_of_infos_and_lists(client):
 @pytest.mark.parametrize("size", [1, 3, 7])
 def test_flexible_batches(size):
     table = reverb.Table("t", reverb.selectors.Uniform(), reverb.selectors.Fifo(), 100, reverb.rate_limiters.MinSize(1))
-    with reverb.Server([table]) as server:
-        client = server.localhost_client()
+    with served_reverb(table) as client:
         client.insert(1, {"t": 1.0})
         for _ in reverb.TimestepDataset(client.server_address, "t", flexible_batch_size=size).take(20):
             assert client.server_info()["t"].rate_limiter_info.sample_stats.completed % size == 0
@@ -99,8 +99,7 @@ def test_batches_are_whole(in_flight, batch):
     """Whatever the limiter allows at once, and whatever is requested ahead."""
     limiter = reverb.rate_limiters.SampleToInsertRatio(2.0 * batch, 1, (-1e9, 1e9))
     table = reverb.Table("t", reverb.selectors.Uniform(), reverb.selectors.Fifo(), 100, limiter)
-    with reverb.Server([table]) as server:
-        client = server.localhost_client()
+    with served_reverb(table) as client:
         for t in range(10):
             client.insert({"t": t, "text": f"step {t}"}, {"t": 1.0})
         dataset = reverb.TrajectoryDataset(client.server_address, "t", max_in_flight_samples_per_worker=in_flight,
@@ -117,8 +116,7 @@ def test_batches_are_whole(in_flight, batch):
 def test_batches_of_a_limiter_that_allows_little():
     limiter = reverb.rate_limiters.SampleToInsertRatio(2.0, 1, 2.0)
     table = reverb.Table("t", reverb.selectors.Uniform(), reverb.selectors.Fifo(), 100, limiter)
-    with reverb.Server([table]) as server:
-        client = server.localhost_client()
+    with served_reverb(table) as client:
         def insert():
             for t in range(12):
                 client.insert(t, {"t": 1.0})

@@ -3,6 +3,7 @@ import numpy as np
 import pytest
 
 import replaybus.reverb as reverb
+from conftest import served_reverb
 from replaybus.reverb.structured_writer import (Condition, create_config, create_reference_step, infer_signature,
                                                 pattern_from_transform, td_error, unpack_pattern)
 
@@ -88,8 +89,7 @@ def test_wrong_rules(client):
 
 
 def test_repeated_end_makes_no_second_item():
-    with reverb.Server([reverb.Table.queue("t", 1)]) as server:
-        client = server.localhost_client()
+    with served_reverb(reverb.Table.queue("t", 1)) as client:
         client.insert(0, {"t": 1.0})
         rule = create_config(create_reference_step(None)[-1], "t", [Condition.is_end_episode()])
         with client.structured_writer([rule]) as writer:
