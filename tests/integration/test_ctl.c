@@ -359,9 +359,8 @@ CASE(run_that_has_ended)
 
 CASE(endpoints)
 {
-    char path[128];
-    snprintf(path, sizeof path, "%s/endpoints", f->broker.dir);
-    const char *by_file[] = {process_env("RP_CTL"), "--endpoints-file", path, "why", NULL};
+    const char *by_file[] = {process_env("RP_CTL"), "--endpoints-file", file_in(f->broker.dir, "endpoints"), "why",
+                             NULL};
     assert_int_equal(process_run(by_file, f->out, sizeof f->out, f->err, sizeof f->err), 0);
     const char *missing[] = {process_env("RP_CTL"), "--endpoints-file", "/nowhere", "why", NULL};
     assert_int_equal(process_run(missing, f->out, sizeof f->out, f->err, sizeof f->err), 2);

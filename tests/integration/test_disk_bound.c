@@ -11,8 +11,8 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/wait.h>
-#include <time.h>
 
+#include "proto/base/clock.h"
 #include "replay/admin.h"
 #include "replay/replay.h"
 #include "tests/support/process.h"
@@ -93,9 +93,7 @@ static void *write_rows(void *ctx)
 
 static double now_s(void)
 {
-    struct timespec at;
-    clock_gettime(CLOCK_MONOTONIC, &at);
-    return (double)at.tv_sec + 1e-9 * (double)at.tv_nsec;
+    return (double)clock_ns() * 1e-9;
 }
 
 /* Writes so much, or, if seconds are given, for so long. Gives the most that the folder had. */

@@ -327,9 +327,8 @@ static void a_cut_is_refused_until_told(double before)
         write_items(&scene, 100 * i, 20);
     broker_process_stop(&scene.broker, SIGKILL);
     cut_last_segment(&scene, before, 200);
-    char config[160], text[4096];
-    snprintf(config, sizeof config, "%s/broker.yaml", scene.broker.dir);
-    const char *const argv[] = {process_env("RP_BROKER"), "-c", config, NULL};
+    char text[4096];
+    const char *const argv[] = {process_env("RP_BROKER"), "-c", file_in(scene.broker.dir, "broker.yaml"), NULL};
     for (int i = 0; i < 2; i++) {
         assert_int_equal(process_run(argv, NULL, 0, text, sizeof text), 1);
         assert_non_null(strstr(text, "B0512"));

@@ -94,11 +94,9 @@ static int count_children(void)
 
 static void check_nothing_runs(void)
 {
-    char path[256];
     struct endpoints endpoints = {0};
     assert_int_equal(count_children(), 0);
-    snprintf(path, sizeof path, "%s/profile/alone/endpoints", tempdir);
-    if (endpoints_read(path, &endpoints, NULL) != RP_OK)
+    if (endpoints_read(tempdir_at("profile/alone/endpoints"), &endpoints, NULL) != RP_OK)
         return;
     rp_client *client = rp_client_connect(endpoints.service, NULL, 200, &err);
     assert_null(client);

@@ -230,36 +230,6 @@ EMBED_TEST(unknown_versions_and_messages_get_a_sentence, FREE_TABLE, NULL)
 
 /* ---- rule 4: loss is found by numbers ---- */
 
-EMBED_TEST(a_gap_is_told_and_healed_by_hello_and_resend, FREE_TABLE, NULL)
-{
-    struct testpeer *peer = testpeer_new(embed);
-    peer->keep = true;
-    testpeer_open(peer, true);
-    testpeer_insert(peer, "t", 1, 1, 1);
-    peer->lose = true;
-    testpeer_insert(peer, "t", 2, 1, 1);
-    peer->lose = false;
-    testpeer_insert(peer, "t", 3, 1, 1);
-    testpeer_insert(peer, "t", 4, 1, 1);
-    embed_settle(embed);
-    testpeer_read(peer);
-    assert_true(peer->credit->gap);
-    assert_int_equal(peer->credit->received, 1);
-    assert_int_equal(size_of(embed, "t"), 1);
-    assert_int_equal(testpeer_resume(peer, 1, true)->status, RP_OK);
-    assert_true(peer->resumed);
-    assert_int_equal(peer->epoch, 2);
-    assert_false(peer->credit->gap);
-    assert_int_equal(peer->credit->received, 1);
-    testpeer_resend(peer, peer->credit->received);
-    testpeer_heartbeat(peer, 0, false);
-    assert_int_equal(peer->credit->received, 4);
-    assert_int_equal(testpeer_resolved(peer, 0), 4);
-    assert_int_equal(size_of(embed, "t"), 4);
-    struct testpeer_answer *answer = testpeer_sampled(peer, "t", 1);
-    assert_int_equal(answer->reply->sample->key[0], 1);
-}
-
 EMBED_TEST(stale_epochs_and_duplicates_are_ignored, FREE_TABLE, NULL)
 {
     struct testpeer *peer = testpeer_new(embed);

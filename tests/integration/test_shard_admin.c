@@ -242,10 +242,9 @@ ADMIN_TEST(samples_are_counted)
         broker_process_stop(&f->shards.shards[s], SIGKILL);
         broker_process_again(&f->shards.shards[s], NULL);
     }
-    struct clock clock = clock_system();
-    int64_t deadline = clock_now(&clock) + WAIT * NS_PER_MS;
+    int64_t deadline = clock_ns() + WAIT * NS_PER_MS;
     while (waits_of(f, "shard") > 0)
-        assert_true(clock_now(&clock) < deadline);
+        assert_true(clock_ns() < deadline);
     assert_int_equal(samples_of(f), 120);
 }
 
@@ -255,10 +254,9 @@ ADMIN_TEST(permits_that_wait_are_shown)
     rp_sampler_options options = {.struct_size = sizeof options, .batch_size = 8};
     rp_client *other = rp_client_connect(f->shards.services[0], NULL, WAIT, &err);
     rp_sampler *sampler = must(rp_sampler_new(other, "ratio", &options, &err));
-    struct clock clock = clock_system();
-    int64_t deadline = clock_now(&clock) + WAIT * NS_PER_MS;
+    int64_t deadline = clock_ns() + WAIT * NS_PER_MS;
     while (waits_of(f, "permit") == 0)
-        assert_true(clock_now(&clock) < deadline);
+        assert_true(clock_ns() < deadline);
     rp_sampler_destroy(&sampler);
     rp_client_destroy(&other);
 }
@@ -371,7 +369,6 @@ static uint32_t list_rest(struct fixture *f, uint32_t *missing)
 /* A stopped shard is silent although it is connected; a killed one is away. Neither holds up the others. */
 ADMIN_TEST(a_shard_without_an_answer_is_named)
 {
-    struct clock clock = clock_system();
     uint32_t rest = ITEMS - f->by_shard[1], missing;
     struct observe_options options = {
         .service = f->shards.services[0], .table = "uniform", .folder = f->shards.dir, .every_ns = NS_PER_S};
@@ -381,23 +378,23 @@ ADMIN_TEST(a_shard_without_an_answer_is_named)
     observer_poll(observer, WAIT, &seen);
     assert_int_equal(seen.inserts, ITEMS);
     for (int killed = 0; killed < 2; killed++) {
-        int64_t began = clock_now(&clock);
+        int64_t began = clock_ns();
         if (killed)
             broker_process_stop(&f->shards.shards[1], SIGKILL);
         else
             kill(f->shards.shards[1].pid, SIGSTOP);
         rp_info *info = info_without(f, NULL, 1, 1);
-        assert_true(clock_now(&clock) - began < WAIT / 2 * NS_PER_MS);
+        assert_true(clock_ns() - began < WAIT / 2 * NS_PER_MS);
         assert_int_equal(rp_info_u64(info, "tables.0.size"), rest);
         assert_true(rp_info_text(info, "shards.shard.1.problem")[0] != '\0');
         assert_int_equal(rp_info_count(info, "shards.shard.1.tables"), 0);
         assert_string_equal(rp_info_text(info, "shards.shard.2.problem"), "");
         rp_info_free(&info);
-        int64_t end = clock_now(&clock) + WAIT * NS_PER_MS;
+        int64_t end = clock_ns() + WAIT * NS_PER_MS;
         do {
             observer_poll(observer, WAIT, &seen); /* a launcher's counts do not fall */
             assert_int_equal(seen.inserts, ITEMS);
-        } while (seen.size != rest && clock_now(&clock) < end);
+        } while (seen.size != rest && clock_ns() < end);
         assert_int_equal(seen.size, rest);
         assert_int_equal(waits_of(f, "shard"), 1);
         assert_int_equal(list_rest(f, &missing), rest);
@@ -408,10 +405,10 @@ ADMIN_TEST(a_shard_without_an_answer_is_named)
     static char out[100000];
     char totals[40];
     snprintf(totals, sizeof totals, "%d of %d shards", SHARDS - 1, SHARDS);
-    int64_t deadline = clock_now(&clock) + WAIT * NS_PER_MS;
+    int64_t deadline = clock_ns() + WAIT * NS_PER_MS;
     do /* a busy machine may make another shard late */
         assert_int_equal(ctl(f, out, sizeof out, "info"), 0);
-    while (count(out, totals) == 0 && clock_now(&clock) < deadline);
+    while (count(out, totals) == 0 && clock_ns() < deadline);
     assert_int_equal(count(out, totals), 2); /* beside the server's totals, and beside those of the tables */
     observer_destroy(&observer);
     rp_status status = rp_admin_reset(f->client, "uniform", WAIT, NULL, &err);
@@ -419,9 +416,9 @@ ADMIN_TEST(a_shard_without_an_answer_is_named)
     assert_non_null(strstr(err.text, "shard 1"));
     assert_int_equal(asked_table(f->client, "uniform", "size"), 0); /* the others are reset */
     broker_process_again(&f->shards.shards[1], NULL);
-    deadline = clock_now(&clock) + WAIT * NS_PER_MS;
+    deadline = clock_ns() + WAIT * NS_PER_MS;
     while (waits_of(f, "shard") > 0)
-        assert_true(clock_now(&clock) < deadline);
+        assert_true(clock_ns() < deadline);
     rp_info *removed = NULL;
     ok(rp_admin_reset(f->client, "uniform", WAIT, &removed, &err));
     assert_int_equal(rp_info_u64(removed, "applied"), f->by_shard[1]); /* its journal has them */

@@ -31,8 +31,7 @@ static const char tables[] =
 
 static double seconds_now(void)
 {
-    struct clock clock = clock_system();
-    return (double)clock_now(&clock) * 1e-9;
+    return (double)clock_ns() * 1e-9;
 }
 
 struct fixture {
@@ -238,11 +237,10 @@ CASE(a_queue_gives_each_item_once)
 static const char *await_waits(rp_client *client, const char *table, uint32_t n)
 {
     static char text[512];
-    struct clock clock = clock_system();
-    int64_t deadline = clock_now(&clock) + WAIT * NS_PER_MS;
+    int64_t deadline = clock_ns() + WAIT * NS_PER_MS;
     for (uint32_t seen = n + 1; seen != n;) {
         rp_info *waits = NULL;
-        assert_true(clock_now(&clock) < deadline);
+        assert_true(clock_ns() < deadline);
         ok(rp_admin_why(client, WAIT, &waits, &err));
         seen = 0;
         for (uint32_t i = 0; i < rp_info_count(waits, "waits"); i++) {
@@ -653,9 +651,8 @@ CASE(a_caller_that_waits_gets_more_batches_ahead)
     insert(f->client, "uniform", 0, 200, NULL);
     rp_sampler *sampler = new_sampler(f->client, "uniform", 32, 0);
     uint64_t ahead = 0;
-    struct clock clock = clock_system();
-    int64_t end = clock_now(&clock) + WAIT * NS_PER_MS;
-    while (ahead <= LEAST && clock_now(&clock) < end) {
+    int64_t end = clock_ns() + WAIT * NS_PER_MS;
+    while (ahead <= LEAST && clock_ns() < end) {
         batches_pass(sampler, 64);
         rp_sampler_stats stats = stats_of(sampler);
         ahead = stats.ready + stats.requested;

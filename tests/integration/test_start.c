@@ -14,9 +14,14 @@ static const char tables[] = "  - {name: t, max_size: 10}\n";
 /* Starts a broker with the configuration of this one, which must end by itself. */
 static int run_another(const struct broker_process *self, char *said, size_t size)
 {
-    char config[128];
-    snprintf(config, sizeof config, "%s/broker.yaml", self->dir);
-    const char *argv[] = {"/usr/bin/timeout", "-s", "KILL", "20", process_env("RP_BROKER"), "-c", config, NULL};
+    const char *argv[] = {"/usr/bin/timeout",
+                          "-s",
+                          "KILL",
+                          "20",
+                          process_env("RP_BROKER"),
+                          "-c",
+                          file_in(self->dir, "broker.yaml"),
+                          NULL};
     return process_run(argv, NULL, 0, said, size);
 }
 
@@ -44,12 +49,10 @@ CASE(a_path_that_is_taken_is_refused)
 
 CASE(what_a_killed_broker_left_is_no_obstacle)
 {
-    char path[128];
     struct stat file;
     broker_process_start(f, tables, NULL);
     broker_process_stop(f, SIGKILL);
-    snprintf(path, sizeof path, "%s/service", f->dir);
-    assert_int_equal(stat(path, &file), 0);
+    assert_int_equal(stat(file_in(f->dir, "service"), &file), 0);
     broker_process_again(f, NULL);
     assert_true(serves(f->service));
 }
@@ -110,14 +113,12 @@ static pid_t start_at_end_of(const int *start, const char *config)
 CASE(one_of_many_gets_the_path)
 {
     struct race race = {.ended = 0};
-    char config[128];
     int start[2];
     broker_process_start(f, tables, NULL);
     broker_process_stop(f, SIGKILL);
-    snprintf(config, sizeof config, "%s/broker.yaml", f->dir);
     assert_int_equal(pipe(start), 0);
     for (int i = 0; i < MANY; i++)
-        race.pids[i] = start_at_end_of(start, config);
+        race.pids[i] = start_at_end_of(start, file_in(f->dir, "broker.yaml"));
     close(start[0]);
     close(start[1]);
     int ended = process_await(all_but_one_ended, &race);
@@ -205,14 +206,13 @@ static void write_limited(const char *path, int files)
 /* With as few descriptors as it starts with, and with a disk, which takes most. */
 TEST(more_connections_than_descriptors, tempdir_enter, tempdir_leave)
 {
-    char said[1024] = "", more[300], limited[96], program[512];
+    char said[1024] = "", more[300], program[512];
     run_limited("", 24, said, sizeof said);
-    snprintf(limited, sizeof limited, "%s/limited", tempdir);
-    write_limited(limited, needed(said) + 6); /* those that a program has open when it begins */
+    write_limited(tempdir_at("limited"), needed(said) + 6); /* those that a program has open when it begins */
     snprintf(program, sizeof program, "%s", process_env("RP_BROKER"));
     snprintf(more, sizeof more, "folder: %s/data\nstorage: {memory: 32MiB}\ncheckpoint: {every: 1s}", tempdir);
     struct broker_process broker;
-    setenv("RP_BROKER", limited, 1);
+    setenv("RP_BROKER", tempdir_at("limited"), 1);
     broker_process_start(&broker, tables, more);
     setenv("RP_BROKER", program, 1);
 

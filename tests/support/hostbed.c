@@ -4,12 +4,6 @@
 #include <sys/stat.h>
 #include <time.h>
 
-int64_t hostbed_now(void)
-{
-    struct clock clock = clock_system();
-    return clock_now(&clock);
-}
-
 void hostbed_pause(int ms)
 {
     nanosleep(&(struct timespec){.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000}, NULL);
@@ -17,7 +11,7 @@ void hostbed_pause(int ms)
 
 void hostbed_tend(struct hostbed *f)
 {
-    host_tend(f->host, hostbed_now());
+    host_tend(f->host, clock_ns());
     hostbed_pause(2);
 }
 
@@ -60,7 +54,7 @@ void hostbed_start(struct hostbed *f, struct process *process, const char *name,
     snprintf(log, sizeof log, "%s/%s.log", f->dir, name);
     const struct process_options options = {
         .name = name, .argv = argv, .log = log, .guard = &f->guard, .place = host_place(f->host)};
-    ok(process_start(process, &options, hostbed_now(), &err));
+    ok(process_start(process, &options, clock_ns(), &err));
 }
 
 void hostbed_shell(struct hostbed *f, struct process *process, const char *name, const char *script)
@@ -136,7 +130,7 @@ void hostbed_make(struct hostbed *f, const char *const *carrier, int64_t lease_n
                                          .lease_ns = lease_ns};
     f->host = host_new(&options);
     assert_int_equal(host_info(f->host)->state, HOST_ABSENT);
-    host_open(f->host, hostbed_now());
+    host_open(f->host, clock_ns());
 }
 
 /* A carrier that writes its number, which is the node agent's, into a file. */

@@ -19,16 +19,15 @@ struct hostbed {
     struct host *host;
 };
 
-int64_t hostbed_now(void);
 void hostbed_pause(int ms);
 /* Tends the host once, with a short pause. */
 void hostbed_tend(struct hostbed *f);
 /* Tends the host until the condition holds. */
 #define hostbed_await(f, condition)                                                                                    \
     do {                                                                                                               \
-        int64_t end_ = hostbed_now() + WAIT * NS_PER_MS;                                                               \
+        int64_t end_ = clock_ns() + WAIT * NS_PER_MS;                                                                  \
         while (!(condition)) {                                                                                         \
-            if (hostbed_now() > end_)                                                                                  \
+            if (clock_ns() > end_)                                                                                     \
                 fail_msg("waited in vain for: %s (host %s: %s)", #condition,                                           \
                          (f)->host ? host_state_names[host_info((f)->host)->state] : "-",                              \
                          (f)->host ? host_info((f)->host)->reason : "");                                               \

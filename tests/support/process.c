@@ -9,6 +9,7 @@
 #include <time.h>
 
 #include "agent/launch/process/spawn.h"
+#include "proto/base/clock.h"
 
 const char *process_env(const char *name)
 {
@@ -20,9 +21,7 @@ const char *process_env(const char *name)
 
 static int64_t now_ms(void)
 {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
+    return clock_ns() / NS_PER_MS;
 }
 
 int process_await(int (*test)(void *ctx), void *ctx)

@@ -163,6 +163,18 @@ struct testpeer_answer *testpeer_lease(struct testpeer *self, const char *table,
 struct testpeer_answer *testpeer_delete(struct testpeer *self, const char *table, uint32_t n, const uint64_t *keys);
 struct testpeer_answer *testpeer_fetch(struct testpeer *self, const char *table, uint32_t n, const uint64_t *keys);
 struct testpeer_answer *testpeer_reset(struct testpeer *self, const char *table);
+/* Asks that these requests end, and returns the id of the question. */
+uint64_t testpeer_ask_cancel(struct testpeer *self, uint32_t n, uint64_t *ids);
+/* The same; returns how many requests there were. */
+uint64_t testpeer_cancel(struct testpeer *self, uint32_t n, uint64_t *ids);
+const Replay__WhyReply *testpeer_why(struct testpeer *self);
+/* Changes a value of a limiter: TESTPEER_LIMIT(peer, "t", MIN_SIZE, min_size, 4). */
+rp_status testpeer_limit(struct testpeer *self, const char *table, Replay__SetLimiter change);
+#define TESTPEER_LIMIT(peer, table, NAME, member, to)                                                                  \
+    testpeer_limit(peer, table,                                                                                        \
+                   (Replay__SetLimiter){PROTOBUF_C_MESSAGE_INIT(&replay__set_limiter__descriptor),                     \
+                                        .has_##member##_case = REPLAY__SET_LIMITER__HAS_##NAME##_##NAME,               \
+                                        .member = (to)})
 int64_t testpeer_counter(struct testpeer *self, const char *name, int64_t add);
 /* Returns the table's part of the answer to INFO. */
 Replay__TableInfo *testpeer_table_info(struct testpeer *self, const char *table);

@@ -138,3 +138,31 @@ void testpeer_settled(struct testpeer *self, uint64_t id)
     assert_int_equal(testpeer_call(self, &request)->status, RP_OK);
     embed_settle(self->embed);
 }
+
+uint64_t testpeer_ask_cancel(struct testpeer *self, uint32_t n, uint64_t *ids)
+{
+    Replay__Cancel cancel = REPLAY__CANCEL__INIT;
+    cancel.n_id = n;
+    cancel.id = ids;
+    TESTPEER_REQUEST(request, CANCEL, cancel, &cancel);
+    return testpeer_ask(self, &request);
+}
+
+uint64_t testpeer_cancel(struct testpeer *self, uint32_t n, uint64_t *ids)
+{
+    return testpeer_await(self, testpeer_ask_cancel(self, n, ids))->reply->change->applied;
+}
+
+const Replay__WhyReply *testpeer_why(struct testpeer *self)
+{
+    Replay__Why why = REPLAY__WHY__INIT;
+    TESTPEER_REQUEST(request, WHY, why, &why);
+    return testpeer_call(self, &request)->reply->why;
+}
+
+rp_status testpeer_limit(struct testpeer *self, const char *table, Replay__SetLimiter change)
+{
+    change.table = testpeer_text(table);
+    TESTPEER_REQUEST(request, SET_LIMITER, set_limiter, &change);
+    return testpeer_call(self, &request)->status;
+}

@@ -182,24 +182,18 @@ static void do_hide(struct world *self)
 static void do_limiter(struct world *self)
 {
     Replay__SetLimiter ask = REPLAY__SET_LIMITER__INIT;
-    ask.table = testpeer_text("prio");
     ask.has_samples_per_insert_case = REPLAY__SET_LIMITER__HAS_SAMPLES_PER_INSERT_SAMPLES_PER_INSERT;
     ask.samples_per_insert = 1 + below(self, 5);
     ask.has_error_buffer_case = REPLAY__SET_LIMITER__HAS_ERROR_BUFFER_ERROR_BUFFER;
     ask.error_buffer = 20 + below(self, 20);
-    TESTPEER_REQUEST(request, SET_LIMITER, set_limiter, &ask);
-    assert_int_equal(testpeer_call(some_peer(self), &request)->status, RP_OK);
+    assert_int_equal(testpeer_limit(some_peer(self), "prio", ask), RP_OK);
 }
 
 /* Changes max_lag of the limiter lag, which survives a restart. */
 static void do_max_lag(struct world *self)
 {
-    Replay__SetLimiter ask = REPLAY__SET_LIMITER__INIT;
-    ask.table = testpeer_text("lag");
-    ask.has_max_lag_case = REPLAY__SET_LIMITER__HAS_MAX_LAG_MAX_LAG;
-    ask.max_lag = below(self, 4);
-    TESTPEER_REQUEST(request, SET_LIMITER, set_limiter, &ask);
-    assert_int_equal(testpeer_call(some_peer(self), &request)->status, RP_OK);
+    double max_lag = below(self, 4);
+    assert_int_equal(TESTPEER_LIMIT(some_peer(self), "lag", MAX_LAG, max_lag, max_lag), RP_OK);
 }
 
 static void do_params(struct world *self)

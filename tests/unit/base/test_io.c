@@ -8,9 +8,8 @@
 
 TEST(round_trip, tempdir_enter, tempdir_leave)
 {
-    char path[512], got[8], text[4];
-    snprintf(path, sizeof path, "%s/a", tempdir);
-    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    char got[8], text[4];
+    int fd = open(tempdir_at("a"), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     assert_true(io_write(fd, "abcdef", 6, 0) && io_write(fd, "XY", 2, 2));
     assert_int_equal(io_read(fd, got, sizeof got, 1), 5); /* the file ends */
     assert_memory_equal(got, "bXYef", 5);
@@ -20,7 +19,7 @@ TEST(round_trip, tempdir_enter, tempdir_leave)
     close(fd);
     assert_int_equal(io_read(-1, got, 1, 0), -1);
     assert_int_equal(errno, EBADF);
-    assert_true(io_text(path, text, sizeof text));
+    assert_true(io_text(tempdir_at("a"), text, sizeof text));
     assert_string_equal(text, "1bX"); /* what does not fit is left out */
     assert_false(io_text(tempdir_at("none"), text, sizeof text));
     assert_string_equal(text, "");

@@ -298,12 +298,7 @@ CASE(a_change_of_a_limiter_survives_until_the_configuration_changes)
     begin(f, 60);
     check_ratio(f, RATIO(32), 32);
     struct testpeer *peer = testpeer_opened(&f->embed, false);
-    Replay__SetLimiter ask = REPLAY__SET_LIMITER__INIT;
-    ask.table = testpeer_text("t");
-    ask.has_samples_per_insert_case = REPLAY__SET_LIMITER__HAS_SAMPLES_PER_INSERT_SAMPLES_PER_INSERT;
-    ask.samples_per_insert = 4;
-    TESTPEER_REQUEST(request, SET_LIMITER, set_limiter, &ask);
-    assert_int_equal(testpeer_call(peer, &request)->status, RP_OK);
+    assert_int_equal(TESTPEER_LIMIT(peer, "t", SAMPLES_PER_INSERT, samples_per_insert, 4), RP_OK);
     twin_kill(&f->embed);
     check_ratio(f, RATIO(32), 4);
     twin_checkpoint(&f->embed);

@@ -1,7 +1,7 @@
 /* Every public call that takes a time-out: any number is allowed, the call ends in time, and rp_wait_set ends it before. */
 
-#include <time.h>
 
+#include "proto/base/clock.h"
 #include "proto/base/log.h"
 #include "replay/collective.h"
 #include "replay/replay.h"
@@ -33,9 +33,7 @@ static const void *const values[] = {&one};
 
 static int64_t now_ms(void)
 {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
+    return clock_ns() / NS_PER_MS;
 }
 
 static rp_writer *full_writer(struct fixture *f, bool patterns)

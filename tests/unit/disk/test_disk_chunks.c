@@ -4,6 +4,7 @@
 #include "proto/base/error.h"
 #include "tests/support/diskfile.h"
 #include "tests/support/naive.h"
+#include "tests/support/tempdir.h"
 
 #define CHUNKS 6000u
 #define LARGEST (5u << 20)
@@ -174,10 +175,9 @@ TEST(damage)
     none[0] = 0;
     assert_int_equal(chunks_read(&w.folder, none, 1, count, &seen, &err), RP_INVALID_ARGUMENT);
     /* The file ends in the last one. */
-    char path[256];
-    snprintf(path, sizeof path, "%s/segment-00000001.replay", w.path);
     for (uint64_t left = 4; left < 120; left += 7) { /* 3 are padding */
-        assert_int_equal(truncate(path, (off_t)(disk_offset(at[599]) + 120 - left)), 0);
+        assert_int_equal(
+            truncate(file_in(w.path, "segment-00000001.replay"), (off_t)(disk_offset(at[599]) + 120 - left)), 0);
         seen = 0;
         assert_int_equal(chunks_read(&w.folder, at, 600, count, &seen, &err), RP_DATA_LOSS);
         assert_true(seen <= 599);

@@ -4,23 +4,7 @@
 
 #include "proto/base/crc32c.h"
 #include "tests/support/diskfile.h"
-
-static void write_file(const char *folder, const char *name, const void *data, size_t size)
-{
-    char path[256];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    FILE *file = fopen(path, "wb");
-    assert_non_null(file);
-    assert_int_equal(fwrite(data, 1, size, file), size);
-    fclose(file);
-}
-
-static bool is_there(const char *folder, const char *name)
-{
-    char path[256];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    return access(path, F_OK) == 0;
-}
+#include "tests/support/tempdir.h"
 
 static void make(const struct folder *folder, enum disk_kind kind, uint64_t number, bool finish)
 {
@@ -32,9 +16,40 @@ static void make(const struct folder *folder, enum disk_kind kind, uint64_t numb
     close(file);
 }
 
+/* A folder of the test's own, open for writing. */
+struct fixture {
+    char *path;
+    struct folder folder;
+};
+
 static void open_folder(struct folder *folder, const char *path, bool write)
 {
     ok(folder_open(folder, path, write, &err));
+}
+
+static void begin(struct fixture *f)
+{
+    f->path = diskfile_folder();
+    open_folder(&f->folder, f->path, true);
+}
+
+static void end(struct fixture *f)
+{
+    folder_close(&f->folder);
+    diskfile_remove(&f->path);
+}
+
+FIXTURE(struct fixture, begin, end)
+
+static void reopen(struct fixture *f, bool write)
+{
+    folder_close(&f->folder);
+    open_folder(&f->folder, f->path, write);
+}
+
+static bool is_there(const struct fixture *f, const char *name)
+{
+    return file_exists(file_in(f->path, name));
 }
 
 TEST(names)
@@ -46,166 +61,129 @@ TEST(names)
     assert_string_equal(name, "checkpoint-123456789012.replay.part");
 }
 
-TEST(listing)
+CASE(listing)
 {
-    char *path = diskfile_folder();
-    struct folder folder;
-    open_folder(&folder, path, true);
-    assert_true(folder.id != 0);
-    assert_int_equal(folder.n_files, 0);
-    assert_int_equal(folder_next(&folder, DISK_SEGMENT), 1);
-    make(&folder, DISK_SEGMENT, 2, true);
-    make(&folder, DISK_SEGMENT, 10, true);
-    make(&folder, DISK_CHECKPOINT, 1, true);
-    make(&folder, DISK_SEGMENT, 1, true);
-    make(&folder, DISK_CHECKPOINT, 4, false);
-    assert_int_equal(folder_list(&folder, NULL), RP_OK);
-    assert_int_equal(folder.n_files, 4);
+    assert_true(f->folder.id != 0);
+    assert_int_equal(f->folder.n_files, 0);
+    assert_int_equal(folder_next(&f->folder, DISK_SEGMENT), 1);
+    make(&f->folder, DISK_SEGMENT, 2, true);
+    make(&f->folder, DISK_SEGMENT, 10, true);
+    make(&f->folder, DISK_CHECKPOINT, 1, true);
+    make(&f->folder, DISK_SEGMENT, 1, true);
+    make(&f->folder, DISK_CHECKPOINT, 4, false);
+    assert_int_equal(folder_list(&f->folder, NULL), RP_OK);
+    assert_int_equal(f->folder.n_files, 4);
     const uint64_t numbers[] = {1, 2, 10, 1};
     for (uint32_t i = 0; i < 4; i++) {
-        assert_int_equal(folder.files[i].number, numbers[i]);
-        assert_int_equal(folder.files[i].kind, i < 3 ? DISK_SEGMENT : DISK_CHECKPOINT);
-        assert_int_equal(folder.files[i].bytes, FILE_HEAD_BYTES);
-        assert_true(folder.files[i].mine && folder.files[i].changed_ns > 0);
+        assert_int_equal(f->folder.files[i].number, numbers[i]);
+        assert_int_equal(f->folder.files[i].kind, i < 3 ? DISK_SEGMENT : DISK_CHECKPOINT);
+        assert_int_equal(f->folder.files[i].bytes, FILE_HEAD_BYTES);
+        assert_true(f->folder.files[i].mine && f->folder.files[i].changed_ns > 0);
     }
-    assert_int_equal(folder_next(&folder, DISK_SEGMENT), 11);
-    assert_int_equal(folder_next(&folder, DISK_CHECKPOINT), 5);
-    assert_non_null(folder_find(&folder, DISK_SEGMENT, 10));
-    assert_null(folder_find(&folder, DISK_CHECKPOINT, 10));
+    assert_int_equal(folder_next(&f->folder, DISK_SEGMENT), 11);
+    assert_int_equal(folder_next(&f->folder, DISK_CHECKPOINT), 5);
+    assert_non_null(folder_find(&f->folder, DISK_SEGMENT, 10));
+    assert_null(folder_find(&f->folder, DISK_CHECKPOINT, 10));
     /* The id stays, and whoever only reads needs no lock. */
     struct folder reader;
-    open_folder(&reader, path, false);
-    assert_int_equal(reader.id, folder.id);
+    open_folder(&reader, f->path, false);
+    assert_int_equal(reader.id, f->folder.id);
     assert_int_equal(reader.n_files, 4);
     int file = folder_read(&reader, DISK_CHECKPOINT, 1, NULL);
     assert_true(file >= 0);
     close(file);
     folder_close(&reader);
-    assert_true(is_there(path, "checkpoint-00000004.replay.part"));
-    folder_close(&folder);
-    diskfile_remove(&path);
+    assert_true(is_there(f, "checkpoint-00000004.replay.part"));
 }
 
-TEST(lock)
+CASE(lock)
 {
-    char *path = diskfile_folder();
-    struct folder first, second;
-    open_folder(&first, path, true);
-    assert_int_equal(folder_open(&second, path, true, &err), RP_FAILED_PRECONDITION);
-    assert_non_null(strstr(err.text, path));
+    struct folder second;
+    assert_int_equal(folder_open(&second, f->path, true, &err), RP_FAILED_PRECONDITION);
+    assert_non_null(strstr(err.text, f->path));
     char process[32];
     snprintf(process, sizeof process, "process %ld", (long)getpid());
     assert_non_null(strstr(err.text, process));
-    folder_close(&first);
-    open_folder(&second, path, true);
-    folder_close(&second);
-    diskfile_remove(&path);
+    reopen(f, true);
 }
 
 TEST(made_if_missing)
 {
     char *path = diskfile_folder();
-    char deep[128], middle[128];
-    snprintf(middle, sizeof middle, "%s/a", path);
+    char deep[128];
     snprintf(deep, sizeof deep, "%s/a/b", path);
     struct folder folder;
     assert_int_equal(folder_open(&folder, deep, false, &err), RP_NOT_FOUND);
     open_folder(&folder, deep, true);
     folder_close(&folder);
-    write_file(path, "file", "x", 1);
-    char file[128];
-    snprintf(file, sizeof file, "%s/file", path);
-    assert_int_equal(folder_open(&folder, file, true, &err), RP_IO);
-    char lock[160];
-    snprintf(lock, sizeof lock, "%s/replay.lock", deep);
-    unlink(lock);
+    file_put(file_in(path, "file"), "x");
+    assert_int_equal(folder_open(&folder, file_in(path, "file"), true, &err), RP_IO);
+    unlink(file_in(deep, "replay.lock"));
     rmdir(deep);
-    rmdir(middle);
+    rmdir(file_in(path, "a"));
     diskfile_remove(&path);
 }
 
 /* Files of others, whatever they are called, outlive everything that the broker does. */
-TEST(foreign_files_survive)
+CASE(foreign_files_survive)
 {
     const char *names[] = {
         "segment-00000003.replay",         "checkpoint-00000002.replay", "checkpoint-00000003.replay.part",
         "checkpoint-00000009.replay.part", "segment-3.replay",           "notes.txt"};
-    char *path = diskfile_folder();
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        write_file(path, names[i], "a file of somebody else, and longer than a head of ours", 40);
-    write_file(path, "segment-00000004.replay", "", 0);
-    struct folder folder;
-    open_folder(&folder, path, true);
-    make(&folder, DISK_SEGMENT, folder_next(&folder, DISK_SEGMENT), true);
-    make(&folder, DISK_CHECKPOINT, folder_next(&folder, DISK_CHECKPOINT), true);
-    assert_int_equal(folder_list(&folder, NULL), RP_OK);
-    assert_true(folder_find(&folder, DISK_SEGMENT, 5)->mine && folder_find(&folder, DISK_CHECKPOINT, 10)->mine);
-    assert_false(folder_find(&folder, DISK_SEGMENT, 3)->mine || folder_find(&folder, DISK_SEGMENT, 4)->mine);
-    assert_int_equal(folder_read(&folder, DISK_SEGMENT, 3, &err), -1);
-    assert_int_equal(folder_remove(&folder, DISK_SEGMENT, 3, false, &err), RP_FAILED_PRECONDITION);
-    assert_int_equal(folder_remove(&folder, DISK_SEGMENT, 4, false, &err), RP_FAILED_PRECONDITION);
-    assert_int_equal(folder_remove(&folder, DISK_CHECKPOINT, 3, true, &err), RP_FAILED_PRECONDITION);
-    assert_int_equal(folder_create(&folder, DISK_SEGMENT, 3, &err), -1);
-    assert_int_equal(folder_create(&folder, DISK_CHECKPOINT, 3, &err), -1);
+        file_put(file_in(f->path, names[i]), "a file of somebody else, and longer than a head of ours");
+    file_put(file_in(f->path, "segment-00000004.replay"), "");
+    reopen(f, true);
+    make(&f->folder, DISK_SEGMENT, folder_next(&f->folder, DISK_SEGMENT), true);
+    make(&f->folder, DISK_CHECKPOINT, folder_next(&f->folder, DISK_CHECKPOINT), true);
+    assert_int_equal(folder_list(&f->folder, NULL), RP_OK);
+    assert_true(folder_find(&f->folder, DISK_SEGMENT, 5)->mine && folder_find(&f->folder, DISK_CHECKPOINT, 10)->mine);
+    assert_false(folder_find(&f->folder, DISK_SEGMENT, 3)->mine || folder_find(&f->folder, DISK_SEGMENT, 4)->mine);
+    assert_int_equal(folder_read(&f->folder, DISK_SEGMENT, 3, &err), -1);
+    assert_int_equal(folder_remove(&f->folder, DISK_SEGMENT, 3, false, &err), RP_FAILED_PRECONDITION);
+    assert_int_equal(folder_remove(&f->folder, DISK_SEGMENT, 4, false, &err), RP_FAILED_PRECONDITION);
+    assert_int_equal(folder_remove(&f->folder, DISK_CHECKPOINT, 3, true, &err), RP_FAILED_PRECONDITION);
+    assert_int_equal(folder_create(&f->folder, DISK_SEGMENT, 3, &err), -1);
+    assert_int_equal(folder_create(&f->folder, DISK_CHECKPOINT, 3, &err), -1);
     /* A finished checkpoint does not take the place of one of somebody else. */
-    int part = folder_create(&folder, DISK_CHECKPOINT, 2, &err);
+    int part = folder_create(&f->folder, DISK_CHECKPOINT, 2, &err);
     assert_true(part >= 0);
-    assert_int_equal(folder_finish(&folder, 2, part, &err), RP_IO);
+    assert_int_equal(folder_finish(&f->folder, 2, part, &err), RP_IO);
     close(part);
-    assert_int_equal(folder_remove(&folder, DISK_CHECKPOINT, 2, true, NULL), RP_OK);
-    folder_close(&folder);
-    open_folder(&folder, path, true);
-    folder_close(&folder);
+    assert_int_equal(folder_remove(&f->folder, DISK_CHECKPOINT, 2, true, NULL), RP_OK);
+    reopen(f, true);
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        assert_true(is_there(path, names[i]));
-    assert_true(is_there(path, "segment-00000004.replay"));
-    diskfile_remove(&path);
+        assert_true(is_there(f, names[i]));
+    assert_true(is_there(f, "segment-00000004.replay"));
 }
 
-TEST(parts_go_at_the_start)
+CASE(parts_go_at_the_start)
 {
-    char *path = diskfile_folder();
-    struct folder folder;
-    open_folder(&folder, path, true);
-    make(&folder, DISK_CHECKPOINT, 1, true);
-    make(&folder, DISK_CHECKPOINT, 2, false);
-    folder_close(&folder);
-    open_folder(&folder, path, false);
-    folder_close(&folder);
-    assert_true(is_there(path, "checkpoint-00000002.replay.part"));
-    open_folder(&folder, path, true);
-    assert_false(is_there(path, "checkpoint-00000002.replay.part"));
-    assert_true(is_there(path, "checkpoint-00000001.replay"));
-    assert_int_equal(folder_next(&folder, DISK_CHECKPOINT), 2);
-    folder_close(&folder);
-    diskfile_remove(&path);
+    make(&f->folder, DISK_CHECKPOINT, 1, true);
+    make(&f->folder, DISK_CHECKPOINT, 2, false);
+    reopen(f, false);
+    assert_true(is_there(f, "checkpoint-00000002.replay.part"));
+    reopen(f, true);
+    assert_false(is_there(f, "checkpoint-00000002.replay.part"));
+    assert_true(is_there(f, "checkpoint-00000001.replay"));
+    assert_int_equal(folder_next(&f->folder, DISK_CHECKPOINT), 2);
 }
 
-TEST(remove_and_missing)
+CASE(remove_and_missing)
 {
-    char *path = diskfile_folder();
-    struct folder folder;
-    open_folder(&folder, path, true);
-    make(&folder, DISK_SEGMENT, 1, true);
-    assert_int_equal(folder_remove(&folder, DISK_SEGMENT, 1, false, NULL), RP_OK);
-    assert_false(is_there(path, "segment-00000001.replay"));
-    assert_int_equal(folder_remove(&folder, DISK_SEGMENT, 1, false, NULL), RP_OK);
-    assert_int_equal(folder_read(&folder, DISK_SEGMENT, 1, &err), -1);
+    make(&f->folder, DISK_SEGMENT, 1, true);
+    assert_int_equal(folder_remove(&f->folder, DISK_SEGMENT, 1, false, NULL), RP_OK);
+    assert_false(is_there(f, "segment-00000001.replay"));
+    assert_int_equal(folder_remove(&f->folder, DISK_SEGMENT, 1, false, NULL), RP_OK);
+    assert_int_equal(folder_read(&f->folder, DISK_SEGMENT, 1, &err), -1);
     assert_int_equal(err.status, RP_NOT_FOUND);
-    folder_close(&folder);
-    diskfile_remove(&path);
 }
 
 static void copy_file(const char *from, const char *name, const char *to, const char *as)
 {
-    char path[256];
-    uint8_t data[4096];
-    snprintf(path, sizeof path, "%s/%s", from, name);
-    FILE *file = fopen(path, "rb");
-    assert_non_null(file);
-    size_t size = fread(data, 1, sizeof data, file);
-    fclose(file);
-    write_file(to, as, data, size);
+    size_t size;
+    const char *data = file_bytes(file_in(from, name), &size);
+    file_write(file_in(to, as), data, size, 0600);
 }
 
 TEST(two_folders_in_one)
@@ -228,38 +206,29 @@ TEST(two_folders_in_one)
 }
 
 /* A head with any byte changed is nobody's; the file stays. */
-TEST(damaged_heads)
+CASE(damaged_heads)
 {
-    char *path = diskfile_folder();
-    struct folder folder;
-    open_folder(&folder, path, true);
-    make(&folder, DISK_SEGMENT, 1, true);
-    make(&folder, DISK_SEGMENT, 2, true);
-    folder_close(&folder);
-    char file[256];
-    snprintf(file, sizeof file, "%s/segment-00000002.replay", path);
+    make(&f->folder, DISK_SEGMENT, 1, true);
+    make(&f->folder, DISK_SEGMENT, 2, true);
     for (uint32_t i = 0; i < FILE_HEAD_BYTES; i++) {
-        int handle = open(file, O_RDWR);
+        int handle = open(file_in(f->path, "segment-00000002.replay"), O_RDWR);
         uint8_t byte;
         assert_int_equal(pread(handle, &byte, 1, i), 1);
         uint8_t other = byte ^ 4;
         assert_int_equal(pwrite(handle, &other, 1, i), 1);
-        open_folder(&folder, path, true);
-        assert_true(folder_find(&folder, DISK_SEGMENT, 1)->mine);
-        assert_false(folder_find(&folder, DISK_SEGMENT, 2)->mine);
-        assert_int_equal(folder_read(&folder, DISK_SEGMENT, 2, NULL), -1);
-        assert_int_equal(folder_remove(&folder, DISK_SEGMENT, 2, false, NULL), RP_FAILED_PRECONDITION);
-        folder_close(&folder);
+        reopen(f, true);
+        assert_true(folder_find(&f->folder, DISK_SEGMENT, 1)->mine);
+        assert_false(folder_find(&f->folder, DISK_SEGMENT, 2)->mine);
+        assert_int_equal(folder_read(&f->folder, DISK_SEGMENT, 2, NULL), -1);
+        assert_int_equal(folder_remove(&f->folder, DISK_SEGMENT, 2, false, NULL), RP_FAILED_PRECONDITION);
         assert_int_equal(pwrite(handle, &byte, 1, i), 1);
         close(handle);
     }
     /* Renamed: sound, but not what its name says. */
-    copy_file(path, "segment-00000001.replay", path, "segment-00000003.replay");
-    open_folder(&folder, path, true);
-    assert_true(folder_find(&folder, DISK_SEGMENT, 2)->mine);
-    assert_false(folder_find(&folder, DISK_SEGMENT, 3)->mine);
-    folder_close(&folder);
-    diskfile_remove(&path);
+    copy_file(f->path, "segment-00000001.replay", f->path, "segment-00000003.replay");
+    reopen(f, true);
+    assert_true(folder_find(&f->folder, DISK_SEGMENT, 2)->mine);
+    assert_false(folder_find(&f->folder, DISK_SEGMENT, 3)->mine);
 }
 
 TEST(another_version_is_refused)
@@ -273,7 +242,7 @@ TEST(another_version_is_refused)
         head.magic[7] = 'K';
         head.crc = crc32c(0, &head, sizeof head);
         folder_close(&folder);
-        write_file(path, "segment-00000001.replay", &head, sizeof head);
+        file_write(file_in(path, "segment-00000001.replay"), &head, sizeof head, 0600);
         snprintf(words, sizeof words, "version %u", version);
         err = (rp_error){0};
         assert_int_equal(folder_open(&folder, path, true, &err), RP_UNSUPPORTED);

@@ -114,8 +114,7 @@ static void desk_job(struct desk *self, enum disk_job_what what, enum disk_kind 
 /* Takes news until `done`, for at most so long. */
 static bool desk_await(struct desk *self, bool (*done)(const struct desk *, uint64_t), uint64_t value, int ms)
 {
-    struct clock clock = clock_system();
-    int64_t end = clock_now(&clock) + ms * NS_PER_MS;
+    int64_t end = clock_ns() + ms * NS_PER_MS;
     for (;;) {
         struct disk_news news;
         while (disk_writer_news(self->disk_writer, &news)) {
@@ -128,7 +127,7 @@ static bool desk_await(struct desk *self, bool (*done)(const struct desk *, uint
         }
         if (done(self, value))
             return true;
-        if (clock_now(&clock) >= end)
+        if (clock_ns() >= end)
             return false;
         zmq_pollitem_t item = {disk_writer_socket(self->disk_writer), 0, ZMQ_POLLIN, 0};
         zmq_poll(&item, 1, 20);

@@ -38,9 +38,7 @@ static void shell(const char *format, ...)
 static struct bundle describe(void)
 {
     struct bundle bundle = {0};
-    char programs[128];
-    snprintf(programs, sizeof programs, "%s/programs", tempdir);
-    ok(bundle_describe(programs, &bundle, &err));
+    ok(bundle_describe(tempdir_at("programs"), &bundle, &err));
     return bundle;
 }
 
@@ -132,10 +130,8 @@ TEST(bundle_of_changed_programs, setup, tempdir_leave)
 TEST(bundle_without_a_program, setup, tempdir_leave)
 {
     struct bundle bundle;
-    char programs[128];
     shell("rm $dir/programs/replay-learner");
-    snprintf(programs, sizeof programs, "%s/programs", tempdir);
-    assert_int_equal(bundle_describe(programs, &bundle, &err), RP_IO);
+    assert_int_equal(bundle_describe(tempdir_at("programs"), &bundle, &err), RP_IO);
     assert_non_null(strstr(err.text, "replay-learner"));
 }
 
@@ -201,10 +197,8 @@ TEST(other_machine, setup, tempdir_leave)
 TEST(tools_are_missing, setup, tempdir_leave)
 {
     struct bundle bundle = describe();
-    char path[128];
-    snprintf(path, sizeof path, "%s/bin", tempdir);
     shell("mkdir $dir/bin; for p in sh gzip uname sha256sum mktemp mkdir rm; do ln -s $(command -v $p) $dir/bin; done");
-    expect(&(struct target){.path = path}, &bundle, 1, "no tar on cpu1");
+    expect(&(struct target){.path = tempdir_at("bin")}, &bundle, 1, "no tar on cpu1");
     shell("rm -rf $dir/there; touch $dir/there");
     expect(&(struct target){0}, &bundle, 1, "cannot be written");
 }
@@ -218,14 +212,13 @@ TEST(no_room_for_programs, setup, tempdir_leave)
                            "sh"};
     const struct host_config config = {.name = "", .command = {.data = words, .count = 4}, .programs = ""};
     struct bundle bundle = describe();
-    struct clock clock = clock_system();
     char **carrier = carrier_build(&bundle, &config, "cpu1", NULL);
     struct host *host = host_new(&(struct host_options){
         .name = "cpu1", .carrier = (const char *const *)carrier, .folder = tempdir, .here = tempdir});
-    host_open(host, clock_now(&clock));
-    for (int64_t end_ns = clock_now(&clock) + WAIT * NS_PER_MS; host_info(host)->state == HOST_CONNECTING;) {
-        assert_true(clock_now(&clock) < end_ns);
-        host_tend(host, clock_now(&clock));
+    host_open(host, clock_ns());
+    for (int64_t end_ns = clock_ns() + WAIT * NS_PER_MS; host_info(host)->state == HOST_CONNECTING;) {
+        assert_true(clock_ns() < end_ns);
+        host_tend(host, clock_ns());
     }
     assert_true(host_info(host)->sent);
     assert_non_null(strstr(host_info(host)->reason, "make room on cpu1"));
@@ -236,20 +229,19 @@ TEST(no_room_for_programs, setup, tempdir_leave)
 /* Carriers that do not end by themselves are killed together. */
 TEST(many_hosts_end_together, setup, tempdir_leave)
 {
-    struct clock clock = clock_system();
     struct host *hosts[40];
     const char *carrier[] = {"sleep", "1000", NULL};
     for (size_t i = 0; i < 40; i++) {
         hosts[i] =
             host_new(&(struct host_options){.name = "cpu1", .carrier = carrier, .folder = tempdir, .here = tempdir});
-        host_open(hosts[i], clock_now(&clock));
+        host_open(hosts[i], clock_ns());
     }
-    int64_t start = clock_now(&clock);
+    int64_t start = clock_ns();
     for (size_t i = 0; i < 40; i++)
         host_close(hosts[i]);
     for (size_t i = 0; i < 40; i++)
         host_destroy(&hosts[i]);
-    assert_true(clock_now(&clock) - start < 30 * NS_PER_S); /* 1.5 s for each of them would be 60 s */
+    assert_true(clock_ns() - start < 30 * NS_PER_S); /* 1.5 s for each of them would be 60 s */
 }
 
 /* ---- ssh ---- */

@@ -12,9 +12,11 @@ struct fixture {
     struct command_context context;
 };
 
-static void begin(struct fixture *self, const char *const *overrides)
+/* Reads the default run with these overrides, in place of the one before. */
+static void read_with(struct fixture *self, const char *const *overrides)
 {
-    *self = (struct fixture){.config = runtext_read(NULL, overrides)};
+    run_config_free(&self->config);
+    self->config = runtext_read(NULL, overrides);
     self->context = (struct command_context){.config = &self->config,
                                              .programs = "/opt/bin",
                                              .config_path = "run/config.yaml",
@@ -25,6 +27,20 @@ static void begin(struct fixture *self, const char *const *overrides)
                                              .actors = 3,
                                              .learners = 2};
 }
+
+#define READ_WITH(f, ...) read_with(f, (const char *const[]){__VA_ARGS__, NULL})
+
+static void begin(struct fixture *self)
+{
+    READ_WITH(self, NULL);
+}
+
+static void end(struct fixture *self)
+{
+    run_config_free(&self->config);
+}
+
+FIXTURE(struct fixture, begin, end)
 
 /* The words with blanks between them, against the expected ones. */
 static void expect(const struct command_context *context, enum role role, uint32_t index, const char *expected)
@@ -39,38 +55,35 @@ static void expect(const struct command_context *context, enum role role, uint32
     assert_null(list);
 }
 
-TEST(workers)
+CASE(workers)
 {
-    struct fixture f;
-    begin(&f, NULL);
     expect(
-        &f.context, ROLE_LEARNER, 1,
+        &f->context, ROLE_LEARNER, 1,
         "/opt/bin/replay-learner -c run/config.yaml --endpoint tcp://127.0.0.1:5001 --index 1 --set learners.count=2 "
         "--set actors.count=3 --set stop.time=0s --folder run --fresh");
-    f.context.resume = true;
+    f->context.resume = true;
     expect(
-        &f.context, ROLE_LEARNER, 0,
+        &f->context, ROLE_LEARNER, 0,
         "/opt/bin/replay-learner -c run/config.yaml --endpoint tcp://127.0.0.1:5001 --index 0 --set learners.count=2 "
         "--set actors.count=3 --set stop.time=0s --folder run");
     /* One that was added later; and more to say, last. */
     static const char *const more[] = {"stop.steps=5", "adder.n=1", NULL};
-    f.context.overrides = more;
-    expect(&f.context, ROLE_ACTOR, 7,
+    f->context.overrides = more;
+    expect(&f->context, ROLE_ACTOR, 7,
            "/opt/bin/replay-actor -c run/config.yaml --endpoint tcp://127.0.0.1:5001 --index 7 --set learners.count=2 "
            "--set actors.count=8 --set stop.time=0s --folder run --set stop.steps=5 --set adder.n=1");
-    f.context.overrides = NULL;
-    f.context.endpoints = NULL;
-    f.context.programs = "";
-    f.context.folder = "";
-    f.context.learners = f.context.actors = 0;
-    expect(&f.context, ROLE_EVALUATOR, 0,
+    f->context.overrides = NULL;
+    f->context.endpoints = NULL;
+    f->context.programs = "";
+    f->context.folder = "";
+    f->context.learners = f->context.actors = 0;
+    expect(&f->context, ROLE_EVALUATOR, 0,
            "replay-actor -c run/config.yaml --endpoints-file run/endpoints --index 0 --evaluate --set learners.count=1 "
            "--set actors.count=1 --set stop.time=0s --folder ");
-    f.context.folder = "it's: here";
-    expect(&f.context, ROLE_ACTOR, 0,
+    f->context.folder = "it's: here";
+    expect(&f->context, ROLE_ACTOR, 0,
            "replay-actor -c run/config.yaml --endpoints-file run/endpoints --index 0 --set learners.count=1 "
            "--set actors.count=1 --set stop.time=0s --folder 'it''s: here'");
-    run_config_free(&f.config);
 }
 
 /* What our programs make of it, by their own parser. */
@@ -94,131 +107,108 @@ static void expect_read(const struct command_context *context, enum role role, e
     command_free(&list);
 }
 
-TEST(our_programs_understand_it)
+CASE(our_programs_understand_it)
 {
-    struct fixture f;
     char path[] = "/tmp/test_command.XXXXXX";
     int fd = mkstemp(path);
     assert_true(fd >= 0);
     assert_int_equal(write(fd, run_default_yaml, strlen(run_default_yaml)), strlen(run_default_yaml));
     close(fd);
-    static const char *const overrides[] = {"stop.time=5s", NULL};
-    begin(&f, overrides);
-    f.context.config_path = path;
-    f.context.learners = 3;
+    READ_WITH(f, "stop.time=5s");
+    f->context.config_path = path;
+    f->context.learners = 3;
     static const char *const folders[] = {"", "runs/a-1", "it's: here", "a #b", "'x'", "[x]", "- y"};
     for (size_t i = 0; i < sizeof folders / sizeof folders[0]; i++) {
-        f.context.folder = folders[i];
-        expect_read(&f.context, ROLE_LEARNER, PROGRAM_LEARNER, folders[i]);
-        expect_read(&f.context, ROLE_ACTOR, PROGRAM_ACTOR, folders[i]);
-        expect_read(&f.context, ROLE_EVALUATOR, PROGRAM_ACTOR, folders[i]);
+        f->context.folder = folders[i];
+        expect_read(&f->context, ROLE_LEARNER, PROGRAM_LEARNER, folders[i]);
+        expect_read(&f->context, ROLE_ACTOR, PROGRAM_ACTOR, folders[i]);
+        expect_read(&f->context, ROLE_EVALUATOR, PROGRAM_ACTOR, folders[i]);
     }
-    run_config_free(&f.config);
     unlink(path);
 }
 
-TEST(broker)
+CASE(broker)
 {
-    struct fixture f;
-    static const char *const any[] = {"broker.service=tcp://127.0.0.1:0", "broker.ingest=tcp://127.0.0.1:0",
-                                      "broker.events=tcp://127.0.0.1:0", NULL};
-    begin(&f, any);
-    f.context.endpoints = NULL;
-    expect(&f.context, ROLE_BROKER, 0,
+    READ_WITH(f, "broker.service=tcp://127.0.0.1:0", "broker.ingest=tcp://127.0.0.1:0",
+              "broker.events=tcp://127.0.0.1:0");
+    f->context.endpoints = NULL;
+    expect(&f->context, ROLE_BROKER, 0,
            "/opt/bin/replay-broker -c run/config.yaml --section broker --endpoints-file run/endpoints");
-    f.context.endpoints = &bound;
+    f->context.endpoints = &bound;
     static const char *const more[] = {"broker.tables[0].limiter.kind=none", NULL};
-    f.context.overrides = more;
-    expect(&f.context, ROLE_BROKER, 0,
+    f->context.overrides = more;
+    expect(&f->context, ROLE_BROKER, 0,
            "/opt/bin/replay-broker -c run/config.yaml --section broker --endpoints-file run/endpoints "
            "--set broker.service=tcp://127.0.0.1:5001 --set broker.ingest=tcp://127.0.0.1:5002 "
            "--set broker.events=tcp://127.0.0.1:5003 --set broker.tables[0].limiter.kind=none");
-    run_config_free(&f.config);
     /* What the user wrote stays: a port, a path, all interfaces with any port. */
-    static const char *const own[] = {"broker.service=tcp://*:0", "broker.ingest=tcp://*:7777",
-                                      "broker.events=ipc:///tmp/x", NULL};
-    begin(&f, own);
-    expect(&f.context, ROLE_BROKER, 0,
+    READ_WITH(f, "broker.service=tcp://*:0", "broker.ingest=tcp://*:7777", "broker.events=ipc:///tmp/x");
+    expect(&f->context, ROLE_BROKER, 0,
            "/opt/bin/replay-broker -c run/config.yaml --section broker --endpoints-file run/endpoints "
            "--set broker.service=tcp://*:5001");
-    f.context.endpoints = NULL;
-    expect(&f.context, ROLE_BROKER, 0,
+    f->context.endpoints = NULL;
+    expect(&f->context, ROLE_BROKER, 0,
            "/opt/bin/replay-broker -c run/config.yaml --section broker --endpoints-file run/endpoints");
-    run_config_free(&f.config);
 }
 
 /* Each shard has ports of its own, which a restarted broker finds in its file. */
-TEST(broker_with_shards)
+CASE(broker_with_shards)
 {
-    struct fixture f;
-    static const char *const own[] = {"broker.shards=4", "broker.service=tcp://*:0", NULL};
-    begin(&f, own);
-    expect(&f.context, ROLE_BROKER, 0,
+    READ_WITH(f, "broker.shards=4", "broker.service=tcp://*:0");
+    expect(&f->context, ROLE_BROKER, 0,
            "/opt/bin/replay-broker -c run/config.yaml --section broker --endpoints-file run/endpoints --again");
-    f.context.endpoints = NULL;
-    expect(&f.context, ROLE_BROKER, 0,
+    f->context.endpoints = NULL;
+    expect(&f->context, ROLE_BROKER, 0,
            "/opt/bin/replay-broker -c run/config.yaml --section broker --endpoints-file run/endpoints");
-    run_config_free(&f.config);
 }
 
 /* What the broker keeps lies in the run's folder, unless the file says another place. */
-TEST(broker_keeps)
+CASE(broker_keeps)
 {
-    struct fixture f;
-    static const char *const inside[] = {"broker.folder=broker", NULL};
-    begin(&f, inside);
-    f.context.endpoints = NULL;
-    f.context.folder = "runs/it's 1";
-    expect(&f.context, ROLE_BROKER, 0,
+    READ_WITH(f, "broker.folder=broker");
+    f->context.endpoints = NULL;
+    f->context.folder = "runs/it's 1";
+    expect(&f->context, ROLE_BROKER, 0,
            "/opt/bin/replay-broker -c run/config.yaml --section broker --endpoints-file run/endpoints "
            "--set broker.folder='runs/it''s 1/broker'");
-    run_config_free(&f.config);
     static const struct {
         const char *dir, *path;
     } cases[] = {{"broker", "run/broker"}, {"a/b", "run/a/b"},     {".x", "run/.x"},  {"/var/x", "/var/x"},
                  {"./x", "./x"},           {"../../x", "../../x"}, {"..x", "run/..x"}};
-    begin(&f, NULL);
+    begin(f);
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         char out[64];
-        assert_string_equal(command_keep(&f.context, cases[i].dir, out, sizeof out), cases[i].path);
+        assert_string_equal(command_keep(&f->context, cases[i].dir, out, sizeof out), cases[i].path);
     }
-    f.context.folder = "";
+    f->context.folder = "";
     char out[64];
-    assert_string_equal(command_keep(&f.context, "broker", out, sizeof out), "broker");
-    run_config_free(&f.config);
+    assert_string_equal(command_keep(&f->context, "broker", out, sizeof out), "broker");
 }
 
-TEST(placeholders)
+CASE(placeholders)
 {
-    struct fixture f;
-    static const char *const own[] = {
-        "name=mine", "seed=40",
-        "actors.command=[./my_actor, '{service}|{ingest}|{events}', '{index}/{count}', '{seed}', 'x{folder}y', "
-        "'{config}', '{here}/a', '{table}', '{name}', '{{\"a\":{{}}', '']",
-        "learners.command=[python3, '{here}/learner.py', '{count}']", NULL};
-    begin(&f, own);
-    expect(&f.context, ROLE_ACTOR, 2,
+    READ_WITH(f, "name=mine", "seed=40",
+              "actors.command=[./my_actor, '{service}|{ingest}|{events}', '{index}/{count}', '{seed}', 'x{folder}y', "
+              "'{config}', '{here}/a', '{table}', '{name}', '{{\"a\":{{}}', '']",
+              "learners.command=[python3, '{here}/learner.py', '{count}']");
+    expect(&f->context, ROLE_ACTOR, 2,
            "./my_actor tcp://127.0.0.1:5001|tcp://127.0.0.1:5002|tcp://127.0.0.1:5003 2/3 42 xruny run/config.yaml "
            "configs/a replay mine {\"a\":{}} ");
-    expect(&f.context, ROLE_LEARNER, 0, "python3 configs/learner.py 2");
-    f.context.endpoints = NULL;
-    assert_null(command_build(&f.context, ROLE_ACTOR, 0, &err));
+    expect(&f->context, ROLE_LEARNER, 0, "python3 configs/learner.py 2");
+    f->context.endpoints = NULL;
+    assert_null(command_build(&f->context, ROLE_ACTOR, 0, &err));
     assert_non_null(strstr(err.text, "{service}"));
-    run_config_free(&f.config);
 }
 
-TEST(error_names_the_placeholder)
+CASE(error_names_the_placeholder)
 {
-    struct fixture f;
-    begin(&f, NULL);
     char *words[] = {"./x", "--at={servise}"};
-    struct schema_list before = f.config.actors.command;
-    f.config.actors.command = (struct schema_list){words, 2};
-    assert_null(command_build(&f.context, ROLE_ACTOR, 0, &err));
+    struct schema_list before = f->config.actors.command;
+    f->config.actors.command = (struct schema_list){words, 2};
+    assert_null(command_build(&f->context, ROLE_ACTOR, 0, &err));
     assert_int_equal(err.status, RP_INVALID_ARGUMENT);
     assert_true(facts_within(err.text, "actors.command: there is no placeholder like '{servise}'"));
-    f.config.actors.command = before;
-    run_config_free(&f.config);
+    f->config.actors.command = before;
 }
 
 static void expect_words(char **list, const char *const *expected, size_t n)
@@ -228,10 +218,8 @@ static void expect_words(char **list, const char *const *expected, size_t n)
     assert_null(list[n]);
 }
 
-TEST(environment)
+CASE(environment)
 {
-    struct fixture f;
-    begin(&f, NULL);
     static const char *const expected[] = {"REPLAY_ENDPOINT=tcp://127.0.0.1:5001",
                                            "REPLAY_INDEX=4",
                                            "REPLAY_FOLDER=run",
@@ -241,55 +229,47 @@ TEST(environment)
                                            "REPLAY_TABLE=replay",
                                            "OPENBLAS_NUM_THREADS=1",
                                            "REPLAY_KEY_FILE="}; /* not that of the user's environment */
-    char **list = command_environment(&f.context, ROLE_ACTOR, 4);
+    char **list = command_environment(&f->context, ROLE_ACTOR, 4);
     expect_words(list, expected, sizeof expected / sizeof expected[0]);
     command_free(&list);
-    list = command_environment(&f.context, ROLE_BROKER, 0);
+    list = command_environment(&f->context, ROLE_BROKER, 0);
     assert_string_equal(list[0], "REPLAY_INDEX=0");
     command_free(&list);
-    run_config_free(&f.config);
 }
 
 /* A thousand writers with one key are enough for most runs; a larger run tells its broker. */
-TEST(writers_of_a_run)
+CASE(writers_of_a_run)
 {
     static const char *const own[] = {"actors.count=300", "actors.environments=4", NULL};
     const struct run_keys keys = {.on = true, .list = "keys"};
     for (int large = 0; large < 2; large++) {
-        struct fixture f;
-        begin(&f, large ? own : NULL);
-        f.context.keys = &keys;
-        char **list = command_build(&f.context, ROLE_BROKER, 0, &err);
+        read_with(f, large ? own : NULL);
+        f->context.keys = &keys;
+        char **list = command_build(&f->context, ROLE_BROKER, 0, &err);
         bool found = false;
         for (char **word = list; *word; word++)
             found |= strcmp(*word, "broker.security.quota.sessions=2400") == 0;
         assert_int_equal(found, large);
         command_free(&list);
-        run_config_free(&f.config);
     }
 }
 
-TEST(measure)
+CASE(measure)
 {
-    static const char *const own[] = {"evaluator.episodes=33", NULL};
     static const char *const expected[] = {
         "/opt/bin/replay-actor", "-c", "run/config.yaml", "--weights", "w", "--episodes", "33", "--folder", ""};
-    struct fixture f;
-    begin(&f, own);
-    char **list = command_evaluate(&f.context, &(struct command_evaluation){.weights = "w"}, NULL);
+    READ_WITH(f, "evaluator.episodes=33");
+    char **list = command_evaluate(&f->context, &(struct command_evaluation){.weights = "w"}, NULL);
     expect_words(list, expected, sizeof expected / sizeof expected[0]);
     command_free(&list);
-    run_config_free(&f.config);
-    static const char *const users[] = {"evaluator.command=[python3, '{here}/a.py', evaluator]", NULL};
     static const char *const measures[] = {"python3", "configs/a.py", "evaluator", "--weights",
                                            "w",       "--episodes",   "7",         "--json"};
-    begin(&f, users);
-    expect(&f.context, ROLE_EVALUATOR, 0, "python3 configs/a.py evaluator");
-    list =
-        command_evaluate(&f.context, &(struct command_evaluation){.weights = "w", .episodes = "7", .json = true}, NULL);
+    READ_WITH(f, "evaluator.command=[python3, '{here}/a.py', evaluator]");
+    expect(&f->context, ROLE_EVALUATOR, 0, "python3 configs/a.py evaluator");
+    list = command_evaluate(&f->context, &(struct command_evaluation){.weights = "w", .episodes = "7", .json = true},
+                            NULL);
     expect_words(list, measures, sizeof measures / sizeof measures[0]);
     command_free(&list);
-    run_config_free(&f.config);
 }
 
 static rp_status read_endpoints(const char *text, size_t size, struct endpoints *out)

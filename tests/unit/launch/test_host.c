@@ -88,17 +88,16 @@ CASE(ends)
 CASE(environment)
 {
     struct process a;
-    char log[128], cwd[512];
-    snprintf(log, sizeof log, "%s/a.log", f->dir);
+    char cwd[512];
     const char *const argv[] = {"/bin/sh", "-c", "echo \"$REPLAY_X|$1\"; pwd", "sh", "with \"quotes\"\n and \x01 \xff",
                                 NULL};
     const char *const environment[] = {"REPLAY_X=a b=c", NULL};
     const struct process_options options = {.name = "a",
                                             .argv = argv,
                                             .environment = environment,
-                                            .log = log,
+                                            .log = file_in(f->dir, "a.log"),
                                             .place = host_place((hostbed_connect(f, 0), f->host))};
-    assert_int_equal(process_start(&a, &options, hostbed_now(), &err), RP_OK);
+    assert_int_equal(process_start(&a, &options, clock_ns(), &err), RP_OK);
     assert_int_equal(hostbed_await_end(f, &a), 0);
     char expected[1024];
     snprintf(expected, sizeof expected, "a b=c|with \"quotes\"\n and \x01 \xff\n%s\n", getcwd(cwd, sizeof cwd));
@@ -114,8 +113,8 @@ CASE(ask_and_kill)
     hostbed_shell(f, &b, "b", "trap '' TERM; echo ready; while :; do :; done");
     hostbed_await(f, hostbed_log(f, "a")[0] && hostbed_log(f, "b")[0]);
     hostbed_await(f, process_usage(&b, &usage) && usage.cpu_ns > 0);
-    process_ask(&a, hostbed_now());
-    process_ask(&b, hostbed_now());
+    process_ask(&a, clock_ns());
+    process_ask(&b, clock_ns());
     assert_int_equal(hostbed_await_end(f, &a), 7 << 8);
     int status = 0;
     assert_false(process_ended(&b, &status));
@@ -144,7 +143,7 @@ CASE(too_long_a_command)
     snprintf(log, sizeof log, "%s/a.log", f->dir);
     const char *const argv[] = {"/bin/echo", word, NULL};
     const struct process_options options = {.name = "a", .argv = argv, .log = log, .place = host_place(f->host)};
-    assert_int_equal(process_start(&a, &options, hostbed_now(), &err), RP_INVALID_ARGUMENT);
+    assert_int_equal(process_start(&a, &options, clock_ns(), &err), RP_INVALID_ARGUMENT);
     assert_false(a.running);
     free(word);
     hostbed_shell(f, &a, "a", "exit 0"); /* the connection is still good */
@@ -238,7 +237,7 @@ CASE(node_killed)
     assert_true(host_info(f->host)->reason[0]);
     hostbed_await_nobody(f);
     hostbed_await(f, !file_exists(old)); /* its guard cleans up */
-    host_open(f->host, hostbed_now());
+    host_open(f->host, clock_ns());
     hostbed_await(f, host_info(f->host)->state == HOST_READY);
     hostbed_shell(f, &a, "a", "exit 0");
     assert_int_equal(hostbed_await_end(f, &a), 0);
@@ -287,12 +286,12 @@ CASE(stopped)
     hostbed_await(f, hostbed_log(f, "a")[0]);
     pid_t node = hostbed_node(f);
     assert_int_equal(kill(node, SIGSTOP), 0);
-    int64_t start_ns = hostbed_now();
+    int64_t start_ns = clock_ns();
     while (hostbed_processes(f, &one) > 0) { /* the launcher does nothing meanwhile */
-        assert_true(hostbed_now() - start_ns < WAIT * NS_PER_MS);
+        assert_true(clock_ns() - start_ns < WAIT * NS_PER_MS);
         hostbed_pause(20);
     }
-    assert_true(hostbed_now() - start_ns > NS_PER_S);
+    assert_true(clock_ns() - start_ns > NS_PER_S);
     assert_int_equal(hostbed_await_end(f, &a), PROCESS_LOST);
     assert_int_equal(host_info(f->host)->state, HOST_LOST);
 }
@@ -300,10 +299,10 @@ CASE(stopped)
 /* A node agent that hears nothing ends by itself, though its pipes stay open. */
 CASE(lease_there)
 {
-    int64_t end_ns = hostbed_now() + WAIT * NS_PER_MS;
+    int64_t end_ns = clock_ns() + WAIT * NS_PER_MS;
     hostbed_connect(f, LEASE_NS);
     pid_t node = hostbed_node(f);
-    while (hostbed_now() < end_ns && hostbed_work(f)[0])
+    while (clock_ns() < end_ns && hostbed_work(f)[0])
         hostbed_pause(10); /* nobody tends the host */
     assert_string_equal(hostbed_work(f), "");
     hostbed_await(f, host_info(f->host)->state == HOST_LOST);
@@ -337,9 +336,9 @@ CASE(noise)
 CASE(endless_noise)
 {
     hostbed_connect_script(f, "exec cat /dev/zero");
-    int64_t before = memory_of(getpid()), end = hostbed_now() + NS_PER_S / 2;
-    while (hostbed_now() < end)
-        host_tend(f->host, hostbed_now());
+    int64_t before = memory_of(getpid()), end = clock_ns() + NS_PER_S / 2;
+    while (clock_ns() < end)
+        host_tend(f->host, clock_ns());
     assert_int_equal(host_info(f->host)->state, HOST_CONNECTING);
     assert_true(memory_of(getpid()) - before < 16 * 1024 * 1024);
 }
@@ -361,11 +360,10 @@ CASE(no_carrier)
     assert_int_equal(host_info(f->host)->state, HOST_LOST);
     assert_true(strstr(host_info(f->host)->reason, "/nowhere/ssh") != NULL);
     struct process a;
-    char log[128];
-    snprintf(log, sizeof log, "%s/a.log", f->dir);
     const char *const argv[] = {"/bin/true", NULL};
-    const struct process_options options = {.name = "a", .argv = argv, .log = log, .place = host_place(f->host)};
-    assert_int_equal(process_start(&a, &options, hostbed_now(), &err), RP_UNAVAILABLE);
+    const struct process_options options = {
+        .name = "a", .argv = argv, .log = file_in(f->dir, "a.log"), .place = host_place(f->host)};
+    assert_int_equal(process_start(&a, &options, clock_ns(), &err), RP_UNAVAILABLE);
 }
 
 CASE(other_version)

@@ -72,7 +72,7 @@ CASE(own_files)
             break;
         host_close(f->host);
         assert_int_equal(host_info(f->host)->state, HOST_ABSENT);
-        host_open(f->host, hostbed_now());
+        host_open(f->host, clock_ns());
         hostbed_await(f, host_info(f->host)->state == HOST_READY);
     }
     assert_int_equal(host_info(f->host)->times, 2);

@@ -94,15 +94,14 @@ static bool stop_when_lost(void *context)
 CASE(a_carrier_that_fails)
 {
     open_world(f, "hosts: [{command: [sh, -c, 'echo no such box >&2; exit 3', sh], programs: /opt}]\n" TABLES, NULL);
-    struct clock clock = clock_system();
-    int64_t now_ns = clock_now(&clock);
+    int64_t now_ns = clock_ns();
     assert_int_equal(host_pool_await(f->pool, WAIT * NS_PER_MS, stop_when_lost, f), 1);
     const struct host *host = host_pool_at(f->pool, 1);
     assert_int_equal(host_info(host)->state, HOST_LOST);
     assert_non_null(strstr(host_info(host)->reason, "no such box"));
     host_pool_tend(f->pool, now_ns);
     assert_int_equal(host_info(host)->state, HOST_LOST); /* the pause is not over */
-    host_pool_tend(f->pool, clock_now(&clock) + 2 * NS_PER_S);
+    host_pool_tend(f->pool, clock_ns() + 2 * NS_PER_S);
     assert_int_equal(host_info(host)->state, HOST_CONNECTING);
 }
 
@@ -140,12 +139,11 @@ CASE(a_source)
     assert_int_equal(host_pool_appear(f->pool, "task-1", first, 8, 0, &err), RP_OK);
     assert_int_equal(host_pool_count(f->pool), 3);
     assert_true(host_pool_takes(f->pool, 1, ROLE_ACTOR) && !host_pool_takes(f->pool, 1, ROLE_LEARNER));
-    struct clock clock = clock_system();
-    host_pool_tend(f->pool, clock_now(&clock));
+    host_pool_tend(f->pool, clock_ns());
     assert_int_equal(source.looks, 1);
     assert_int_equal(host_info(host_pool_at(f->pool, 1))->state, HOST_CONNECTING);
     host_pool_vanish(f->pool, "task-0");
-    host_pool_tend(f->pool, clock_now(&clock));
+    host_pool_tend(f->pool, clock_ns());
     assert_int_equal(host_info(host_pool_at(f->pool, 1))->state, HOST_ABSENT);
     /* It comes back elsewhere: the index and the host are the same, the carrier is another. */
     assert_int_equal(host_pool_appear(f->pool, "task-0", second, 4, 0, &err), RP_OK);
@@ -176,9 +174,8 @@ static int is_started(void *ctx)
 static int is_reaped(void *ctx)
 {
     const struct carrier *carrier = ctx;
-    struct clock clock = clock_system();
     siginfo_t info;
-    host_pool_tend(carrier->pool, clock_now(&clock) + 5 * NS_PER_S);
+    host_pool_tend(carrier->pool, clock_ns() + 5 * NS_PER_S);
     return waitid(P_PID, (id_t)carrier->pid, &info, WEXITED | WNOHANG | WNOWAIT) == -1;
 }
 
@@ -186,13 +183,12 @@ static int is_reaped(void *ctx)
 CASE(a_replaced_carrier_is_reaped)
 {
     static const char *const second[] = {"sleep", "101", NULL};
-    struct clock clock = clock_system();
     open_world(f, "launch: {engine: slurm}\n" TABLES, NULL);
     struct carrier carrier = {.pool = f->pool};
     snprintf(carrier.path, sizeof carrier.path, "%s/pid", tempdir);
     const char *const first[] = {"sh", "-c", "echo $$ > \"$0\"; exec sleep 100", carrier.path, NULL};
     assert_int_equal(host_pool_appear(f->pool, "task-0", first, 8, 0, &err), RP_OK);
-    host_pool_tend(f->pool, clock_now(&clock));
+    host_pool_tend(f->pool, clock_ns());
     assert_true(process_await(is_started, &carrier));
     assert_int_equal(host_pool_appear(f->pool, "task-0", second, 8, 0, &err), RP_OK);
     host_pool_vanish(f->pool, "task-0");

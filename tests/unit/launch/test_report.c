@@ -4,7 +4,7 @@
 #include "agent/launch/process/run_folder.h"
 #include "agent/launch/report.h"
 #include "agent/launch/series.h"
-#include "tests/support/test.h"
+#include "tests/support/tempdir.h"
 
 static double steps[50], values[50];
 static const struct status_process processes[] = {
@@ -27,13 +27,10 @@ static const struct idle_shares not_waited;
 static const struct idle_shares waited = {.actor = {[IDLE_CREDIT] = 0.6, [IDLE_COUNTERS] = 0.01},
                                           .learner = {[IDLE_SAMPLE] = 0.1, [IDLE_REDUCE] = 0.25}};
 
-static int setup(void **state)
+static void set_up(struct fixture *f)
 {
-    struct fixture *f = calloc(1, sizeof *f);
-    *state = f;
     strcpy(f->folder, "/tmp/rp_report_XXXXXX");
-    if (!mkdtemp(f->folder))
-        return -1;
+    assert_non_null(mkdtemp(f->folder));
     snprintf(f->metrics, sizeof f->metrics, "%s/metrics.jsonl", f->folder);
     for (int i = 0; i < 50; i++) {
         steps[i] = 1000 * i;
@@ -86,22 +83,17 @@ static int setup(void **state)
                                 .best = &best_kept,
                                 .legs = 1,
                                 .command = "replay-launch x.yaml --set a=\"<b>\""};
-    return 0;
 }
 
-static int teardown(void **state)
+static void tear_down(struct fixture *f)
 {
-    struct fixture *f = *state;
     static const char *const files[] = {"metrics.jsonl", "report.json", "report.html", "report.txt", "learner-0.jsonl"};
-    char path[128];
-    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
-        snprintf(path, sizeof path, "%s/%s", f->folder, files[i]);
-        unlink(path);
-    }
-    int rc = rmdir(f->folder); /* nothing else was left there */
-    free(f);
-    return rc;
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++)
+        unlink(file_in(f->folder, files[i]));
+    assert_int_equal(rmdir(f->folder), 0); /* nothing else was left there */
 }
+
+FIXTURE(struct fixture, set_up, tear_down)
 
 static void write_metrics(struct fixture *f, uint32_t seconds)
 {
@@ -139,9 +131,7 @@ static void write_metrics(struct fixture *f, uint32_t seconds)
 
 static void write_learner(const struct fixture *f)
 {
-    char path[128];
-    snprintf(path, sizeof path, "%s/learner-0.jsonl", f->folder);
-    FILE *file = fopen(path, "w");
+    FILE *file = fopen(file_in(f->folder, "learner-0.jsonl"), "w");
     assert_non_null(file);
     for (int i = 1; i <= 100; i++)
         fprintf(file, "{\"time\": %d, \"learner_steps\": %d, \"loss\": %g, \"q\": %s}\n%s", i, 10 * i, 1.0 / i,
@@ -204,9 +194,8 @@ static struct json_object *written(struct fixture *f)
     return object;
 }
 
-TEST(json, setup, teardown)
+CASE(json)
 {
-    struct fixture *f = *state;
     write_metrics(f, 40);
     struct json_object *object = written(f), *member = NULL, *first;
     assert_true(number(object, "elapsed_s") == 41 && number(object, "steps") == 61234);
@@ -221,16 +210,13 @@ TEST(json, setup, teardown)
     assert_true(number(first, "learner_idle_by.updates") == 0);
     assert_true(number(object, "peak_memory") == 900.0 * 1048576);
     assert_true(json_object_object_get_ex(object, "plan", &member) && json_object_is_type(member, json_type_object));
-    assert_true(json_object_object_get_ex(object, "phase", &member));
-    assert_string_equal(json_object_get_string(member), "done");
-    assert_true(json_object_object_get_ex(object, "reason", &member));
-    assert_string_equal(json_object_get_string(member), "return 475 reached");
+    assert_string_equal(json_object_get_string(member_of(object, "phase")), "done");
+    assert_string_equal(json_object_get_string(member_of(object, "reason")), "return 475 reached");
     json_object_put(object);
 }
 
-TEST(page, setup, teardown)
+CASE(page)
 {
-    struct fixture *f = *state;
     write_metrics(f, 400);
     write_learner(f);
     struct json_object *report = written(f), *answers = answers_of(f), *state_of = member_of(answers, "api/state");
@@ -261,9 +247,8 @@ TEST(page, setup, teardown)
 }
 
 /* Without a plan, without metrics, without anything. */
-TEST(nothing, setup, teardown)
+CASE(nothing)
 {
-    struct fixture *f = *state;
     struct status nothing = {
         .phase = PHASE_FAILED, .stop_value = INFINITY, .value = NAN, .best = NAN, .reason = "the broker did not start"};
     f->report = (struct report){.last = &nothing, .final_value = NAN};
@@ -281,9 +266,8 @@ TEST(nothing, setup, teardown)
 }
 
 /* A long run is thinned by means, and its events are kept. */
-TEST(long, setup, teardown)
+CASE(long)
 {
-    struct fixture *f = *state;
     struct series run;
     write_metrics(f, 5000);
     series_read_history(&run, f->folder);
@@ -315,9 +299,8 @@ TEST(long, setup, teardown)
 }
 
 /* The end of a run is no part of its curves, and what a learner tells is. */
-TEST(curves, setup, teardown)
+CASE(curves)
 {
-    struct fixture *f = *state;
     struct series run;
     write_metrics(f, 40);
     write_learner(f);
@@ -345,9 +328,8 @@ TEST(curves, setup, teardown)
 }
 
 /* Nobody evaluates: the actors' own returns are shown. */
-TEST(returns_of_actors, setup, teardown)
+CASE(returns_of_actors)
 {
-    struct fixture *f = *state;
     f->last.n_values = 0;
     f->last.value = f->last.best = NAN;
     f->last.actor_value = 123.5;
@@ -372,9 +354,8 @@ static char *printed_report(const struct report *report)
 }
 
 /* Each stretch is compared with what the plan says about its own counts. */
-TEST(stretches, setup, teardown)
+CASE(stretches)
 {
-    struct fixture *f = *state;
     f->home.actor = (struct plan_unit){1200, 0.12, 0.02, 1e6};
     f->input.learner = (struct plan_unit){400000, 0.5, 0.1, 1e6};
     f->home.cores = 16;
@@ -423,9 +404,8 @@ static void fill_hosts(struct status_host *hosts, uint32_t n)
     hosts[2].mean_cpu = NAN; /* it could not be reached */
 }
 
-TEST(hosts, setup, teardown)
+CASE(hosts)
 {
-    struct fixture *f = *state;
     static const uint32_t counts[] = {0, 1, 3, 100};
     static struct status_host hosts[100];
     fill_hosts(hosts, 100);
@@ -455,9 +435,8 @@ TEST(hosts, setup, teardown)
     }
 }
 
-TEST(print, setup, teardown)
+CASE(print)
 {
-    struct fixture *f = *state;
     char *text = printed_report(&f->report);
     assert_string_equal(
         text, "cart<pole> done after 41 s: 61,234 steps, 30,000 updates, 3 restarts\n"

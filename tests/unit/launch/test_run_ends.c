@@ -21,12 +21,6 @@ struct world {
     struct member member, *list[1];
 };
 
-static int64_t now(void)
-{
-    struct clock clock = clock_system();
-    return clock_now(&clock);
-}
-
 static void open_world(struct world *self, enum role role)
 {
     *self = (struct world){.screen = screen_new(SCREEN_QUIET)};
@@ -75,13 +69,13 @@ static void tick(struct world *self)
 {
     bool busy = host_pool_busy(self->options.hosts);
     nanosleep(&(struct timespec){.tv_nsec = (busy ? RUN_BUSY_MS : RUN_TICK_MS) * NS_PER_MS}, NULL);
-    run_tend(&self->run, now());
+    run_tend(&self->run, clock_ns());
 }
 
 #define await(self, condition)                                                                                         \
     do {                                                                                                               \
-        for (int64_t end_ = now() + 40 * NS_PER_S; !(condition); tick(self))                                           \
-            if (now() > end_)                                                                                          \
+        for (int64_t end_ = clock_ns() + 40 * NS_PER_S; !(condition); tick(self))                                      \
+            if (clock_ns() > end_)                                                                                     \
                 fail_msg("waited in vain for: %s", #condition);                                                        \
     } while (0)
 
@@ -94,7 +88,7 @@ static void start(struct world *self, const char *script)
                                             .log = tempdir_at("log"),
                                             .guard = &self->guard,
                                             .place = host ? host_place(host) : NULL};
-    ok(process_start(&self->member.process, &options, now(), &err));
+    ok(process_start(&self->member.process, &options, clock_ns(), &err));
 }
 
 /* Every exit status of a program is its own: none means that its host is lost. */
@@ -119,7 +113,7 @@ static const char *const carrier[] = {"/bin/sh", "-c", "exec \"$RP_LAUNCH\" node
 CASE(guard_of_carriers)
 {
     open_world(f, ROLE_LEARNER);
-    assert_int_equal(host_pool_appear(f->options.hosts, "far", carrier, 1, now(), &err), RP_OK);
+    assert_int_equal(host_pool_appear(f->options.hosts, "far", carrier, 1, clock_ns(), &err), RP_OK);
     await(f, host_pool_ready(f->options.hosts, 1));
     f->member.wanted = false;
     pid_t first = f->guard.pid;
@@ -137,7 +131,7 @@ CASE(last_state)
     char script[1024];
     open_world(f, ROLE_LEARNER);
     f->config.launch.grace_ns *= 4; /* a busy machine takes long for that many bytes */
-    assert_int_equal(host_pool_appear(f->options.hosts, "far", carrier, 1, now(), &err), RP_OK);
+    assert_int_equal(host_pool_appear(f->options.hosts, "far", carrier, 1, clock_ns(), &err), RP_OK);
     f->member.host = f->member.at = 1;
     await(f, host_pool_ready(f->options.hosts, 1));
     f->member.waits = false;
@@ -150,10 +144,10 @@ CASE(last_state)
     await(f, file_size(tempdir_at("log")) > 0);
     f->run.phase = PHASE_STOPPING;
     f->member.wanted = false;
-    int64_t begin_ns = now();
+    int64_t begin_ns = clock_ns();
     process_ask(&f->member.process, begin_ns);
     await(f, !f->member.process.running);
-    print_message("%d bytes took %.2f s\n", BIG, (double)(now() - begin_ns) * 1e-9);
+    print_message("%d bytes took %.2f s\n", BIG, (double)(clock_ns() - begin_ns) * 1e-9);
     assert_false(f->member.process.killed);
     assert_int_equal(file_size(tempdir_at("learner.weights")), BIG + 4);
     assert_true(host_pool_ready(f->options.hosts, 1)); /* not given up */
@@ -175,7 +169,7 @@ TEST(endless_files)
         struct world world;
         open_world(&world, ROLE_LEARNER);
         world.config.launch.grace_ns = (hurry ? 500 : 50) * NS_PER_MS;
-        assert_int_equal(host_pool_appear(world.options.hosts, "far", evil, 1, now(), &err), RP_OK);
+        assert_int_equal(host_pool_appear(world.options.hosts, "far", evil, 1, clock_ns(), &err), RP_OK);
         world.member.host = world.member.at = 1;
         await(&world, host_pool_ready(world.options.hosts, 1));
         world.member.waits = false;
@@ -184,7 +178,7 @@ TEST(endless_files)
         world.run.phase = PHASE_STOPPING;
         world.run.hurried = hurry;
         world.member.wanted = false;
-        process_ask(&world.member.process, now());
+        process_ask(&world.member.process, clock_ns());
         await(&world, !world.member.process.running);
         assert_true(world.member.process.killed);
         close_world(&world);
@@ -209,8 +203,8 @@ TEST(time_without_broker)
         world.run.shown = shown;
         world.run.learners_started = rows[i].learners_started;
         world.run.save_ns = INT64_MAX; /* this run has no metrics.jsonl */
-        world.run.start_ns = now() - 9 * NS_PER_S;
-        run_poll(&world.run, now());
+        world.run.start_ns = clock_ns() - 9 * NS_PER_S;
+        run_poll(&world.run, clock_ns());
         assert_int_equal(world.run.phase, PHASE_STOPPING);
         assert_int_equal(world.run.outcome, rows[i].outcome);
         assert_int_equal(strlen(world.run.cause) > 0, rows[i].outcome == RUN_FAILED);

@@ -44,10 +44,8 @@ TEST(keys_are_used_again, tempdir_enter, tempdir_leave)
 TEST(a_lost_file_gets_another_key, tempdir_enter, tempdir_leave)
 {
     uint8_t first[KEY_BYTES], second[KEY_BYTES];
-    char path[128];
     open_and_check(first);
-    snprintf(path, sizeof path, "%s/keys/actor.key", tempdir);
-    assert_int_equal(unlink(path), 0);
+    assert_int_equal(unlink(tempdir_at("keys/actor.key")), 0);
     open_and_check(second);
     assert_memory_not_equal(first, second, KEY_BYTES);
 }

@@ -362,10 +362,9 @@ static void count_loud(void *context, bool loud, const char *text)
 /* Lets a source look until it has said something loud, or for some looks. */
 static void look_at_tasks(struct slurm_source *source, const uint32_t *loud, uint32_t looks)
 {
-    struct clock clock = clock_system();
-    int64_t end_ns = clock_now(&clock) + 20 * NS_PER_S;
+    int64_t end_ns = clock_ns() + 20 * NS_PER_S;
     struct host_source *hosts = slurm_source_hosts(source);
-    for (uint32_t before = *loud, seen = 0; *loud == before && seen < looks && clock_now(&clock) < end_ns;) {
+    for (uint32_t before = *loud, seen = 0; *loud == before && seen < looks && clock_ns() < end_ns;) {
         static int64_t now_ns = NS_PER_S;
         hosts->look(hosts, NULL, now_ns += NS_PER_S);
         nanosleep(&(struct timespec){.tv_nsec = NS_PER_MS}, NULL);

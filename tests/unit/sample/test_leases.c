@@ -57,13 +57,6 @@ static void say(struct testpeer *peer, uint32_t op, uint64_t first, uint32_t n, 
     assert_int_equal(answer->text[0] != '\0', applied < n);
 }
 
-static const Replay__WhyReply *testpeer_why(struct testpeer *peer)
-{
-    Replay__Why why = REPLAY__WHY__INIT;
-    TESTPEER_REQUEST(request, WHY, why, &why);
-    return testpeer_call(peer, &request)->reply->why;
-}
-
 static void expect_counts(struct embed *embed, uint32_t size, uint32_t leased, uint64_t samples)
 {
     embed_settle(embed);
@@ -224,11 +217,7 @@ EMBED_TEST(a_sample_that_is_given_up_returns_its_items, QUEUE, NULL)
     expect_counts(embed, 3, 3, 0);
     embed_advance(embed, 5000); /* its time has not begun */
     expect_counts(embed, 3, 3, 0);
-    Replay__Cancel ask = REPLAY__CANCEL__INIT;
-    ask.n_id = 1;
-    ask.id = &id;
-    TESTPEER_REQUEST(request, CANCEL, cancel, &ask);
-    assert_int_equal(testpeer_call(peer, &request)->status, RP_OK);
+    assert_int_equal(testpeer_cancel(peer, 1, &id), 1);
     assert_int_equal(testpeer_await(peer, id)->status, RP_CANCELLED);
     expect_counts(embed, 3, 0, 0);
     take(other, 1, 3, 1);

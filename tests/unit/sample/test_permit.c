@@ -144,11 +144,7 @@ EMBED_TEST(who_gives_up_or_is_gone_was_charged_nothing, RATIO,
     insert("t", 1, 10);
     uint64_t id = ask(0, 30, NO_TIMEOUT, 0);
     embed_settle(served);
-    Replay__Cancel cancel = REPLAY__CANCEL__INIT;
-    cancel.n_id = 1;
-    cancel.id = &id;
-    TESTPEER_REQUEST(request, CANCEL, cancel, &cancel);
-    assert_int_equal(testpeer_call(peer, &request)->reply->change->applied, 1);
+    assert_int_equal(testpeer_cancel(peer, 1, &id), 1);
     assert_int_equal(testpeer_await(peer, id)->status, RP_CANCELLED);
     ask(0, 30, NO_TIMEOUT, 0);
     embed_settle(served);
@@ -184,9 +180,7 @@ EMBED_TEST(why_explains_a_permit, RATIO, NULL)
     begin(embed);
     insert("t", 1, 10);
     ask(0, 30, NO_TIMEOUT, 0);
-    Replay__Why why = REPLAY__WHY__INIT;
-    TESTPEER_REQUEST(request, WHY, why, &why);
-    const Replay__WhyReply *reply = testpeer_call(peer, &request)->reply->why;
+    const Replay__WhyReply *reply = testpeer_why(peer);
     assert_int_equal(reply->n_waits, 1);
     assert_string_equal(reply->waits[0]->kind, "permit");
     assert_string_equal(reply->waits[0]->table, "t");
@@ -331,17 +325,12 @@ EMBED_TEST(a_changed_limiter_serves_waiting_permits, RATIO, NULL)
     uint64_t id = ask(0, 30, NO_TIMEOUT, 0);
     embed_settle(served);
     assert_int_equal(limiter()->samples, 0);
-    Replay__SetLimiter change = REPLAY__SET_LIMITER__INIT;
-    change.table = "t";
-    change.has_error_buffer_case = REPLAY__SET_LIMITER__HAS_ERROR_BUFFER_ERROR_BUFFER;
-    change.error_buffer = 30;
-    TESTPEER_REQUEST(request, SET_LIMITER, set_limiter, &change);
-    assert_int_equal(testpeer_call(peer, &request)->status, RP_OK);
+    assert_int_equal(TESTPEER_LIMIT(peer, "t", ERROR_BUFFER, error_buffer, 30), RP_OK);
     granted(id, 30);
     id = ask(0, 50, NO_TIMEOUT, 0);
     embed_settle(served);
-    change.error_buffer = 2; /* no such permit is granted whole any more */
-    assert_int_equal(testpeer_call(peer, &request)->status, RP_OK);
+    /* No such permit is granted whole any more. */
+    assert_int_equal(TESTPEER_LIMIT(peer, "t", ERROR_BUFFER, error_buffer, 2), RP_OK);
     insert("t", 11, 15);
     assert_in_range(granted(id, (uint32_t)(limiter()->samples - 30))->granted, 1, 2);
 }

@@ -215,14 +215,8 @@ TEST(a_cancelled_request_is_answered_with_what_it_has, NULL, end)
     uint64_t id = testpeer_sample(peer, "t", 5, NO_TIMEOUT, 0), ids[] = {id, 12345};
     assert_null(testpeer_poll(peer, id));
     struct testpeer *stranger = testpeer_new(&embed);
-    for (int own = 0; own < 2; own++) {
-        Replay__Cancel cancel = REPLAY__CANCEL__INIT;
-        cancel.n_id = 2;
-        cancel.id = ids;
-        TESTPEER_REQUEST(request, CANCEL, cancel, &cancel);
-        struct testpeer_answer *answer = testpeer_call(own ? peer : stranger, &request);
-        assert_int_equal(answer->reply->change->applied, own);
-    }
+    assert_int_equal(testpeer_cancel(stranger, 2, ids), 0);
+    assert_int_equal(testpeer_cancel(peer, 2, ids), 1);
     struct testpeer_answer *answer = testpeer_await(peer, id);
     assert_int_equal(answer->status, RP_OK);
     assert_true(answer->reply->sample->partial);
@@ -238,11 +232,7 @@ TEST(picks_of_a_cancelled_request_are_counted_if_they_are_still_there, NULL, end
     testpeer_insert(peer, "t", 1, 2, 1);
     uint64_t id = testpeer_sample(peer, "t", 5, NO_TIMEOUT, 0);
     assert_null(testpeer_poll(peer, id));
-    Replay__Cancel cancel = REPLAY__CANCEL__INIT;
-    cancel.n_id = 1;
-    cancel.id = &id;
-    TESTPEER_REQUEST(request, CANCEL, cancel, &cancel);
-    assert_int_equal(testpeer_call(peer, &request)->reply->change->applied, 1);
+    assert_int_equal(testpeer_cancel(peer, 1, &id), 1);
     assert_int_equal(testpeer_await(peer, id)->status, RP_CANCELLED);
     assert_int_equal(table()->stats.orphaned_picks, 2);
     assert_int_equal(testpeer_table_info(peer, "t")->orphaned_picks, 2);
@@ -261,10 +251,12 @@ static void await_gone(const struct envelope *to)
     fail_msg("the peer does not go");
 }
 
-TEST(picks_of_a_sampler_that_died_are_kept_for_a_while, NULL, end)
+/* A sampler of a queue of three items dies while it waits for the third. */
+static void die_waiting(bool named)
 {
     begin("max_size: 100, max_times_sampled: 1, sampler: {kind: fifo}, limiter: {kind: queue}");
     struct testpeer *dead = testpeer_new(&embed);
+    dead->client = named ? dead->client : 0;
     testpeer_insert(peer, "t", 1, 2, 1);
     uint64_t id = testpeer_sample(dead, "t", 3, NO_TIMEOUT, 0);
     assert_null(testpeer_poll(dead, id));
@@ -273,6 +265,11 @@ TEST(picks_of_a_sampler_that_died_are_kept_for_a_while, NULL, end)
     testpeer_insert(peer, "t", 3, 1, 1);
     embed_settle(&embed);
     assert_int_equal(embed.broker->peers.counters.replies_dropped, 1);
+}
+
+TEST(picks_of_a_sampler_that_died_are_kept_for_a_while, NULL, end)
+{
+    die_waiting(true);
     assert_int_equal(table()->stats.orphaned_picks, 0);
     assert_int_equal(embed.broker->store.chunks, 3);
     embed_advance(&embed, 1000 * 60 * 9);
@@ -284,18 +281,8 @@ TEST(picks_of_a_sampler_that_died_are_kept_for_a_while, NULL, end)
 
 TEST(picks_of_a_sampler_without_a_name_are_lost, NULL, end)
 {
-    begin("max_size: 100, max_times_sampled: 1, sampler: {kind: fifo}, limiter: {kind: queue}");
-    struct testpeer *dead = testpeer_new(&embed);
-    dead->client = 0;
-    testpeer_insert(peer, "t", 1, 2, 1);
-    uint64_t id = testpeer_sample(dead, "t", 3, NO_TIMEOUT, 0);
-    assert_null(testpeer_poll(dead, id));
-    testpeer_close(dead);
-    await_gone(&embed.broker->peers.waits.first->to);
-    testpeer_insert(peer, "t", 3, 1, 1);
-    embed_settle(&embed);
+    die_waiting(false);
     assert_int_equal(table()->stats.orphaned_picks, 3);
-    assert_int_equal(embed.broker->peers.counters.replies_dropped, 1);
     assert_int_equal(embed.broker->store.chunks, 0);
 }
 
@@ -391,11 +378,9 @@ TEST(why_names_who_waits_for_what, NULL, end)
     uint64_t id = testpeer_sample(sampler, "t", 12, NO_TIMEOUT, 0);
     embed_settle(&embed);
     embed_advance(&embed, 3000);
-    Replay__Why why = REPLAY__WHY__INIT;
-    TESTPEER_REQUEST(request, WHY, why, &why);
-    struct testpeer_answer *answer = testpeer_call(peer, &request);
-    assert_int_equal(answer->reply->why->n_waits, 1); /* its picks let the inserts in */
-    const Replay__Wait *wait = answer->reply->why->waits[0];
+    const Replay__WhyReply *why = testpeer_why(peer);
+    assert_int_equal(why->n_waits, 1); /* its picks let the inserts in */
+    const Replay__Wait *wait = why->waits[0];
     assert_string_equal(wait->kind, "sample");
     assert_string_equal(wait->table, "t");
     assert_int_equal(wait->count, 12);
@@ -404,9 +389,9 @@ TEST(why_names_who_waits_for_what, NULL, end)
     assert_non_null(strstr(wait->text, "needs 7 more inserts"));
     testpeer_insert(peer, "t", 10, 14, 1);
     assert_int_equal(testpeer_await(sampler, id)->status, RP_OK);
-    answer = testpeer_call(peer, &request);
-    assert_int_equal(answer->reply->why->n_waits, 1);
-    wait = answer->reply->why->waits[0];
+    why = testpeer_why(peer);
+    assert_int_equal(why->n_waits, 1);
+    wait = why->waits[0];
     assert_string_equal(wait->kind, "insert");
     assert_string_equal(wait->who, "tester");
     assert_int_equal(wait->count, 5);

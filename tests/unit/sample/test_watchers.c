@@ -18,13 +18,6 @@ static void ask(struct testpeer *peer, const char *table, uint32_t wanted, uint6
     assert_int_equal(testpeer_call(peer, &request)->status, RP_OK);
 }
 
-static const Replay__WhyReply *why(struct testpeer *peer)
-{
-    Replay__Why body = REPLAY__WHY__INIT;
-    TESTPEER_REQUEST(request, WHY, why, &body);
-    return testpeer_call(peer, &request)->reply->why;
-}
-
 EMBED_TEST(who_waits_is_shown_until_it_is_silent, TABLES, NULL)
 {
     struct testpeer *peer = testpeer_new(embed);
@@ -34,7 +27,7 @@ EMBED_TEST(who_waits_is_shown_until_it_is_silent, TABLES, NULL)
     embed_advance(embed, 900);
     ask(peer, "t", 10, 97, 100);
     embed_advance(embed, 900);
-    const Replay__WhyReply *reply = why(peer);
+    const Replay__WhyReply *reply = testpeer_why(peer);
     assert_int_equal(reply->n_waits, 1);
     assert_string_equal(reply->waits[0]->who, who);
     assert_string_equal(reply->waits[0]->kind, "sample");
@@ -45,9 +38,9 @@ EMBED_TEST(who_waits_is_shown_until_it_is_silent, TABLES, NULL)
     assert_non_null(strstr(reply->waits[0]->text, "3 more inserts"));
     assert_non_null(strstr(reply->waits[0]->text, "97 items"));
     embed_advance(embed, 100);
-    assert_int_equal(why(peer)->n_waits, 0);
+    assert_int_equal(testpeer_why(peer)->n_waits, 0);
     ask(peer, "t", 10, 98, 100); /* another wait */
-    assert_int_equal(why(peer)->waits[0]->waited_ns, 0);
+    assert_int_equal(testpeer_why(peer)->waits[0]->waited_ns, 0);
 }
 
 EMBED_TEST(who_goes_on_is_shown_no_more, TABLES, NULL)
@@ -57,10 +50,10 @@ EMBED_TEST(who_goes_on_is_shown_no_more, TABLES, NULL)
     ask(peer, "u", 10, 0, 0);
     ask(other, "t", 10, 4, 3); /* without replacement */
     ask(other, "u", 1, UINT64_MAX, UINT64_MAX);
-    assert_int_equal(why(peer)->n_waits, 4);
+    assert_int_equal(testpeer_why(peer)->n_waits, 4);
     ask(peer, "t", 0, 0, 0);
     ask(peer, "t", 0, 0, 0);
-    const Replay__WhyReply *reply = why(peer);
+    const Replay__WhyReply *reply = testpeer_why(peer);
     assert_int_equal(reply->n_waits, 3);
     for (uint32_t i = 0; i < 3; i++) {
         assert_false(strcmp(reply->waits[i]->table, "t") == 0 && !strstr(reply->waits[i]->text, "6 more items"));
@@ -77,7 +70,7 @@ EMBED_TEST(a_flood_of_clients_takes_no_memory, TABLES, NULL)
         testpeer_forget(peer);
         embed_advance(embed, 1);
     }
-    const Replay__WhyReply *reply = why(peer);
+    const Replay__WhyReply *reply = testpeer_why(peer);
     assert_int_equal(reply->n_waits, WATCHERS_MOST);
     char newest[40];
     bool known = false;
@@ -86,5 +79,5 @@ EMBED_TEST(a_flood_of_clients_takes_no_memory, TABLES, NULL)
         known = known || strcmp(reply->waits[i]->who, newest) == 0;
     assert_true(known);
     embed_advance(embed, 1000);
-    assert_int_equal(why(peer)->n_waits, 0);
+    assert_int_equal(testpeer_why(peer)->n_waits, 0);
 }

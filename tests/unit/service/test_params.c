@@ -156,11 +156,7 @@ TEST(many_waiters_are_answered_once_each)
     testpeer_ask_with(learner, &request, 0, "1", 1);
     ask.name = testpeer_text("b");
     testpeer_ask_with(learner, &request, 0, "2", 1);
-    Replay__Cancel cancel = REPLAY__CANCEL__INIT;
-    cancel.n_id = 50;
-    cancel.id = &ids[0][EACH - 50]; /* somewhere in the middle of the list */
-    TESTPEER_REQUEST(second, CANCEL, cancel, &cancel);
-    testpeer_ask(peers[0], &second);
+    testpeer_ask_cancel(peers[0], 50, &ids[0][EACH - 50]); /* somewhere in the middle of the list */
     embed_settle(&embed);
     uint64_t late = get(learner, 2, both, (const uint64_t[]){1, 1}, NO_TIMEOUT, false);
     assert_null(testpeer_poll(learner, late));

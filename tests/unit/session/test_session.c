@@ -85,12 +85,15 @@ EMBED_TEST(after_a_gap_nothing_is_taken_until_hello, FREE_TABLE, TIMES)
 {
     struct testpeer *peer = testpeer_new(embed);
     peer->keep = true;
-    testpeer_open(peer, false);
+    testpeer_open(peer, true);
     testpeer_insert(peer, "t", 1, 1, 1);
     peer->lose = true;
     testpeer_insert(peer, "t", 2, 1, 1);
     peer->lose = false;
     testpeer_insert(peer, "t", 3, 1, 1);
+    embed_settle(embed);
+    testpeer_read(peer);
+    assert_true(peer->credit->gap); /* by a notice */
     testpeer_heartbeat(peer, 0, false);
     assert_true(peer->credit->gap && !peer->credit->expired && peer->credit->n_table > 0);
     testpeer_resend(peer, 1); /* in the same epoch */
@@ -98,12 +101,16 @@ EMBED_TEST(after_a_gap_nothing_is_taken_until_hello, FREE_TABLE, TIMES)
     assert_true(peer->credit->gap);
     assert_int_equal(peer->credit->received, 1);
     assert_int_equal(size_of(embed, "t"), 1);
-    assert_int_equal(testpeer_resume(peer, 1, false)->status, RP_OK);
+    assert_int_equal(testpeer_resume(peer, 1, true)->status, RP_OK);
+    assert_true(peer->resumed && peer->epoch == 2 && !peer->credit->gap);
+    assert_int_equal(peer->credit->received, 1);
     testpeer_resend(peer, peer->credit->received);
     testpeer_heartbeat(peer, 0, false);
     assert_false(peer->credit->gap);
     assert_int_equal(peer->credit->received, 3);
+    assert_int_equal(testpeer_resolved(peer, 0), 3);
     assert_int_equal(size_of(embed, "t"), 3);
+    assert_int_equal(testpeer_sampled(peer, "t", 1)->reply->sample->key[0], 1);
 }
 
 EMBED_TEST(any_traffic_is_life, FREE_TABLE, TIMES)

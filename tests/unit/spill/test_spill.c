@@ -429,11 +429,7 @@ TEST(data_goes_and_a_held_sample_is_cancelled, make_folder, drop_folder)
     for (uint32_t i = 0; i < picks->n_refs; i++)
         if (chunk_is_here(picks->refs[i]))
             store_let_go(&broker->store, picks->refs[i]);
-    Replay__Cancel cancel = REPLAY__CANCEL__INIT;
-    cancel.n_id = 1;
-    cancel.id = &id;
-    TESTPEER_REQUEST(request, CANCEL, cancel, &cancel);
-    testpeer_ask(peer, &request);
+    testpeer_ask_cancel(peer, 1, &id);
     await_parked(1);
     assert_int_equal(broker->samples.held.n, 0);
     atomic_fetch_sub(&to->pending_bytes, 1LL << 40);

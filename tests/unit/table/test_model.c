@@ -630,21 +630,17 @@ static void do_version(struct model *self)
 
 static void do_max_lag(struct model *self)
 {
-    Replay__SetLimiter ask = REPLAY__SET_LIMITER__INIT;
-    ask.table = testpeer_text("t");
-    ask.has_max_lag_case = REPLAY__SET_LIMITER__HAS_MAX_LAG_MAX_LAG;
-    ask.max_lag = (double)rng_below(&self->rng, 4);
-    TESTPEER_REQUEST(request, SET_LIMITER, set_limiter, &ask);
-    rp_status status = testpeer_call(self->admin, &request)->status;
+    uint64_t max_lag = rng_below(&self->rng, 4);
+    rp_status status = TESTPEER_LIMIT(self->admin, "t", MAX_LAG, max_lag, (double)max_lag);
     embed_settle(&self->embed);
     bool known = self->max_lag >= 0,
-         reached = !self->batch || self->limiter.min_size <= (ask.max_lag + 1) * self->batch;
+         reached = !self->batch || self->limiter.min_size <= (double)(max_lag + 1) * self->batch;
     assert_int_equal(status, !known ? RP_FAILED_PRECONDITION : reached ? RP_OK : RP_INVALID_ARGUMENT);
     if (!known || !reached)
         return;
-    self->max_lag = (int64_t)ask.max_lag;
+    self->max_lag = (int64_t)max_lag;
     if (self->batch > 0)
-        self->limiter.max_diff = (ask.max_lag + 1) * self->batch;
+        self->limiter.max_diff = (double)(max_lag + 1) * self->batch;
     take_all_stale(self);
     pump(self);
 }

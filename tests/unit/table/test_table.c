@@ -167,15 +167,6 @@ TEST(random_numbers_go_on_after_a_reset)
     assert_memory_equal(picked[0], picked[1], sizeof picked[0]);
 }
 
-static void set_limiter(const char *name, Replay__SetLimiter *set, rp_status want)
-{
-    set->table = (char *)(uintptr_t)name;
-    TESTPEER_REQUEST(request, SET_LIMITER, set_limiter, set);
-    struct testpeer_answer *answer = testpeer_call(peer, &request);
-    if (answer->status != want)
-        fail_msg("status %u: %s", answer->status, answer->text);
-}
-
 /* NaN in any field is refused, and what stands beside it changes nothing. */
 TEST(a_limiter_value_that_is_not_a_number_is_refused, NULL, end)
 {
@@ -190,7 +181,7 @@ TEST(a_limiter_value_that_is_not_a_number_is_refused, NULL, end)
         set.has_max_diff_case = field == 3 ? REPLAY__SET_LIMITER__HAS_MAX_DIFF_MAX_DIFF : 0;
         set.has_error_buffer_case = field == 4 ? REPLAY__SET_LIMITER__HAS_ERROR_BUFFER_ERROR_BUFFER : 0;
         set.min_size = set.min_diff = set.max_diff = set.error_buffer = NAN;
-        set_limiter("t", &set, RP_INVALID_ARGUMENT);
+        assert_int_equal(testpeer_limit(peer, "t", set), RP_INVALID_ARGUMENT);
         assert_true(table()->limiter.samples_per_insert == 2.0);
         assert_true(table()->limiter.min_size == 3.0);
     }
@@ -200,17 +191,13 @@ TEST(a_pause_holds_back_both_sides_until_it_ends, NULL, end)
 {
     begin("max_size: 100, limiter: {kind: none}");
     testpeer_insert(peer, "t", 1, 4, 1);
-    Replay__SetLimiter set = REPLAY__SET_LIMITER__INIT;
-    set.has_paused_case = REPLAY__SET_LIMITER__HAS_PAUSED_PAUSED;
-    set.paused = true;
-    set_limiter("t", &set, RP_OK);
+    assert_int_equal(TESTPEER_LIMIT(peer, "t", PAUSED, paused, true), RP_OK);
     testpeer_insert(peer, "t", 5, 3, 1);
     uint64_t id = testpeer_sample(peer, "t", 2, NO_TIMEOUT, 0);
     assert_int_equal(waiting(), 3);
     assert_null(testpeer_poll(peer, id));
     assert_int_equal(table()->limiter.changed_from, 0); /* settings that outlive the broker are as they were */
-    set.paused = false;
-    set_limiter("t", &set, RP_OK);
+    assert_int_equal(TESTPEER_LIMIT(peer, "t", PAUSED, paused, false), RP_OK);
     assert_int_equal(testpeer_await(peer, id)->status, RP_OK);
     assert_int_equal(waiting(), 0);
 }
@@ -221,25 +208,17 @@ TEST(a_live_change_of_the_limiter_wakes_both_sides)
     testpeer_insert(peer, "t", 1, 4, 1);
     uint64_t id = testpeer_sample(peer, "t", 2, NO_TIMEOUT, 0);
     assert_null(testpeer_poll(peer, id));
-    Replay__SetLimiter set = REPLAY__SET_LIMITER__INIT;
-    set.has_min_size_case = REPLAY__SET_LIMITER__HAS_MIN_SIZE_MIN_SIZE;
-    set.min_size = 4;
-    set_limiter("t", &set, RP_OK);
+    assert_int_equal(TESTPEER_LIMIT(peer, "t", MIN_SIZE, min_size, 4), RP_OK);
     assert_int_equal(testpeer_await(peer, id)->status, RP_OK);
-    set.min_size = 0;
-    set_limiter("t", &set, RP_INVALID_ARGUMENT);
-    set.min_size = 101;
-    set_limiter("t", &set, RP_INVALID_ARGUMENT); /* can never be reached */
-    set_limiter("none", &set, RP_NOT_FOUND);
+    assert_int_equal(TESTPEER_LIMIT(peer, "t", MIN_SIZE, min_size, 0), RP_INVALID_ARGUMENT);
+    assert_int_equal(TESTPEER_LIMIT(peer, "t", MIN_SIZE, min_size, 101), RP_INVALID_ARGUMENT); /* never reached */
+    assert_int_equal(TESTPEER_LIMIT(peer, "none", MIN_SIZE, min_size, 101), RP_NOT_FOUND);
     assert_true(table()->limiter.min_size == 4.0);
     end(NULL);
     begin("max_size: 2, limiter: {kind: queue}");
     testpeer_insert(peer, "t", 1, 6, 1);
     assert_int_equal(waiting(), 4);
-    Replay__SetLimiter wider = REPLAY__SET_LIMITER__INIT;
-    wider.has_max_diff_case = REPLAY__SET_LIMITER__HAS_MAX_DIFF_MAX_DIFF;
-    wider.max_diff = 5;
-    set_limiter("t", &wider, RP_OK);
+    assert_int_equal(TESTPEER_LIMIT(peer, "t", MAX_DIFF, max_diff, 5), RP_OK);
     assert_int_equal(waiting(), 1);
     end(NULL);
 }
