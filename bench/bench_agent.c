@@ -53,20 +53,16 @@ static void step_env(struct bench_actor *self, struct env *env)
     }
 }
 
-static struct adder *open_adder(struct bench_actor *self, const struct run_config *config, const rp_env_spec *spec)
-{
-    struct adder_options options = {load_client(&self->load), "bench", &config->adder, spec, false, TIMEOUT_MS};
-    return load_got(&self->load, adder_new(&options, &self->load.err));
-}
-
 static void step_actor(struct bench_actor *self, struct env *env, const struct run_config *config)
 {
     struct load *load = &self->load;
     struct environment_loop loop;
     struct actor_options options = {.config = config, .seed = 1};
     options.agent = load_got(load, agent_new(&config->agent, env->ops->name, &env->spec, 1, &load->err));
-    if (self->part >= PART_ADDER)
-        options.adder = open_adder(self, config, &env->spec);
+    if (self->part >= PART_ADDER) {
+        struct adder_options adder = {load_client(load), "bench", &config->adder, &env->spec, false, TIMEOUT_MS};
+        options.adder = load_got(load, adder_new(&adder, &load->err));
+    }
     environment_loop_init(&loop, env, &options);
     tally_set_state(load->tally, TALLY_READY);
     for (;;) {

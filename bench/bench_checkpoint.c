@@ -46,15 +46,7 @@ static void add_bytes(const char *path, void *ctx)
 {
     struct stat found;
     if (stat(path, &found) == 0)
-        *(uint64_t *)ctx += (uint64_t)found.st_size;
-}
-
-/* Bytes of all files in the folder. */
-static uint64_t files_bytes(const char *folder)
-{
-    uint64_t bytes = 0;
-    each(folder, add_bytes, &bytes);
-    return bytes;
+        *(double *)ctx += (double)found.st_size;
 }
 
 static uint8_t *block(void)
@@ -273,7 +265,8 @@ static bool measure_loading(const struct options *given)
     bool ok =
         start(&options, folder, sizeof folder, extra, sizeof extra, &party) && ask(&options, &party, ASK_CHECKPOINT);
     run_end(&party);
-    double load[2][MOST_REPEATS], plain[2][MOST_REPEATS], bytes = (double)files_bytes(folder);
+    double load[2][MOST_REPEATS], plain[2][MOST_REPEATS], bytes = 0;
+    each(folder, add_bytes, &bytes);
     for (uint32_t i = 0; ok && i < given->repeats; i++)
         for (int warm = 0; ok && warm < 2; warm++) {
             if (!warm)

@@ -18,7 +18,9 @@
 
 #include "agent/launch/process/spawn.h"
 #include "broker/broker.h"
+#include "proto/base/clock.h"
 #include "proto/base/endpoint.h"
+#include "proto/base/io.h"
 #include "proto/base/rng.h"
 #include "proto/keys/allow.h"
 
@@ -42,26 +44,17 @@ static void on_interrupt(int number)
 
 double children_now(void)
 {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
-}
-
-static double thread_seconds(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+    return (double)clock_ns() * 1e-9;
 }
 
 double time_calls(void (*call)(void *self), void *self, double seconds)
 {
-    double from = thread_seconds(), now = from;
+    int64_t from = clock_of(CLOCK_THREAD_CPUTIME_ID), took = 0;
     uint64_t n = 0;
-    for (; now - from < seconds; now = thread_seconds(), n += 8)
+    for (; (double)took < seconds * 1e9; took = clock_of(CLOCK_THREAD_CPUTIME_ID) - from, n += 8)
         for (int i = 0; i < 8; i++)
             call(self);
-    return (now - from) / (double)n;
+    return (double)took * 1e-9 / (double)n;
 }
 
 /* ---- folders ---- */
@@ -368,37 +361,22 @@ struct tally *child_run(child_job *job, void *ctx, double seconds)
 static double child_cpu(pid_t pid)
 {
     clockid_t id;
-    struct timespec used;
-    if (clock_getcpuclockid(pid, &id) != 0 || clock_gettime(id, &used) != 0)
-        return 0;
-    return (double)used.tv_sec + (double)used.tv_nsec * 1e-9;
+    return clock_getcpuclockid(pid, &id) == 0 ? (double)clock_of(id) * 1e-9 : 0;
 }
 
 static double child_first_thread_cpu(pid_t pid)
 {
-    char path[64];
-    unsigned long long used_ns = 0;
+    char path[64], text[128];
     snprintf(path, sizeof path, "/proc/%ld/task/%ld/schedstat", (long)pid, (long)pid);
-    FILE *file = fopen(path, "r");
-    if (file && fscanf(file, "%llu", &used_ns) != 1)
-        used_ns = 0;
-    if (file)
-        fclose(file);
-    return (double)used_ns * 1e-9;
+    return io_text(path, text, sizeof text) ? (double)strtoull(text, NULL, 10) * 1e-9 : 0;
 }
 
 static uint64_t child_resident(pid_t pid)
 {
-    char path[64], line[256];
-    unsigned long long kilobytes = 0;
+    char path[64], text[4096];
     snprintf(path, sizeof path, "/proc/%ld/status", (long)pid);
-    FILE *file = fopen(path, "r");
-    while (file && fgets(line, sizeof line, file))
-        if (sscanf(line, "VmRSS: %llu", &kilobytes) == 1)
-            break;
-    if (file)
-        fclose(file);
-    return (uint64_t)kilobytes * 1024;
+    const char *line = io_text(path, text, sizeof text) ? strstr(text, "\nVmRSS:") : NULL;
+    return line ? strtoull(line + 7, NULL, 10) * 1024 : 0;
 }
 
 /* ---- a run ---- */

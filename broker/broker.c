@@ -35,24 +35,16 @@
 
 /* ---- other threads ---- */
 
-static void wake(struct broker *self)
-{
-    uint64_t one = 1;
-    ssize_t ignored = write(self->wake_fd, &one, sizeof one);
-    (void)ignored;
-}
-
 static void wake_clear(struct broker *self)
 {
-    uint64_t count;
-    ssize_t ignored = read(self->wake_fd, &count, sizeof count);
-    (void)ignored;
+    eventfd_t count;
+    eventfd_read(self->wake_fd, &count);
 }
 
 void broker_stop(struct broker *self)
 {
     atomic_store(&self->stop, true);
-    wake(self);
+    eventfd_write(self->wake_fd, 1);
 }
 
 void broker_hurry(struct broker *self)
@@ -64,7 +56,7 @@ void broker_hurry(struct broker *self)
 void broker_checkpoint(struct broker *self)
 {
     atomic_store(&self->checkpoint_wanted, true);
-    wake(self);
+    eventfd_write(self->wake_fd, 1);
 }
 
 /* ---- the journal ---- */
@@ -80,7 +72,7 @@ static void take_news(struct broker *self)
 /* Holds ingest while the journal cannot be written: writers run out of credit and wait. */
 static void hold_ingest(struct broker *self)
 {
-    char why[256], quoted[320];
+    char why[256];
     bool held = self->stream->journal && stream_is_full(self->stream, why, sizeof why);
     if (held && !self->sessions.ingest_held)
         self->held_ns = self->loop.now_ns;
@@ -88,8 +80,7 @@ static void hold_ingest(struct broker *self)
     /* A short wait is how a fast writer and a disk keep pace: it is not logged. */
     if (held && !self->held_logged && self->loop.now_ns - self->held_ns >= HELD_NS) {
         self->held_logged = true;
-        log_line(LEVEL_WARN, "B0505", "inserts wait: the disk does not keep up", "why=%s",
-                 log_quote(quoted, sizeof quoted, why));
+        log_line(LEVEL_WARN, "B0505", "inserts wait: the disk does not keep up", "why=%s", log_text(why));
     } else if (!held && self->held_logged) {
         self->held_logged = false;
         log_line(LEVEL_INFO, "B0506", "inserts are accepted again", "backlog_bytes=%llu",
@@ -176,9 +167,7 @@ static bool run_checkpoints(struct broker *self)
 /* Measures the processor time of a turn. Sleeping takes none, so the end of a turn is the start of the next. */
 static void measure_stretch(struct broker *self)
 {
-    struct timespec at;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &at);
-    int64_t cpu = at.tv_sec * NS_PER_S + at.tv_nsec;
+    int64_t cpu = clock_of(CLOCK_THREAD_CPUTIME_ID);
     uint64_t took = self->cpu_ns && cpu > self->cpu_ns ? (uint64_t)(cpu - self->cpu_ns) : 0;
     self->cpu_ns = cpu;
     if (took > self->loop.longest_stretch_ns)
@@ -265,9 +254,8 @@ void broker_run(struct broker *self)
 /* Uses the system's clock: a test's clock may not move. */
 void broker_settle(struct broker *self, int64_t timeout_ns)
 {
-    struct clock clock = clock_system();
-    int64_t start = clock_now(&clock), now = start, end = now + timeout_ns, log_ns = now + NS_PER_S;
-    for (;; now = clock_now(&clock)) {
+    int64_t start = clock_ns(), now = start, end = now + timeout_ns, log_ns = now + NS_PER_S;
+    for (;; now = clock_ns()) {
         stream_hand_over(self->stream);
         take_news(self);
         if (!self->peers.commit.first && self->stream->durable >= stream_now(self->stream))
@@ -277,9 +265,8 @@ void broker_settle(struct broker *self, int64_t timeout_ns)
         if (now >= end || atomic_load(&self->hurry))
             break;
         if (now >= log_ns) {
-            char why[320];
-            log_quote(why, sizeof why, self->stream->trouble[0] ? self->stream->trouble : "the disk is slow");
-            log_line(LEVEL_WARN, "B0507", "the end waits for the disk", "why=%s messages=%llu left_s=%.0f", why,
+            log_line(LEVEL_WARN, "B0507", "the end waits for the disk", "why=%s messages=%llu left_s=%.0f",
+                     log_text(self->stream->trouble[0] ? self->stream->trouble : "the disk is slow"),
                      (unsigned long long)self->peers.commit.count, (double)(end - now) / (double)NS_PER_S);
             log_ns = now + 5 * NS_PER_S;
         }
@@ -363,12 +350,10 @@ static void look_at_keys(struct timer *timer, void *ctx)
 
 static void loop_init(struct loop *self, struct clock clock)
 {
-    struct timespec wall;
-    clock_gettime(CLOCK_REALTIME, &wall);
     self->clock = clock;
     self->stepped = clock.now != clock_system().now;
     self->now_ns = self->start_ns = clock_now(&clock);
-    self->wall_offset_ns = wall.tv_sec * NS_PER_S + wall.tv_nsec - self->start_ns;
+    self->wall_offset_ns = clock_of(CLOCK_REALTIME) - self->start_ns;
     chores_init(&self->chores);
     trace_init(&self->trace);
 }

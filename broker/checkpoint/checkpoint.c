@@ -128,9 +128,8 @@ static void kept_checkpoints_init(struct kept_checkpoints *self, struct stream *
         rp_error why = {0};
         kept->useless = read_one(folder, file->number, kept, &why) != RP_OK;
         if (kept->useless) {
-            char quoted[320];
             log_line(LEVEL_WARN, "B0527", "a checkpoint is damaged", "checkpoint=%llu why=%s",
-                     (unsigned long long)file->number, log_quote(quoted, sizeof quoted, why.text));
+                     (unsigned long long)file->number, log_text(why.text));
             continue;
         }
         kept->changed_ns = file->changed_ns;
@@ -867,7 +866,6 @@ bool checkpoints_run(struct checkpoints *self)
 static void abandon(struct checkpoint *run)
 {
     struct checkpoints *self = run->checkpoints;
-    char quoted[320];
     let_go(run);
     /* Which slots have changed since the base is not known any more: the next checkpoint is whole. */
     self->base = 0;
@@ -876,7 +874,7 @@ static void abandon(struct checkpoint *run)
     self->stream->journal_bytes += run->replaces;
     stream_file_job(self->stream, DISK_JOB_ABANDON, DISK_CHECKPOINT, run->number);
     log_line(LEVEL_ERROR, "B0523", "checkpoint failed", "checkpoint=%llu why=%s", (unsigned long long)run->number,
-             log_quote(quoted, sizeof quoted, run->error));
+             log_text(run->error));
     /* The next checkpoint that no client asked for comes later; after each failure, if it is to replace bad segments. */
     self->heal_pause_ns = self->heal_pause_ns ? 2 * self->heal_pause_ns : RETRY_LOW_NS;
     if (self->heal_pause_ns > RETRY_NS)
@@ -946,13 +944,12 @@ void checkpoint_exit(struct checkpoints *self, bool (*turn)(void *ctx), void *ct
     const struct stream *stream = self->stream;
     if (self->state.config->checkpoint_every_ns > 0)
         checkpoint_start(self, CHECKPOINT_EXIT, NULL, NULL);
-    struct clock clock = clock_system(); /* the broker's may stand still */
     uint64_t seen = 0;
-    int64_t moved_ns = clock_now(&clock);
+    int64_t moved_ns = clock_ns(); /* the broker's clock may stand still */
     while (self->running || self->wanted) {
         bool patient = turn(ctx);
         uint64_t moved = stream->given - stream->backlog + (self->running ? self->running->out.entries : 0);
-        int64_t now = clock_now(&clock);
+        int64_t now = clock_ns();
         if (moved != seen)
             moved_ns = now;
         seen = moved;

@@ -217,10 +217,9 @@ static void match_tables(struct loading *self)
         const struct loaded_table *from = &self->tables[i];
         struct table *table = from->table;
         if (!from->configured) {
-            char quoted[128];
             self->left_out += table->in.size;
             log_line(LEVEL_WARN, "B0514", "a table is not configured any more: left out", "table=%s items_left_out=%u",
-                     log_quote(quoted, sizeof quoted, table->name), table->in.size);
+                     log_text(table->name), table->in.size);
             continue;
         }
         keep_change(table, &from->limiter);
@@ -563,12 +562,10 @@ static bool what_to_load(const struct broker_config *config, uint64_t *number, b
 
 static void log_notes(const struct load *files)
 {
-    char quoted[640];
     for (uint32_t i = 0; i < files->n_notes; i++) {
         const struct load_note *note = &files->notes[i];
         log_line(note->damage ? LEVEL_ERROR : LEVEL_INFO, note->damage ? "B0512" : "B0511",
-                 note->damage ? "damage was found in the files" : "reading the files", "text=%s",
-                 log_quote(quoted, sizeof quoted, note->text));
+                 note->damage ? "damage was found in the files" : "reading the files", "text=%s", log_text(note->text));
     }
 }
 

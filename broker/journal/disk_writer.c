@@ -157,7 +157,6 @@ struct disk_writer {
     struct disk_pool *pool;
     enum fsync_mode mode;
     int64_t interval_ns;
-    struct clock clock;
     void *pipe;
     struct syncer sync;
     zactor_t *syncer;
@@ -249,7 +248,7 @@ static void measure(struct disk_writer *self)
     if (changed)
         tell(self);
     pthread_mutex_unlock(&self->mutex);
-    self->measured_ns = clock_now(&self->clock);
+    self->measured_ns = clock_ns();
 }
 
 /* At most one checkpoint is in progress: of two that have ended, the core thread has given up the earlier one. */
@@ -291,13 +290,12 @@ static void tell_done(struct disk_writer *self, uint64_t bytes, uint64_t durable
 
 static void report_trouble(struct disk_writer *self, const char *what)
 {
-    int64_t now = clock_now(&self->clock);
+    int64_t now = clock_ns();
     self->failures++;
     if (!self->in_trouble || now - self->trouble_log_ns >= TROUBLE_LOG_NS) {
-        char quoted[320];
         self->trouble_log_ns = now;
-        log_line(LEVEL_ERROR, "B0501", "the disk cannot be written", "why=%s failures=%llu",
-                 log_quote(quoted, sizeof quoted, what), (unsigned long long)self->failures);
+        log_line(LEVEL_ERROR, "B0501", "the disk cannot be written", "why=%s failures=%llu", log_text(what),
+                 (unsigned long long)self->failures);
     }
     self->in_trouble = true;
     tell_trouble(self, what);
@@ -449,7 +447,7 @@ static bool wants_sync(const struct disk_writer *self)
 
 static void sync_timed(struct disk_writer *self)
 {
-    int64_t now = wants_sync(self) ? clock_now(&self->clock) : 0;
+    int64_t now = wants_sync(self) ? clock_ns() : 0;
     if (!now || now < self->next_sync_ns)
         return;
     self->next_sync_ns = now + self->interval_ns;
@@ -635,9 +633,8 @@ static void give_up(struct disk_writer *self, uint64_t checkpoint, const char *w
         log_line(LEVEL_WARN, "B0504", "a file could not be removed", "why=\"%s\"", err.text);
     if (!why)
         return;
-    char quoted[320];
     log_line(LEVEL_ERROR, "B0503", "checkpoint abandoned", "checkpoint=%llu why=%s", (unsigned long long)checkpoint,
-             log_quote(quoted, sizeof quoted, why));
+             log_text(why));
     tell_ended(self, checkpoint, false);
 }
 
@@ -753,9 +750,9 @@ static bool pause_retries(struct disk_writer *self)
     self->retry_ns = self->retry_ns && !self->ending ? 2 * self->retry_ns : RETRY_FIRST_NS;
     if (self->retry_ns > RETRY_NS)
         self->retry_ns = RETRY_NS;
-    int64_t now = clock_now(&self->clock), end = now + self->retry_ns;
+    int64_t now = clock_ns(), end = now + self->retry_ns;
     bool was_ending = self->ending;
-    for (; now < end && self->ending == was_ending; now = clock_now(&self->clock)) {
+    for (; now < end && self->ending == was_ending; now = clock_ns()) {
         await(self, end - now);
         make_room(self);
     }
@@ -869,7 +866,7 @@ static int64_t idle_ns(struct disk_writer *self)
         end = self->measured_ns + MEASURE_NS;
     if (end == INT64_MAX)
         return -1;
-    int64_t left = end - clock_now(&self->clock);
+    int64_t left = end - clock_ns();
     return left > 0 ? left : 0;
 }
 
@@ -883,7 +880,7 @@ static void disk_writer_actor(zsock_t *pipe, void *given)
     zsock_signal(pipe, self->syncer ? 0 : 1);
     if (!self->syncer)
         return;
-    self->next_sync_ns = clock_now(&self->clock) + self->interval_ns;
+    self->next_sync_ns = clock_ns() + self->interval_ns;
     while (!self->over) {
         take_jobs(self);
         sync_timed(self);
@@ -893,7 +890,7 @@ static void disk_writer_actor(zsock_t *pipe, void *given)
             break;
         else
             await(self, idle_ns(self));
-        if (atomic_load(&self->watch) && clock_now(&self->clock) >= self->measured_ns + MEASURE_NS)
+        if (atomic_load(&self->watch) && clock_ns() >= self->measured_ns + MEASURE_NS)
             measure(self);
     }
     last_syncs(self);
@@ -911,7 +908,6 @@ struct disk_writer *disk_writer_new(const struct folder *folder, struct disk_poo
     self->pool = pool;
     self->mode = mode;
     self->interval_ns = interval_ns;
-    self->clock = clock_system();
     self->segment.descriptor = self->part.descriptor = -1;
     self->news.free = free_bytes_of(folder);
     for (uint32_t i = 0; i < folder->n_files; i++)
@@ -938,7 +934,7 @@ void disk_writer_destroy(struct disk_writer **at, int timeout_ms)
     if (!self)
         return;
     pthread_mutex_lock(&self->mutex);
-    self->end_ns = clock_now(&self->clock) + timeout_ms * NS_PER_MS;
+    self->end_ns = clock_ns() + timeout_ms * NS_PER_MS;
     pthread_mutex_unlock(&self->mutex);
     zactor_destroy(&self->actor);
     jobs_return(self, self->jobs);

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
+#include "proto/base/io.h"
 #include "proto/base/log.h"
 
 /* What a healthy broker may have beyond its count: a part of it, for the allocator, and its threads and buffers. */
@@ -13,11 +14,9 @@
 static uint64_t read_resident(void)
 {
     unsigned long long resident = 0, shared = 0;
-    FILE *file = fopen("/proc/self/statm", "re");
-    if (!file)
-        return 0;
-    bool ok = fscanf(file, "%*u %llu %llu", &resident, &shared) == 2 && resident > shared;
-    fclose(file);
+    char text[128];
+    bool ok = io_text("/proc/self/statm", text, sizeof text) &&
+              sscanf(text, "%*u %llu %llu", &resident, &shared) == 2 && resident > shared;
     return ok ? (resident - shared) * (uint64_t)sysconf(_SC_PAGESIZE) : 0;
 }
 

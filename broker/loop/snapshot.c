@@ -26,13 +26,6 @@ void snapshot_destroy(struct snapshot **at)
 
 /* ---- the exchange */
 
-static void wake(int fd)
-{
-    uint64_t one = 1;
-    ssize_t ignored = write(fd, &one, sizeof one);
-    (void)ignored;
-}
-
 void exchange_init(struct exchange *self, int wake_fd)
 {
     atomic_init(&self->wanted, 0);
@@ -60,14 +53,13 @@ bool exchange_open(struct exchange *self)
 void exchange_ask(struct exchange *self, unsigned parts)
 {
     atomic_fetch_or(&self->wanted, parts);
-    wake(self->wake_fd);
+    eventfd_write(self->wake_fd, 1);
 }
 
 struct snapshot *exchange_take(struct exchange *self)
 {
-    uint64_t count;
-    ssize_t ignored = read(self->made_fd, &count, sizeof count);
-    (void)ignored;
+    eventfd_t count;
+    eventfd_read(self->made_fd, &count);
     return atomic_exchange(&self->made, NULL);
 }
 
@@ -75,5 +67,5 @@ void exchange_give(struct exchange *self, struct snapshot *snapshot)
 {
     struct snapshot *old = atomic_exchange(&self->made, snapshot);
     snapshot_destroy(&old);
-    wake(self->made_fd);
+    eventfd_write(self->made_fd, 1);
 }

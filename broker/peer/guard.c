@@ -11,7 +11,6 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 #include <zmq.h>
 
@@ -70,13 +69,6 @@ static uint64_t cookie_of(int descriptor)
     uint64_t cookie = 0;
     socklen_t size = sizeof cookie;
     return getsockopt(descriptor, SOL_SOCKET, SO_COOKIE, &cookie, &size) == 0 ? cookie : 0;
-}
-
-static int64_t now_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
-    return now.tv_sec * NS_PER_S + now.tv_nsec;
 }
 
 /* ---- libzmq's threads ---- */
@@ -148,7 +140,7 @@ static ssize_t inflow_recv(int socket, void *data, size_t size, int flags)
     uint64_t before = atomic_fetch_add_explicit(&at->bytes, (uint64_t)n, memory_order_relaxed);
     uint64_t bytes = before + (uint64_t)n;
     if (before == 0)
-        atomic_store_explicit(&at->since_ns, now_ns(), memory_order_relaxed);
+        atomic_store_explicit(&at->since_ns, clock_of(CLOCK_MONOTONIC_COARSE), memory_order_relaxed);
     if (bytes > atomic_load_explicit(&at->ask_above, memory_order_relaxed) && !inflow_wants())
         atomic_store_explicit(&inflow_asks, true, memory_order_relaxed);
     if (bytes <= most || !is_same(socket, at))

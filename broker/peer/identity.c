@@ -4,7 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "broker/config/config.h"
@@ -14,7 +13,6 @@
 #include "proto/base/need.h"
 #include "proto/base/siphash.h"
 
-#define PATH_BYTES 4096u
 /* Items that a key with inserts_per_second may insert at once: what comes in this time. */
 #define BURST_S 0.1
 /* What actors with one key may add to counters: more steps than all of them take, so that a number out of the air does not end
@@ -28,13 +26,6 @@
 #define LOOK_PAUSE 20
 
 /* ---- files ---- */
-
-static rp_status path_in(const struct broker_config *config, const char *name, char out[PATH_BYTES], rp_error *err)
-{
-    if ((size_t)snprintf(out, PATH_BYTES, "%s/%s", config->keys_dir, name) < PATH_BYTES)
-        return RP_OK;
-    return err_set(err, RP_INVALID_ARGUMENT, "security.keys is too long");
-}
 
 /* Who may write in the folder can replace the list of keys, and the broker's key. */
 static rp_status check_folder(const struct broker_config *config, rp_error *err)
@@ -54,8 +45,8 @@ static rp_status check_folder(const struct broker_config *config, rp_error *err)
 /* Reads the broker's key, or makes one. */
 static rp_status read_broker_key(struct identities *self, const struct broker_config *config, rp_error *err)
 {
-    char path[PATH_BYTES], text[KEY_TEXT];
-    RP_TRY(path_in(config, ALLOW_BROKER_KEY, path, err));
+    char path[KEY_PATH], text[KEY_TEXT];
+    RP_TRY(key_path(config->keys_dir, ALLOW_BROKER_KEY, path, err));
     bool made = access(path, F_OK) != 0;
     RP_TRY(allow_broker_key(config->keys_dir, &self->key, err));
     key_text(self->key.public_key, text);
@@ -64,33 +55,30 @@ static rp_status read_broker_key(struct identities *self, const struct broker_co
     return RP_OK;
 }
 
+static rp_status read_key(const struct broker_config *config, const char *name, struct key *out, rp_error *err)
+{
+    char path[KEY_PATH];
+    RP_TRY(key_path(config->keys_dir, name, path, err));
+    return key_read(path, out, err);
+}
+
 /* Reads the public half of the key that will replace the broker's. */
 static void read_next_key(struct identities *self, const struct broker_config *config)
 {
-    char path[PATH_BYTES], quoted[600];
     struct key next = {0};
     rp_error err = {0};
-    rp_status status = path_in(config, ALLOW_NEXT_KEY, path, &err);
-    if (status == RP_OK)
-        status = key_read(path, &next, &err);
+    rp_status status = read_key(config, ALLOW_NEXT_KEY, &next, &err);
     self->has_next = status == RP_OK;
     memcpy(self->next_key, next.public_key, KEY_BYTES);
     key_wipe(&next);
     if (status != RP_OK && status != RP_NOT_FOUND)
         log_line(LEVEL_ERROR, "B0608", "the broker's next key cannot be read: clients do not learn it", "why=%s",
-                 log_quote(quoted, sizeof quoted, err.text));
+                 log_text(err.text));
 }
 
 static int64_t nanoseconds(const struct timespec *time)
 {
     return time->tv_sec * NS_PER_S + time->tv_nsec;
-}
-
-static int64_t clock_of(clockid_t which)
-{
-    struct timespec now;
-    clock_gettime(which, &now);
-    return nanoseconds(&now);
 }
 
 /* True if a file was changed so recently that its writer may not be done. */
@@ -113,9 +101,9 @@ static bool is_emptied(const struct seen_file *found, struct seen_file *seen)
 
 static struct seen_file look_at(const struct broker_config *config, const char *name)
 {
-    char path[PATH_BYTES];
+    char path[KEY_PATH];
     struct stat info;
-    if (path_in(config, name, path, NULL) != RP_OK || stat(path, &info) != 0)
+    if (key_path(config->keys_dir, name, path, NULL) != RP_OK || stat(path, &info) != 0)
         return (struct seen_file){0};
     return (struct seen_file){
         .changed_ns = nanoseconds(&info.st_ctim), .size = info.st_size, .node = (int64_t)info.st_ino};
@@ -210,7 +198,7 @@ static void set_identity(struct identity *self, const struct allowed_key *key, c
 /* Logs a key whose roles or limits differ from those of the list before. */
 static void log_change(const struct identity *self)
 {
-    char who[IDENTITY_QUOTED], roles[64] = "none";
+    char roles[64] = "none";
     if (self->roles)
         roles_text(self->roles, roles, sizeof roles);
     if (self->roles != self->before || (self->roles && self->limited))
@@ -218,7 +206,7 @@ static void log_change(const struct identity *self)
                  !self->before  ? "key let in"
                  : !self->roles ? "key revoked"
                                 : "key changed",
-                 "key=%s roles=%s", identity_quoted(self, who), roles);
+                 "key=%s roles=%s", log_text(self->name), roles);
 }
 
 /* Takes over the list of keys. Keys that are not in it lose their roles. */
@@ -297,14 +285,10 @@ rp_status identities_open(struct peers *peers, rp_error *err)
 static bool change_key(struct identities *self, const struct broker_config *config)
 {
     struct key key = {0};
-    char path[PATH_BYTES], quoted[600];
     rp_error err = {0};
-    rp_status status = path_in(config, ALLOW_BROKER_KEY, path, &err);
-    if (status == RP_OK)
-        status = key_read(path, &key, &err);
+    rp_status status = read_key(config, ALLOW_BROKER_KEY, &key, &err);
     if (status != RP_OK)
-        log_line(LEVEL_ERROR, "B0608", "the broker's key cannot be changed", "why=%s",
-                 log_quote(quoted, sizeof quoted, err.text));
+        log_line(LEVEL_ERROR, "B0608", "the broker's key cannot be changed", "why=%s", log_text(err.text));
     bool changed = status == RP_OK && memcmp(&key, &self->key, sizeof key) != 0; /* or the file was only touched */
     if (changed)
         self->key = key;
@@ -315,13 +299,12 @@ static bool change_key(struct identities *self, const struct broker_config *conf
 static void change_list(struct peers *peers)
 {
     rp_error err = {0};
-    char quoted[600];
     uint32_t held;
     struct identities *self = &peers->identities;
     rp_status status = read_list(self, peers->config, &err);
     if (status != RP_OK && (!is_passing(status) || log_allow(&self->list_log, 1, peers->loop->now_ns, &held)))
         log_line(LEVEL_ERROR, "B0605", "the list of keys cannot be read: nobody is let in until it can", "why=%s",
-                 log_quote(quoted, sizeof quoted, err.text));
+                 log_text(err.text));
 }
 
 uint32_t identities_look(struct peers *peers)

@@ -51,13 +51,6 @@ struct identity {
     int64_t added_ns;
 };
 
-/* Writes the name of a key for the log, quoted, and returns out. */
-#define IDENTITY_QUOTED (2 * KEY_NAME + 3)
-static inline const char *identity_quoted(const struct identity *self, char out[IDENTITY_QUOTED])
-{
-    return log_quote(out, IDENTITY_QUOTED, self->name);
-}
-
 /* A file as it was when it was last read; all 0: there was none. */
 struct seen_file {
     int64_t changed_ns, size, node;

@@ -297,7 +297,7 @@ static rp_status sockets_unbind(struct peers *peers, rp_error *err)
 static void bind_rest(struct peers *peers)
 {
     struct socket_row rows[SOCKETS];
-    char bound[ENDPOINT_BYTES], text[KEY_TEXT], quoted[600];
+    char bound[ENDPOINT_BYTES], text[KEY_TEXT];
     rp_error err = {0};
     int64_t now_ns = clock_now(&peers->loop->clock);
     socket_rows(peers, rows);
@@ -309,7 +309,7 @@ static void bind_rest(struct peers *peers)
         log_line(LEVEL_INFO, "B0607", "broker key changed", "public=%s", text);
     } else if (now_ns - peers->unbound_ns > BIND_PATIENCE_NS) {
         log_line(LEVEL_ERROR, "B0608", "an endpoint cannot be bound with the new key: it is tried again", "why=%s",
-                 log_quote(quoted, sizeof quoted, err.text));
+                 log_text(err.text));
         peers->unbound_ns = now_ns;
     }
 }
@@ -317,15 +317,13 @@ static void bind_rest(struct peers *peers)
 void peers_look_at_keys(struct peers *self)
 {
     rp_error err = {0};
-    char quoted[600];
     if (self->unbound)
         bind_rest(self);
     uint32_t changed = identities_look(self);
     if (changed & KEYS_BROKER) { /* connections end, and clients come back with the new key */
         self->unbound_ns = clock_now(&self->loop->clock);
         if (sockets_unbind(self, &err) != RP_OK)
-            log_line(LEVEL_ERROR, "B0608", "the broker's key cannot be changed", "why=%s",
-                     log_quote(quoted, sizeof quoted, err.text));
+            log_line(LEVEL_ERROR, "B0608", "the broker's key cannot be changed", "why=%s", log_text(err.text));
         bind_rest(self);
     }
     if (changed & KEYS_LIST)
@@ -395,7 +393,7 @@ static void log_refusal(struct peers *peers, zmq_msg_t *frames, uint32_t n, cons
 {
     struct identities *self = &peers->identities;
     uint32_t held;
-    char key[KEY_TEXT] = "-", address[64] = "-", quoted[80];
+    char key[KEY_TEXT] = "-", address[64] = "-";
     self->refused++;
     if (!log_allow(&self->log, 5, peers->loop->now_ns, &held))
         return;
@@ -404,8 +402,8 @@ static void log_refusal(struct peers *peers, zmq_msg_t *frames, uint32_t n, cons
     if (n > ADDRESS)
         snprintf(address, sizeof address, "%.*s", (int)zmq_msg_size(&frames[ADDRESS]),
                  (const char *)zmq_msg_data(&frames[ADDRESS]));
-    log_line(LEVEL_WARN, "B0606", "connection refused", "address=%s key=%s why=\"%s\" held_back=%u",
-             log_quote(quoted, sizeof quoted, address), key, why, held);
+    log_line(LEVEL_WARN, "B0606", "connection refused", "address=%s key=%s why=\"%s\" held_back=%u", log_text(address),
+             key, why, held);
 }
 
 static void zap_answer(struct identities *self, zmq_msg_t *request_id, const struct identity *identity)

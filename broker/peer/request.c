@@ -294,7 +294,7 @@ static void log_failure(struct peers *peers, zmq_msg_t *address, uint32_t value)
 {
     struct identities *identities = &peers->identities;
     uint32_t held;
-    char text[128], quoted[160];
+    char text[128];
     if (!identities->on)
         return;
     identities->refused++;
@@ -304,8 +304,8 @@ static void log_failure(struct peers *peers, zmq_msg_t *address, uint32_t value)
     const char *why = value == ZMQ_PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH ? "the client has no key"
                       : value == ZMQ_PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC    ? "the client expects another broker's key"
                                                                           : "the handshake broke off";
-    log_line(LEVEL_WARN, "B0606", "connection refused", "endpoint=%s key=- why=\"%s\" held_back=%u",
-             log_quote(quoted, sizeof quoted, text), why, held);
+    log_line(LEVEL_WARN, "B0606", "connection refused", "endpoint=%s key=- why=\"%s\" held_back=%u", log_text(text),
+             why, held);
 }
 
 void monitor_run(struct peers *peers)

@@ -132,10 +132,9 @@ struct site {
 /* Adds the public half of a key in the folder, if it is there. */
 static void add_broker(const struct site *self, const char *name, struct key *out)
 {
-    char path[4096];
+    char path[KEY_PATH];
     struct key broker = {0};
-    if ((size_t)snprintf(path, sizeof path, "%s/%s", self->keys, name) < sizeof path &&
-        key_read(path, &broker, NULL) == RP_OK)
+    if (key_path(self->keys, name, path, NULL) == RP_OK && key_read(path, &broker, NULL) == RP_OK)
         key_add_broker(out, broker.public_key);
     key_wipe(&broker);
 }
@@ -263,8 +262,7 @@ static void on_signal(int number)
         broker_checkpoint(running);
         return;
     }
-    struct clock clock = clock_system();
-    int64_t now = clock_now(&clock);
+    int64_t now = clock_ns();
     if (first_signal_ns && now - first_signal_ns >= SECOND_SIGNAL_NS)
         broker_hurry(running);
     else

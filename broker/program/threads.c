@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/types.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "proto/base/clock.h"
@@ -104,14 +103,11 @@ static double start_time(void)
 {
     char text[1024];
     unsigned long long ticks = 0;
-    struct timespec wall, boot;
     const char *end = io_text("/proc/self/stat", text, sizeof text) ? strrchr(text, ')') : NULL;
     if (!end || sscanf(end + 1, " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu",
                        &ticks) != 1)
         return 0;
-    clock_gettime(CLOCK_REALTIME, &wall);
-    clock_gettime(CLOCK_BOOTTIME, &boot);
-    return (double)(wall.tv_sec - boot.tv_sec) + (double)(wall.tv_nsec - boot.tv_nsec) / 1e9 +
+    return (double)(clock_of(CLOCK_REALTIME) - clock_of(CLOCK_BOOTTIME)) / (double)NS_PER_S +
            (double)ticks / (double)sysconf(_SC_CLK_TCK);
 }
 
@@ -119,7 +115,6 @@ static void look_at_process(Replay__ProcessInfo *self)
 {
     char text[256];
     unsigned long long size = 0, resident = 0;
-    struct timespec cpu;
     uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
     if (io_text("/proc/self/statm", text, sizeof text))
         sscanf(text, "%llu %llu", &size, &resident);
@@ -127,8 +122,7 @@ static void look_at_process(Replay__ProcessInfo *self)
     self->virtual_bytes = size * page;
     self->resident_bytes = resident * page;
     self->open_files = count_files();
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &cpu);
-    self->cpu_s = (double)cpu.tv_sec + (double)cpu.tv_nsec / 1e9;
+    self->cpu_s = (double)clock_of(CLOCK_PROCESS_CPUTIME_ID) / (double)NS_PER_S;
     if (self->start_s == 0)
         self->start_s = start_time();
 }

@@ -41,16 +41,9 @@ struct web {
     int64_t now_ns; /* of this request */
 };
 
-static int64_t now(void)
-{
-    struct clock clock = clock_system();
-    return clock_now(&clock);
-}
-
 /* ---- tokens ---- */
 
-#define PATH_BYTES 4096u
-#define FILE_MOST 4096u
+#define TOKEN_FILE_BYTES 4096u
 
 static void print_token(FILE *file, const void *token)
 {
@@ -60,7 +53,7 @@ static void print_token(FILE *file, const void *token)
 static rp_status token_read(const char *path, char token[TOKEN_TEXT], rp_error *err)
 {
     char *text;
-    RP_TRY(key_file_read(path, true, FILE_MOST, &text, err));
+    RP_TRY(key_file_read(path, true, TOKEN_FILE_BYTES, &text, err));
     size_t size = strcspn(text, "\r\n");
     bool good = size == TOKEN_TEXT - 1 && strspn(text, "0123456789abcdef") == size;
     if (good)
@@ -75,9 +68,8 @@ static rp_status token_read(const char *path, char token[TOKEN_TEXT], rp_error *
 /* Several shards make it at the same time: the first one's counts, and it is there as a whole or not at all. */
 rp_status token_open(const char *folder, const char *file, char token[TOKEN_TEXT], rp_error *err)
 {
-    char path[PATH_BYTES], made[TOKEN_TEXT];
-    if ((size_t)snprintf(path, sizeof path, "%s/%s", folder, file) >= sizeof path)
-        return err_set(err, RP_INVALID_ARGUMENT, "the path of the folder of keys is too long");
+    char path[KEY_PATH], made[TOKEN_TEXT];
+    RP_TRY(key_path(folder, file, path, err));
     rp_status status = token_read(path, token, err);
     if (status != RP_NOT_FOUND)
         return status;
@@ -98,7 +90,7 @@ static bool is_fresh(const struct web *self, unsigned parts, int64_t since_ns)
 static bool take_next(struct web *self, int64_t end_ns)
 {
     struct pollfd fds[] = {{self->exchange->made_fd, POLLIN, 0}, {self->stop_fd, POLLIN, 0}};
-    int64_t left_ms = (end_ns - now()) / NS_PER_MS;
+    int64_t left_ms = (end_ns - clock_ns()) / NS_PER_MS;
     if (left_ms <= 0 || poll(fds, 2, (int)left_ms) <= 0 || fds[1].revents)
         return false;
     struct snapshot *taken = exchange_take(self->exchange);
@@ -112,13 +104,13 @@ static bool take_next(struct web *self, int64_t end_ns)
 /* Sees to it that self->snapshot has these parts. False: there is none in time. */
 static bool look(struct web *self, unsigned parts)
 {
-    int64_t start_ns = now(), since_ns = start_ns - FRESH_NS, end_ns = start_ns + PATIENCE_NS;
+    int64_t start_ns = clock_ns(), since_ns = start_ns - FRESH_NS, end_ns = start_ns + PATIENCE_NS;
     bool more = true;
     while (more && !is_fresh(self, parts, since_ns)) {
         exchange_ask(self->exchange, parts);
         more = take_next(self, end_ns);
     }
-    self->now_ns = now();
+    self->now_ns = clock_ns();
     if (!is_fresh(self, parts, since_ns))
         return false;
     threads_look(&self->threads, self->now_ns);
@@ -400,11 +392,8 @@ const char *web_token(const struct web *self)
 
 void web_stop(struct web *self)
 {
-    uint64_t one = 1;
-    if (self->stop_fd >= 0) {
-        ssize_t ignored = write(self->stop_fd, &one, sizeof one);
-        (void)ignored;
-    }
+    if (self->stop_fd >= 0)
+        eventfd_write(self->stop_fd, 1);
     http_stop(&self->http);
 }
 

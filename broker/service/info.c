@@ -3,7 +3,6 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 #include "broker/checkpoint/checkpoint.h"
 #include "broker/journal/stream.h"
@@ -707,23 +706,16 @@ static bool stage_waits(struct snapshot_maker *self)
 static stage_fn *const stages[] = {stage_state, stage_tables, stage_sessions_begin, stage_sessions, stage_waits};
 #define N_STAGES (sizeof stages / sizeof stages[0])
 
-static int64_t thread_cpu(void)
-{
-    struct timespec at;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &at);
-    return at.tv_sec * NS_PER_S + at.tv_nsec;
-}
-
 /* Runs the next slice; small stages that follow each other are one slice. */
 static bool snapshot_step(struct chore *chore)
 {
     struct snapshot_maker *self =
         (struct snapshot_maker *)(void *)((char *)chore - offsetof(struct snapshot_maker, chore));
     struct snapshot *snapshot = self->snapshot;
-    int64_t start = thread_cpu();
+    int64_t start = clock_of(CLOCK_THREAD_CPUTIME_ID);
     while (self->stage < N_STAGES && stages[self->stage](self))
         self->stage++;
-    snapshot->cpu_ns += (uint64_t)(thread_cpu() - start);
+    snapshot->cpu_ns += (uint64_t)(clock_of(CLOCK_THREAD_CPUTIME_ID) - start);
     self->running = self->stage < N_STAGES;
     if (self->running)
         return true;
@@ -756,9 +748,8 @@ void snapshot_maker_fini(struct snapshot_maker *self)
 void snapshot_maker_begin(struct snapshot_maker *self, unsigned parts)
 {
     self->snapshot = snapshot_new();
-    struct clock clock = clock_system();
     self->snapshot->parts = parts | SNAPSHOT_STATE;
-    self->snapshot->made_ns = clock_now(&clock);
+    self->snapshot->made_ns = clock_ns();
     self->stage = 0;
     self->running = true;
     chores_add(&self->service->loop->chores, &self->chore);

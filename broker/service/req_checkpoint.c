@@ -74,9 +74,8 @@ rp_status req_checkpoint(struct service *service, struct request *request, rp_er
     if (service->loop->draining)
         return err_set(err, RP_CANCELLED, "the broker is shutting down");
     RP_TRY(checkpoint_start(service->checkpoints, CHECKPOINT_ASKED, &number, err));
-    char who[IDENTITY_QUOTED];
     log_line(LEVEL_INFO, "B0530", "checkpoint asked for", "checkpoint=%llu key=%s", (unsigned long long)number,
-             identity_quoted(request->identity, who));
+             log_text(request->identity->name));
     if (ask->start_only) {
         Replay__CheckpointReply reply = REPLAY__CHECKPOINT_REPLY__INIT;
         reply.number = number;

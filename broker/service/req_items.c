@@ -415,10 +415,9 @@ rp_status req_delete(struct service *service, struct request *request, rp_error 
         }
     }
     uint32_t held;
-    char who[IDENTITY_QUOTED];
     if (reply.applied && log_allow(&service->delete_log, 5, service->loop->now_ns, &held))
         log_line(LEVEL_INFO, "B0214", "items deleted", "table=%s items=%llu key=%s held_back=%u", table->name,
-                 (unsigned long long)reply.applied, identity_quoted(request->identity, who), held);
+                 (unsigned long long)reply.applied, log_text(request->identity->name), held);
     table_mark(table);
     reply_change(service, request, &reply, "");
     return RP_OK;
@@ -468,9 +467,8 @@ rp_status req_reset(struct service *service, struct request *request, rp_error *
     Replay__ChangeReply reply = REPLAY__CHANGE_REPLY__INIT;
     reply.applied = table->in.size;
     RP_TRY(table_reset(table, err));
-    char who[IDENTITY_QUOTED];
     log_line(LEVEL_INFO, "B0201", "table reset", "table=%s items=%llu key=%s", table->name,
-             (unsigned long long)reply.applied, identity_quoted(request->identity, who));
+             (unsigned long long)reply.applied, log_text(request->identity->name));
     sockets_announce(service->peers, "table %s reset", table->name);
     table_mark(table);
     reply_change(service, request, &reply, "");
@@ -581,11 +579,10 @@ rp_status req_set_limiter(struct service *service, struct request *request, rp_e
     if (!isnan(lag))
         table_set_max_lag(table, (uint32_t)lag);
     EFFECT(service->loop, limiter, table);
-    char who[IDENTITY_QUOTED];
     log_line(LEVEL_INFO, "B0202", "limiter changed",
              "table=%s samples_per_insert=%g min_size=%g min_diff=%g max_diff=%g paused=%d key=%s", table->name,
              trial.samples_per_insert, trial.min_size, trial.min_diff, trial.max_diff, trial.paused,
-             identity_quoted(request->identity, who));
+             log_text(request->identity->name));
     sockets_announce(service->peers, "table %s limiter", table->name);
     table_mark(table);
     struct limiter_info info;

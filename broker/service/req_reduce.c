@@ -202,10 +202,9 @@ static void round_close(struct service *service, struct reduce_group *group)
     /* A missing member leaves the group: the others must not wait for it again. */
     for (uint32_t m = group->n_members; ok && m-- > 0;)
         if (!group->members[m].addition) {
-            char name[300];
             log_line(LEVEL_WARN, "B0401", "learner left its group: no vector before the deadline",
-                     "group=%s member=%llu round=%llu", log_quote(name, sizeof name, group->name),
-                     (unsigned long long)group->members[m].id, (unsigned long long)group->round);
+                     "group=%s member=%llu round=%llu", log_text(group->name), (unsigned long long)group->members[m].id,
+                     (unsigned long long)group->round);
             member_drop(group, &group->members[m]);
         }
     for (uint32_t m = 0; m < group->n_members; m++) {

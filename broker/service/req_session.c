@@ -114,8 +114,7 @@ static struct session *hello_open(struct service *service, const Replay__Hello *
         return NULL;
     }
     EFFECT(service->loop, session, session);
-    char quoted[SESSION_QUOTED];
-    log_line(LEVEL_DEBUG, "B0101", "session opened", "name=%s ordinal=%u columns=%u", session_quoted(session, quoted),
+    log_line(LEVEL_DEBUG, "B0101", "session opened", "name=%s ordinal=%u columns=%u", log_text(session->name),
              session->ordinal, session->columns->count);
     return session;
 }

@@ -169,10 +169,8 @@ static void request_handle(struct service *service, struct request *request, con
     if (status == RP_BAD_MESSAGE || status == RP_UNSUPPORTED) {
         service->peers->counters.messages_bad++;
         uint32_t held;
-        char quoted[320];
         if (log_allow(&service->peers->service_log, 5, service->loop->now_ns, &held))
-            log_line(LEVEL_WARN, "B0303", "bad request", "text=%s held_back=%u",
-                     log_quote(quoted, sizeof quoted, err.text), held);
+            log_line(LEVEL_WARN, "B0303", "bad request", "text=%s held_back=%u", log_text(err.text), held);
     }
     if (request->answered)
         return;

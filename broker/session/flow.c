@@ -269,12 +269,11 @@ void credit_reject_at(struct session *self, const struct rejection *rejection)
     struct sessions *sessions = self->sessions;
     uint32_t held;
     if (log_allow(&sessions->reject_log, 5, sessions->loop->now_ns, &held)) {
-        char quoted[320], name[SESSION_QUOTED];
         log_line(LEVEL_WARN, "B0203", "item rejected", "session=%s table=%s key=%llu status=%s text=%s held_back=%u",
-                 session_quoted(self, name),
+                 log_text(self->name),
                  rejection->table < sessions->tables->n ? sessions->tables->list[rejection->table].name : "-",
                  (unsigned long long)rejection->key, rp_status_name((int32_t)rejection->status),
-                 log_quote(quoted, sizeof quoted, rejection->text), held);
+                 log_text(rejection->text), held);
     }
     credit_mark(self, true);
     EFFECT(sessions->loop, rejection, self, rejection);

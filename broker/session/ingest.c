@@ -39,10 +39,9 @@ static void intake_complain(struct sessions *sessions, const char *id, const cha
                             const char *text)
 {
     uint32_t held;
-    char quoted[320], name[SESSION_QUOTED];
     if (log_allow(&sessions->ingest_log, 5, sessions->loop->now_ns, &held))
-        log_line(LEVEL_WARN, id, what, "session=%s text=%s held_back=%u", session ? session_quoted(session, name) : "-",
-                 log_quote(quoted, sizeof quoted, text), held);
+        log_line(LEVEL_WARN, id, what, "session=%s text=%s held_back=%u", session ? log_text(session->name) : "-",
+                 log_text(text), held);
 }
 
 /* ---- layouts and chunks */
@@ -586,9 +585,8 @@ static bool has_strangers(const struct intake *self, const struct item_run *run)
 /* Continues a flow after items that were lost with an older state of the broker. */
 static void flow_jump(struct flow *flow, uint64_t arrived)
 {
-    char name[SESSION_QUOTED];
     log_line(LEVEL_ERROR, "B0106", "accepted items were lost", "name=%s ordinal=%u table=%s items=%llu",
-             session_quoted(flow->session, name), flow->session->ordinal, flow->table->name,
+             log_text(flow->session->name), flow->session->ordinal, flow->table->name,
              (unsigned long long)(arrived - flow->arrived));
     flow->arrived = flow->resolved = arrived;
     flow->jumps = false;
@@ -737,10 +735,9 @@ static rp_status message_check(struct intake *self, uint64_t size, rp_error *err
     if (!over || self->lone)
         return RP_OK;
     uint32_t held;
-    char name[SESSION_QUOTED];
     if (log_allow(&sessions->credit_log, 5, sessions->loop->now_ns, &held))
         log_line(LEVEL_WARN, "B0206", "a writer ignores its credit", "session=%s message=%llu held_back=%u",
-                 session_quoted(session, name), (unsigned long long)self->in.number, held);
+                 log_text(session->name), (unsigned long long)self->in.number, held);
     return err_set(err, RP_CREDIT_EXCEEDED,
                    "message %llu goes %llu bytes over what the session was allowed: wait for credit",
                    (unsigned long long)self->in.number, (unsigned long long)(session->received_bytes - allowed));
@@ -887,10 +884,9 @@ static void message_receive(struct sessions *sessions, zmq_msg_t *frames, uint32
     if (session->gap || intake.in.number > session->received + 1) {
         sessions->ingest_gaps++;
         if (!session->gap) {
-            char name[SESSION_QUOTED];
             session->gap = true;
             log_line(LEVEL_WARN, "B0209", "messages were lost on the way", "session=%s received=%llu next=%llu",
-                     session_quoted(session, name), (unsigned long long)session->received,
+                     log_text(session->name), (unsigned long long)session->received,
                      (unsigned long long)intake.in.number);
             credit_mark(session, true);
         }

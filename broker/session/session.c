@@ -402,10 +402,9 @@ static void session_silent(struct timer *timer, void *ctx)
     }
     uint64_t waiting = flows_unresolved(self);
     uint32_t held;
-    char name[SESSION_QUOTED];
     if (log_allow(&sessions->session_log, 20, sessions->loop->now_ns, &held))
         log_line(LEVEL_WARN, "B0103", "session expired",
-                 "name=%s ordinal=%u silent_s=%.1f waiting_items_dropped=%llu held_back=%u", session_quoted(self, name),
+                 "name=%s ordinal=%u silent_s=%.1f waiting_items_dropped=%llu held_back=%u", log_text(self->name),
                  self->ordinal, (double)(sessions->loop->now_ns - self->seen_ns) / (double)NS_PER_S,
                  (unsigned long long)waiting, held);
     session_empty(self);
@@ -418,7 +417,6 @@ void session_resume(struct session *self, uint64_t oldest_number, uint64_t *lost
 {
     struct sessions *sessions = self->sessions;
     uint64_t start = oldest_number > 0 ? oldest_number - 1 : 0;
-    char name[SESSION_QUOTED];
     *lost = 0;
     if (self->tombstone) {
         self->tombstone = self->restored = false;
@@ -427,7 +425,7 @@ void session_resume(struct session *self, uint64_t oldest_number, uint64_t *lost
         self->received = start < self->received ? start : self->received;
         self->rebase = true;
         credit_open(self);
-        log_line(LEVEL_INFO, "B0104", "session resumed", "name=%s ordinal=%u received=%llu", session_quoted(self, name),
+        log_line(LEVEL_INFO, "B0104", "session resumed", "name=%s ordinal=%u received=%llu", log_text(self->name),
                  self->ordinal, (unsigned long long)self->received);
     }
     if (start > self->received) {
@@ -438,8 +436,7 @@ void session_resume(struct session *self, uint64_t oldest_number, uint64_t *lost
         log_line(LEVEL_ERROR, "B0105",
                  sessions->loop->effects ? "accepted messages were lost (before this journal, or its end is damaged)"
                                          : "accepted messages were lost (no journal)",
-                 "name=%s ordinal=%u messages=%llu", session_quoted(self, name), self->ordinal,
-                 (unsigned long long)*lost);
+                 "name=%s ordinal=%u messages=%llu", log_text(self->name), self->ordinal, (unsigned long long)*lost);
     }
     self->epoch++;
     self->gap = false;
@@ -503,9 +500,7 @@ static void goodbye_check(struct session *session)
     if (session->received < session->goodbye->last_number || flows_unresolved(session) > 0)
         return;
     goodbye_answer(NULL, &session->goodbye->wait, RP_OK, "");
-    char quoted[SESSION_QUOTED];
-    log_line(LEVEL_DEBUG, "B0102", "session closed", "name=%s ordinal=%u", session_quoted(session, quoted),
-             session->ordinal);
+    log_line(LEVEL_DEBUG, "B0102", "session closed", "name=%s ordinal=%u", log_text(session->name), session->ordinal);
     session_close(session);
 }
 

@@ -134,13 +134,6 @@ struct session {
     struct goodbye *goodbye; /* a BYE that waits, or NULL */
 };
 
-/* Writes the session's name for the log, quoted, and returns out. */
-#define SESSION_QUOTED 131u
-static inline const char *session_quoted(const struct session *self, char out[SESSION_QUOTED])
-{
-    return log_quote(out, SESSION_QUOTED, self->name);
-}
-
 /* Who a session in a file was. */
 struct session_origin {
     const uint8_t *id;

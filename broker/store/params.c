@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "broker/loop/loop.h"
+#include "proto/base/io.h"
 #include "proto/base/memfile.h"
 #include "proto/base/need.h"
 
@@ -58,16 +59,10 @@ static void part_gone(void *data, void *hint)
  * three times as long, and would end the process where memory lacks. False: no memory. */
 static bool file_write(struct param_file *self, uint64_t at, zmq_msg_t *message)
 {
-    const uint8_t *data = zmq_msg_data(message);
     size_t size = zmq_msg_size(message);
-    for (size_t done = 0; done < size;) {
-        ssize_t n = pwrite(self->file.fd, data + done, size - done, (off_t)(at + done));
-        if (n <= 0)
-            return false;
-        done += (size_t)n;
-    }
     zmq_msg_t view;
-    if (zmq_msg_init_data(&view, self->file.memory + at, size, part_gone, self) != 0)
+    if (!io_write(self->file.fd, zmq_msg_data(message), size, (int64_t)at) ||
+        zmq_msg_init_data(&view, self->file.memory + at, size, part_gone, self) != 0)
         return false;
     atomic_fetch_add_explicit(&self->refs, 1, memory_order_relaxed);
     zmq_msg_move(message, &view);

@@ -1,20 +1,21 @@
 /* The system's monotonic clock, and one for tests that stands still. */
 #include "proto/base/clock.h"
 
-#include <time.h>
+int64_t clock_of(clockid_t which)
+{
+    struct timespec t = {0};
+    clock_gettime(which, &t);
+    return (int64_t)t.tv_sec * NS_PER_S + t.tv_nsec;
+}
 
 int64_t clock_ns(void)
 {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * NS_PER_S + t.tv_nsec;
+    return clock_of(CLOCK_MONOTONIC);
 }
 
 double clock_unix_s(void)
 {
-    struct timespec t;
-    clock_gettime(CLOCK_REALTIME, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+    return 1e-9 * (double)clock_of(CLOCK_REALTIME);
 }
 
 static int64_t system_now(void *ctx)

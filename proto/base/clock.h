@@ -3,6 +3,7 @@
 #define PROTO_CLOCK_H
 
 #include <stdint.h>
+#include <time.h>
 
 #define NS_PER_US INT64_C(1000)
 #define NS_PER_MS INT64_C(1000000)
@@ -21,6 +22,8 @@ static inline int64_t clock_now(const struct clock *self)
     return self->now(self->ctx);
 }
 
+/* The nanoseconds of a clock of the system. */
+int64_t clock_of(clockid_t which);
 /* The time of CLOCK_MONOTONIC, for code that tests do not stop. */
 int64_t clock_ns(void);
 /* Seconds since 1970. */

@@ -120,7 +120,7 @@ rp_status log_open(const char *path, rp_error *err)
 
 void log_reopen(void)
 {
-    char path[PATH_MAX], quoted[512];
+    char path[PATH_MAX];
     rp_error err = {0};
     pthread_mutex_lock(&sink.lock);
     memcpy(path, sink.path, sizeof path);
@@ -130,8 +130,7 @@ void log_reopen(void)
     if (log_open(path, &err) == RP_OK)
         log_line(LEVEL_INFO, "L0002", "the log was opened anew", NULL);
     else
-        log_line(LEVEL_ERROR, "L0003", "the log goes on in the old file", "why=%s",
-                 log_quote(quoted, sizeof quoted, err.text));
+        log_line(LEVEL_ERROR, "L0003", "the log goes on in the old file", "why=%s", log_text(err.text));
 }
 
 void log_close(void)
@@ -336,10 +335,10 @@ static size_t format_text(char line[LINE_BYTES], const struct log_parts *parts, 
 /* Lock held. Reports the number of lost lines, once writing works again. */
 static bool report_missed(void)
 {
-    char line[LINE_BYTES], fields[192], error[96], time[32];
+    char line[LINE_BYTES], fields[192], time[32];
     put_time(time);
     snprintf(fields, sizeof fields, "count=%llu error=%s", (unsigned long long)sink.missed,
-             log_quote(error, sizeof error, strerror(sink.error)));
+             log_text(strerror(sink.error)));
     const struct log_parts parts = {time, log_level_name(LEVEL_WARN), "L0001", "log lines were lost", fields};
     size_t n = log_is_json() ? log_json(line, sizeof line, &parts) : format_text(line, &parts, false);
     if (sink.torn && !sink_write("\n", 1))
@@ -431,6 +430,14 @@ const char *log_quote(char *buffer, uint32_t size, const char *s)
     if (size > 0)
         buffer[self.out.size] = '\0';
     return buffer;
+}
+
+const char *log_text(const char *s)
+{
+    static _Thread_local char texts[4][600];
+    static _Thread_local uint32_t next;
+    char *text = texts[next++ % 4];
+    return log_quote(text, sizeof texts[0], s);
 }
 
 bool log_allow(struct log_limit *limit, uint32_t burst, int64_t now_ns, uint32_t *held)

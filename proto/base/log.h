@@ -29,10 +29,12 @@ void log_reopen(void);
 void log_close(void);
 
 /* log_line(LEVEL_INFO, "B0101", "session opened", "name=%s ordinal=%u", name, ordinal). Values that may
- * contain blanks go through log_quote. format may be NULL. */
+ * contain blanks go through log_text. format may be NULL. */
 void log_line(enum log_level level, const char *id, const char *what, const char *format, ...) RP_PRINTF(4, 5);
 /* Writes s as a JSON string, cut to size. Returns buffer. */
 const char *log_quote(char *buffer, uint32_t size, const char *s);
+/* Returns s in the same form, cut to 600 bytes, in memory of this thread that serves the next calls in turn: for one line. */
+const char *log_text(const char *s);
 
 /* Limits a call site to `burst` lines per second; the next line that is written says how many were suppressed. */
 struct log_limit {

@@ -13,7 +13,6 @@
 #include "proto/base/need.h"
 #include "proto/config/schema.h"
 
-#define PATH_BYTES 4096u
 #define FILE_MOST (4u << 20) /* 50,000 keys */
 
 /* ---- roles ---- */
@@ -129,13 +128,6 @@ static bool is_blank(const char *line)
 
 /* ---- the file ---- */
 
-static rp_status path_of(const char *folder, const char *name, char out[PATH_BYTES], rp_error *err)
-{
-    if ((size_t)snprintf(out, PATH_BYTES, "%s/%s", folder, name) < PATH_BYTES)
-        return RP_OK;
-    return err_set(err, RP_INVALID_ARGUMENT, "the path of the folder of keys is too long");
-}
-
 struct allowed_key *allow_find(struct allow_list *self, const char *who)
 {
     uint8_t public_key[KEY_BYTES];
@@ -202,9 +194,9 @@ static rp_status parse(char *text, const char *path, struct allow_list *out, rp_
 
 rp_status allow_read(const char *folder, struct allow_list *out, rp_error *err)
 {
-    char path[PATH_BYTES], *text = NULL;
+    char path[KEY_PATH], *text = NULL;
     *out = (struct allow_list){0};
-    RP_TRY(path_of(folder, ALLOW_FILE, path, err));
+    RP_TRY(key_path(folder, ALLOW_FILE, path, err));
     rp_status status = key_file_read(path, false, FILE_MOST, &text, err);
     if (status == RP_NOT_FOUND)
         return RP_OK;
@@ -224,10 +216,10 @@ void allow_free(struct allow_list *self)
 
 rp_status allow_broker_key(const char *folder, struct key *out, rp_error *err)
 {
-    char path[PATH_BYTES];
+    char path[KEY_PATH];
     if (mkdir(folder, 0700) != 0 && errno != EEXIST)
         return err_set(err, RP_IO, "cannot make the folder of keys %s: %s", folder, strerror(errno));
-    RP_TRY(path_of(folder, ALLOW_BROKER_KEY, path, err));
+    RP_TRY(key_path(folder, ALLOW_BROKER_KEY, path, err));
     rp_status status = key_read(path, out, err);
     if (status != RP_NOT_FOUND)
         return status;
@@ -292,10 +284,10 @@ static void merge(struct allowed_key *self, const struct allowed_key *from)
 /* Adds `with`, removes `who`, or, with both, changes `who`. The folder is locked. */
 static rp_status change(const char *folder, const struct allowed_key *with, const char *who, rp_error *err)
 {
-    char path[PATH_BYTES], *text = NULL;
+    char path[KEY_PATH], *text = NULL;
     struct allow_list list;
     struct allowed_key merged;
-    RP_TRY(path_of(folder, ALLOW_FILE, path, err));
+    RP_TRY(key_path(folder, ALLOW_FILE, path, err));
     RP_TRY(allow_read(folder, &list, err));
     const struct allowed_key *without = who ? allow_find(&list, who) : NULL;
     rp_status status = RP_OK;

@@ -72,6 +72,13 @@ void key_add_broker(struct key *self, const uint8_t public_key[KEY_BYTES])
 
 /* ---- reading ---- */
 
+rp_status key_path(const char *folder, const char *name, char out[KEY_PATH], rp_error *err)
+{
+    return (size_t)snprintf(out, KEY_PATH, "%s/%s", folder, name) < KEY_PATH
+               ? RP_OK
+               : err_set(err, RP_INVALID_ARGUMENT, "the path of the folder of keys is too long");
+}
+
 static rp_status check_access(const char *path, const struct stat *info, bool secret, rp_error *err)
 {
     if (info->st_mode & (secret ? 077 : 022))

@@ -44,6 +44,9 @@ rp_status key_write(const char *path, const struct key *key, bool replace, rp_er
 /* Adds a broker that the holder may connect to, as the first to be tried. The oldest goes when there are too many. */
 void key_add_broker(struct key *self, const uint8_t public_key[KEY_BYTES]);
 
+/* Writes the path of a file in a folder of keys. */
+#define KEY_PATH 4096u
+rp_status key_path(const char *folder, const char *name, char out[KEY_PATH], rp_error *err);
 /* Reads a whole text file of at most `most` bytes; *text is freed by the caller. RP_NOT_FOUND: there is none.
  * RP_PERMISSION_DENIED: others may read it (secret) or write it, or it belongs to somebody else. */
 rp_status key_file_read(const char *path, bool secret, size_t most, char **text, rp_error *err);
