@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -81,21 +80,6 @@ rp_status shards_join(int link, const char *const own[SHARD_ENDPOINTS], uint32_t
         list[i] = need_text(word ? word : "");
     free(line);
     return RP_OK;
-}
-
-bool shards_pin(uint32_t shard)
-{
-    cpu_set_t allowed, own;
-    if (sched_getaffinity(0, sizeof allowed, &allowed) != 0)
-        return false;
-    int wanted = (int)(shard % (uint32_t)CPU_COUNT(&allowed));
-    for (int core = 0; core < CPU_SETSIZE; core++)
-        if (CPU_ISSET(core, &allowed) && wanted-- == 0) {
-            CPU_ZERO(&own);
-            CPU_SET(core, &own);
-            return pthread_setaffinity_np(pthread_self(), sizeof own, &own) == 0;
-        }
-    return false;
 }
 
 /* ---- the ports of the run before */

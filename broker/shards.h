@@ -40,7 +40,4 @@ void shards_bind_again(struct broker_config *config, uint32_t shard, const char 
  * strings. RP_CANCELLED: a signal has come, or the parent is gone. */
 rp_status shards_join(int link, const char *const own[SHARD_ENDPOINTS], uint32_t n, char ***service, rp_error *err);
 
-/* Binds the calling thread to a core: the shard's, among those that the process may use. False: not possible. */
-bool shards_pin(uint32_t shard);
-
 #endif

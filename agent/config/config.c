@@ -15,8 +15,9 @@
 #define TABLE_STEPS 1e9
 #define SEQUENCE_STEPS 21 /* of an item, unless the file says otherwise */
 #define EPISODE_STEPS 1000
+#define EPSILON_ALPHA 7.0 /* steepness of the ladder of epsilons, as in Ape-X */
+#define HOLD_MOST 1000000
 
-static const char *const delays[] = {[ENV_DELAY_SLEEP] = "sleep", [ENV_DELAY_BUSY] = "busy", NULL};
 static const char *const activations[] = {"relu", "tanh", NULL};
 static const char *const adder_kinds[] = {
     [ADDER_TRANSITION] = "transition", [ADDER_SEQUENCE] = "sequence", [ADDER_EPISODE] = "episode", NULL};
@@ -45,16 +46,12 @@ static const struct schema_row own_rows[] = {
      "a shared object with environments (include/replay/env.h); relative to the file, if it exists there"},
     {"environment.interpreter", SCHEMA_STRING, ROOT(environment.interpreter), "python3", 1, 400, NULL, 0,
      "program that runs environments in Python; it needs the package replaybus (docs/GUIDE.md)"},
-    {"environment.timeout", SCHEMA_TIME, ROOT(environment.timeout_ns), "60s", 1e6, 3.6e12, NULL, 0,
-     "how long replay-launch waits for an environment in Python to describe itself"},
     {"environment.options", SCHEMA_OPTIONS, ROOT(environment.options), NULL, 0, 32, NULL, 0,
      "options of the environment; in Python: keyword arguments"},
     {"environment.max_steps", SCHEMA_INT, ROOT(environment.max_steps), "0", 0, 4294967295.0, NULL, 0,
      "number of steps after which an episode is truncated; 0: the environment's own limit"},
     {"environment.delay", SCHEMA_TIME, ROOT(environment.delay_ns), "0s", 0, 3.6e12, NULL, 0,
-     "additional time per step, to simulate a slow environment"},
-    {"environment.delay_kind", SCHEMA_ENUM, ROOT(environment.delay_kind), "sleep", 0, 0, delays, 0,
-     "how to spend the delay: sleep, or busy (keep the processor busy)"},
+     "additional time per step, to simulate an environment that waits"},
     {"environment.spec", SCHEMA_TUPLES, ROOT(environment.spec), NULL, 0, 7, NULL, 0,
      "an environment in Python as it describes itself (dtype, shape, actions, low, high, max_steps, scale); empty: "
      "replay-launch asks the environment, and writes this into the run's file"},
@@ -82,10 +79,10 @@ static const struct schema_row own_rows[] = {
      "between copies (target period); 0: the algorithm's default"},
     {"agent.importance_exponent", SCHEMA_REAL, ROOT(agent.importance_exponent), "-1", -1, 1, NULL, 0,
      "prioritized sampling: exponent of the importance weights; 0: no weights; -1: the algorithm's default"},
-    {"agent.huber", SCHEMA_REAL, ROOT(agent.huber), "-1", -1, 1e9, NULL, 0,
-     "TD errors beyond this value count linearly; 0: all squared; -1: the algorithm's default"},
     {"agent.options", SCHEMA_OPTIONS, ROOT(agent_options), NULL, 0, 32, NULL, 0,
-     "options of the algorithm. dqn: double (true: the online network chooses the action that the target network "
+     "options of the algorithm. dqn, ddpg, td3, sac: huber (TD errors beyond this value count linearly; 0: all "
+     "squared; -1: the algorithm's default). dqn: double (true: the online network chooses the action that the target "
+     "network "
      "evaluates), dueling (false; true: separate streams for the value and the advantages). td3: policy_delay (2 "
      "learner steps per policy step). sac: alpha (the temperature; 0: learned), target_entropy (of a learned "
      "temperature; 0: minus the size of an action). impala: entropy_cost, value_cost (weights in the loss; -1: none). "
@@ -109,10 +106,8 @@ static const struct schema_row own_rows[] = {
      "transition: take first priorities from the actor's own values (Ape-X)"},
     {"adder.chunk_length", SCHEMA_INT, ROOT(adder.chunk_length), "1", 1, 65536, NULL, 0,
      "number of steps that are stored together"},
-    {"adder.batch_items", SCHEMA_INT, ROOT(adder.batch_items), "50", 1, 1 << 20, NULL, 0,
-     "number of items that are sent together"},
     {"adder.buffer_items", SCHEMA_INT, ROOT(adder.buffer_items), "100", 1, 1 << 30, NULL, 0,
-     "maximum number of items that are created and not yet confirmed"},
+     "maximum number of items that are created and not yet confirmed; a quarter of them is sent together"},
 
     {"actors.count", SCHEMA_INT, ROOT(actors.count), "1", 0, MAX_COUNT, automatic, 0,
      "number of actors; 0: learners train on what the broker loads (docs/LAUNCH.md); auto: replay-launch measures and "
@@ -122,19 +117,15 @@ static const struct schema_row own_rows[] = {
     {"actors.command", SCHEMA_STRINGS, ROOT(actors.command), NULL, 0, 256, NULL, 0,
      "your own actor instead of replay-actor, in any language: [./my_actor, --endpoint, '{service}'] (docs/LAUNCH.md)"},
     {"actors.epsilon", SCHEMA_REAL, ROOT(actors.epsilon), "0.1", 0, 1, NULL, 0,
-     "dqn: share of random actions; actor i of N uses epsilon^(1 + epsilon_alpha * i / (N - 1))"},
-    {"actors.epsilon_alpha", SCHEMA_REAL, ROOT(actors.epsilon_alpha), "7", 0, 100, NULL, 0,
-     "steepness of that ladder of epsilons"},
+     "dqn: share of random actions; without epsilon_steps, actor i of N uses epsilon^(1 + 7 * i / (N - 1))"},
     {"actors.epsilon_steps", SCHEMA_INT, ROOT(actors.epsilon_steps), "0", 0, MAX_STEPS, NULL, 0,
-     "environment steps of all actors over which epsilon falls; 0: at once"},
+     "environment steps of all actors over which epsilon falls from 1, for all actors alike; 0: at once"},
     {"actors.random_steps", SCHEMA_INT, ROOT(actors.random_steps), "0", 0, MAX_STEPS, NULL, 0,
      "environment steps of all actors that are random at the start"},
-    {"actors.random_hold", SCHEMA_INT, ROOT(actors.random_hold), "1", 1, 1e6, NULL, 0,
-     "number of steps for which a random action is kept"},
     {"actors.noise_sigma", SCHEMA_REAL, ROOT(actors.noise_sigma), "0", 0, 10, NULL, 0,
      "ddpg, td3: noise on actions, in units in which their bounds are -1 and 1"},
     {"actors.noise_correlation", SCHEMA_REAL, ROOT(actors.noise_correlation), "0", 0, 1, NULL, 0,
-     "correlation between the noise of consecutive steps"},
+     "correlation c between the noise of consecutive steps; a random action is kept for (1 + c) / (1 - c) steps"},
     {"actors.pull_every", SCHEMA_INT, ROOT(actors.pull_every), "20", 1, 1e9, NULL, 0,
      "steps between checks for new parameters"},
     {"actors.weights", SCHEMA_STRING, ROOT(actors.weights), "", 0, 400, NULL, 0,
@@ -196,7 +187,8 @@ static const struct schema_row own_rows[] = {
     {"launch.grace", SCHEMA_TIME, ROOT(launch.grace_ns), "7s", 1e6, MAX_TIME, NULL, 0,
      "time that processes have to end before they are killed"},
     {"launch.hang", SCHEMA_TIME, ROOT(launch.hang_ns), "60s", 0, MAX_TIME, NULL, 0,
-     "a process that uses no processor time at all for this long is killed and started again; 0s: never"},
+     "a process that uses no processor time at all for this long is killed and started again, and an environment in "
+     "Python has this long to describe itself; 0s: no limit"},
     {"launch.engine", SCHEMA_ENUM, ROOT(launch.engine), "local", 0, 0, engines, 0,
      "local: this machine and hosts; slurm: jobs of a Slurm cluster (docs/LAUNCH.md)"},
     {"launch.send", SCHEMA_STRINGS, ROOT(launch.send), NULL, 0, 256, NULL, 0,
@@ -204,15 +196,13 @@ static const struct schema_row own_rows[] = {
      "path there"},
     {"launch.slurm.core", SCHEMA_OPTIONS, ROOT(launch.slurm.core), NULL, 0, 64, NULL, 0,
      "options of sbatch for the core job (broker, learners, evaluator and launcher): {partition: main, cpus-per-task: "
-     "8, mem: 16G, time: 12:00:00}; before its time is over the run saves itself, is queued again and goes on"},
+     "8, mem: 16G, time: 12:00:00}; before its time is over the run saves itself, is queued again and goes on; "
+     "signal (B:USR1@120): how many seconds before"},
     {"launch.slurm.actors", SCHEMA_OPTIONS, ROOT(launch.slurm.actors), NULL, 0, 64, NULL, 0,
-     "options of sbatch for the actor array, which may be preempted"},
+     "options of sbatch for the actor array, which may be preempted; cpus-per-task (8) is also the number of actors in "
+     "each task"},
     {"launch.slurm.count", SCHEMA_STRING, ROOT(launch.slurm.count), "", 0, 32, NULL, 0,
      "least and most actors (not tasks), such as 4-64; empty: actors.count, or with auto as many as plan.max_actors"},
-    {"launch.slurm.per_task", SCHEMA_INT, ROOT(launch.slurm.per_task), "8", 1, 1024, NULL, 0,
-     "actors in each task of the array, one processor each"},
-    {"launch.slurm.warning", SCHEMA_TIME, ROOT(launch.slurm.warning_ns), "120s", 1e9, MAX_TIME, NULL, 0,
-     "how long before the core job's time limit the run begins to save itself"},
 
     {"hosts", SCHEMA_LIST, ROOT(hosts), NULL, 0, 256, NULL, sizeof(struct host_config),
      "machines that run actors and learners beside this one (docs/LAUNCH.md)"},
@@ -226,8 +216,6 @@ static const struct schema_row own_rows[] = {
      "which processes run there: actor, learner; empty: actor"},
     {"hosts[].cores", SCHEMA_REAL, HOST(cores), "0", 0, 1e6, NULL, 0,
      "processors that may be used there; 0: all that the machine allows"},
-    {"hosts[].memory", SCHEMA_BYTES, HOST(memory), "0", 0, 9e18, NULL, 0,
-     "memory that may be used there; 0: four fifths of what is free"},
     {"hosts[].programs", SCHEMA_STRING, HOST(programs), "", 0, 400, NULL, 0,
      "folder of our programs there; empty: the same build is found there, or sent once"},
 
@@ -237,6 +225,7 @@ static const struct schema_row own_rows[] = {
 #define AGENT(member) offsetof(struct agent_config, member)
 
 static const struct schema_row agent_rows[] = {
+    {"huber", SCHEMA_REAL, AGENT(huber), "-1", -1, 1e9, NULL, 0, NULL},
     {"double", SCHEMA_BOOL, AGENT(double_q), "true", 0, 0, NULL, 0, NULL},
     {"dueling", SCHEMA_BOOL, AGENT(dueling), "false", 0, 0, NULL, 0, NULL},
     {"policy_delay", SCHEMA_INT, AGENT(policy_delay), "0", 0, 1e6, NULL, 0, NULL},
@@ -261,6 +250,7 @@ static const struct schema_alias own_aliases[] = {
     {"target_update_period", "agent.target"},
     {"target_update_interval", "agent.target"},
     {"max_grad_norm", "agent.clip_norm"},
+    {"huber", "agent.options.huber"},
     {"env", "environment.name"},
     {"env_name", "environment.name"},
     {"env_id", "environment.name"},
@@ -305,6 +295,12 @@ static char *after(char *name, const char *prefix)
     return name && strncmp(name, prefix, length) == 0 ? name + length : none;
 }
 
+/* Steps for which a random action is kept: as long as noise of this correlation takes to forget its past. */
+static int64_t hold_of(double correlation)
+{
+    return correlation < 1 ? llround(fmin((1 + correlation) / (1 - correlation), HOLD_MOST)) : HOLD_MOST;
+}
+
 /* Derives what the rows of other structs say, then checks. */
 static void check_run(void *root, struct schema_report *report)
 {
@@ -315,6 +311,8 @@ static void check_run(void *root, struct schema_report *report)
         self->adder.max_length = self->adder.length = self->adder.length > 0 ? self->adder.length : EPISODE_STEPS;
     else if (self->adder.length == 0)
         self->adder.length = SEQUENCE_STEPS;
+    self->actors.epsilon_alpha = self->actors.epsilon_steps > 0 ? 0.0 : EPSILON_ALPHA;
+    self->actors.random_hold = hold_of(self->actors.noise_correlation);
     self->agent.tau = self->agent_target < 1 ? self->agent_target : 0;
     self->agent.target_period = self->agent_target < 1 ? 0 : (int64_t)self->agent_target;
     if (run_config_needs_ours(self))

@@ -21,7 +21,7 @@ struct actors_section {
     double epsilon, epsilon_alpha; /* actor i of N explores with epsilon^(1 + alpha i / (N - 1)); N = 1: epsilon */
     int64_t epsilon_steps;         /* ... over this many environment steps of all actors; 0: at once */
     int64_t random_steps;          /* environment steps of all actors that are taken at random first */
-    int64_t random_hold;           /* steps for which a random action is kept */
+    int64_t random_hold;           /* steps for which a random action is kept; not a key, like epsilon_alpha */
     double noise_sigma;            /* continuous actions: standard deviation, canonical units */
     double noise_correlation;      /* correlation between the noise of neighbouring steps */
     int64_t pull_every;            /* steps between looks for new parameters */
@@ -71,7 +71,6 @@ struct host_config {
     struct schema_list command; /* char *: another way to run a shell there, to which one word is added: its command */
     struct schema_list roles;   /* char *: actor, learner; empty: actor */
     double cores;               /* 0: what the machine allows */
-    int64_t memory;             /* bytes; 0: what the machine allows */
     char *programs;             /* folder of our programs there; empty: the same build is found or sent there */
 };
 
@@ -80,8 +79,6 @@ struct slurm_section {
     struct schema_list core; /* rp_option: options of sbatch for the core job: broker, learners, evaluator, launcher */
     struct schema_list actors; /* rp_option: for the actor array, which may be preempted */
     char *count;               /* "4-64" or "8": least and most actors */
-    int64_t per_task;          /* actors of each array task, one core each */
-    int64_t warning_ns; /* how long before its time limit the core job begins to save, to be queued again and go on */
 };
 
 enum launch_engine { ENGINE_LOCAL, ENGINE_SLURM };
@@ -98,7 +95,8 @@ struct launch_section {
     int64_t backoff_ns;      /* pause before a failed process starts again; doubled each time */
     int64_t failures;        /* number of equal failures in a row after which the run stops */
     int64_t grace_ns;        /* between SIGTERM and SIGKILL */
-    int64_t hang_ns;         /* a process without any processor time for this long is killed and restarted; 0: never */
+    int64_t hang_ns;         /* a process without any processor time for this long is killed and restarted, and an
+                              * environment is waited for; 0: never */
 };
 
 struct report_section {
@@ -204,6 +202,13 @@ void run_config_check_slurm(const struct run_config *self, struct schema_report 
 #define RUN_SLURM_TASKS 1000u
 /* Least and most actors of a run under Slurm. False: launch.slurm.count is wrong. */
 bool run_config_slurm_actors(const struct run_config *self, uint32_t *least, uint32_t *most);
+/* Actors of each task of the array: its cpus-per-task, 8 unless the file says otherwise. 0: that is no such number. */
+uint32_t run_config_slurm_each(const struct run_config *self);
+/* How long before its time limit the core job begins to save, to be queued again and go on. 0: `signal` is wrong. */
+int64_t run_config_slurm_warning(const struct run_config *self);
+/* Options of sbatch that we read. */
+#define RUN_SLURM_CORES "cpus-per-task"
+#define RUN_SLURM_SIGNAL "signal"
 /* Tasks of the array that so many actors need. */
 uint32_t run_config_slurm_tasks(const struct run_config *self, uint32_t actors);
 /* Adds what a run under Slurm needs and the file leaves out: plan.max_actors, and a folder of checkpoints, because a job that

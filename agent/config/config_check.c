@@ -509,9 +509,6 @@ static void check_adder(const struct run_config *config, struct schema_report *r
             (long long)adder->period, (long long)trained, (long long)trained);
     if (adder->actor_priorities && adder->kind != ADDER_TRANSITION)
         schema_problem(report, "adder.actor_priorities", "are those of transitions: leave them out with this kind");
-    if (adder->buffer_items < adder->batch_items)
-        schema_problem(report, "adder.buffer_items", "a batch of %lld items (batch_items) does not fit into %lld",
-                       (long long)adder->batch_items, (long long)adder->buffer_items);
 }
 
 /* ---- tables with which actors and learners would wait for each other ---- */

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "agent/config/config.h"
+#include "proto/base/clock.h"
 #include "proto/base/endpoint.h"
 #include "proto/base/need.h"
 
@@ -323,6 +324,9 @@ void run_config_check_hosts(const struct run_config *self, struct schema_report 
 
 /* ---- launch.slurm: its numbers, and checks ---- */
 
+#define MAX_EACH 1024
+#define MAX_WARNING 65535 /* seconds, of Slurm */
+
 /* Reads "8" or "4-64". */
 static bool read_range(const char *text, uint32_t *least, uint32_t *most)
 {
@@ -353,15 +357,44 @@ bool run_config_slurm_actors(const struct run_config *self, uint32_t *least, uin
     return *most <= RUN_SLURM_ACTORS;
 }
 
+/* Returns the value of an option of sbatch, or NULL. */
+static const char *option_of(const struct schema_list *list, const char *name)
+{
+    const rp_option *options = list->data;
+    for (uint32_t i = 0; i < list->count; i++)
+        if (strcmp(options[i].name, name) == 0)
+            return options[i].value;
+    return NULL;
+}
+
+uint32_t run_config_slurm_each(const struct run_config *self)
+{
+    const char *text = option_of(&self->launch.slurm.actors, RUN_SLURM_CORES);
+    int64_t each = 8;
+    bool good = !text || (schema_parse_int(text, &each) && each >= 1 && each <= MAX_EACH);
+    return good ? (uint32_t)each : 0;
+}
+
+int64_t run_config_slurm_warning(const struct run_config *self)
+{
+    static const char start[] = "B:USR1@"; /* what our scripts wait for */
+    const char *text = option_of(&self->launch.slurm.core, RUN_SLURM_SIGNAL);
+    int64_t seconds = 120;
+    bool good =
+        !text || (strncmp(text, start, sizeof start - 1) == 0 && schema_parse_int(text + sizeof start - 1, &seconds) &&
+                  seconds >= 1 && seconds <= MAX_WARNING);
+    return good ? seconds * NS_PER_S : 0;
+}
+
 uint32_t run_config_slurm_tasks(const struct run_config *self, uint32_t actors)
 {
-    uint32_t each = (uint32_t)self->launch.slurm.per_task;
-    return (actors + each - 1) / (each ? each : 1);
+    uint32_t each = run_config_slurm_each(self);
+    return each ? (actors + each - 1) / each : 0;
 }
 
 static void check_count(const struct run_config *config, struct schema_report *report)
 {
-    static const char path[] = "launch.slurm.count";
+    static const char path[] = "launch.slurm.count", cores[] = "launch.slurm.actors." RUN_SLURM_CORES;
     uint32_t least = 0, most = 0;
     if (!run_config_slurm_actors(config, &least, &most)) {
         schema_problem(report, path,
@@ -370,10 +403,13 @@ static void check_count(const struct run_config *config, struct schema_report *r
                        config->launch.slurm.count, RUN_SLURM_ACTORS);
         return;
     }
+    if (run_config_slurm_each(config) == 0)
+        schema_problem(report, cores, "is the number of actors in each task: write a number between 1 and %d",
+                       MAX_EACH);
     uint32_t tasks = run_config_slurm_tasks(config, most);
     if (tasks > RUN_SLURM_TASKS)
         schema_problem(
-            report, "launch.slurm.per_task",
+            report, cores,
             "%u actors need %u tasks with so few actors in each, and an array has at most %u: write a larger "
             "number",
             most, tasks, RUN_SLURM_TASKS);
@@ -401,6 +437,10 @@ void run_config_check_slurm(const struct run_config *self, struct schema_report 
     if (self->launch.engine != ENGINE_SLURM)
         return;
     check_count(self, report);
+    if (run_config_slurm_warning(self) == 0)
+        schema_problem(report, "launch.slurm.core." RUN_SLURM_SIGNAL,
+                       "is how long before its time limit the job saves itself: write B:USR1@SECONDS, such as "
+                       "B:USR1@300");
     check_options(&self->launch.slurm.core, "launch.slurm.core", report);
     check_options(&self->launch.slurm.actors, "launch.slurm.actors", report);
 }

@@ -435,7 +435,6 @@ static rp_status env_finish_open(struct env *self, const struct env_config *conf
     if (self->max_steps)
         self->spec.max_steps = self->max_steps;
     self->delay_ns = config->delay_ns;
-    self->delay_kind = config->delay_kind;
     return RP_OK;
 }
 
@@ -494,24 +493,9 @@ void env_reset(struct env *self, void *observation)
     env_leave();
 }
 
-static int64_t time_ns(clockid_t clock)
+static void delay(int64_t ns)
 {
-    struct timespec now;
-    clock_gettime(clock, &now);
-    return now.tv_sec * NS_PER_S + now.tv_nsec;
-}
-
-/* A busy delay is processor time, not wall time: like a real computation it takes longer where processes share a
- * core. */
-static void delay(int64_t ns, int32_t kind)
-{
-    if (kind == ENV_DELAY_BUSY) {
-        int64_t end = time_ns(CLOCK_THREAD_CPUTIME_ID) + ns;
-        while (time_ns(CLOCK_THREAD_CPUTIME_ID) < end)
-            continue;
-        return;
-    }
-    int64_t end = time_ns(CLOCK_MONOTONIC) + ns;
+    int64_t end = clock_ns() + ns;
     struct timespec until = {.tv_sec = end / NS_PER_S, .tv_nsec = end % NS_PER_S};
     while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL) == EINTR)
         continue;
@@ -572,7 +556,7 @@ static void step(struct env *self, const void *action, const float *native, void
     if (result->terminal)
         result->truncated = 0;
     if (self->delay_ns > 0)
-        delay(self->delay_ns, self->delay_kind);
+        delay(self->delay_ns);
 }
 
 void env_step(struct env *self, const void *action, void *observation, rp_env_result *result)

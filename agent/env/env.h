@@ -16,22 +16,18 @@
 #include "proto/config/schema.h"
 #include "replay/env.h"
 
-enum env_delay { ENV_DELAY_SLEEP, ENV_DELAY_BUSY };
-
 struct env_config {
-    char *name;         /* built in, or of the plug-in; python:... or gym:...; empty: ENV_DEFAULT_NAME */
-    char *plugin;       /* path of a shared object, or empty */
-    char *python;       /* in name: "module:callable" that makes an environment, or empty */
-    char *gym;          /* in name: id of an environment that gymnasium or gym makes, or empty */
-    char *interpreter;  /* program that runs Python environments */
-    int64_t timeout_ns; /* most time to describe a Python environment */
+    char *name;        /* built in, or of the plug-in; python:... or gym:...; empty: ENV_DEFAULT_NAME */
+    char *plugin;      /* path of a shared object, or empty */
+    char *python;      /* in name: "module:callable" that makes an environment, or empty */
+    char *gym;         /* in name: id of an environment that gymnasium or gym makes, or empty */
+    char *interpreter; /* program that runs Python environments */
     struct schema_list
         spec; /* rp_option: what a Python environment says of itself, so that programs which never step it
                                    need not ask; empty: not known yet */
     struct schema_list options; /* rp_option */
     int64_t max_steps;          /* time limit instead of the environment's own; 0: its own */
     int64_t delay_ns;           /* added to the duration of each step */
-    int32_t delay_kind;         /* an env_delay: wait, or keep the processor busy */
 };
 
 #define ENV_DEFAULT_NAME "CartPole-v1"
@@ -51,7 +47,6 @@ struct env {
     const struct env_provider *provider; /* of a group; NULL: the environment is C */
     bool described;                      /* only the spec is known: no reset, no step */
     int64_t delay_ns;
-    int32_t delay_kind;
     uint32_t max_steps; /* imposed here; 0: the environment's own */
     uint32_t steps;     /* steps of this episode */
 };

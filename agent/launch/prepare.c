@@ -124,7 +124,7 @@ static char **make_overrides(char *text)
     return words.list;
 }
 
-/* Runs python3 -m replaybus.describe and waits environment.timeout for it. Gives overrides "environment.spec.KEY=VALUE"
+/* Runs python3 -m replaybus.describe and waits launch.hang for it. Gives overrides "environment.spec.KEY=VALUE"
  * (NULL-terminated, command_free), or NULL with the reason. What the environment printed to standard error is passed on. */
 static char **describe_environment(const struct run_config *config, const char *programs, const char *here,
                                    rp_error *err)
@@ -133,7 +133,8 @@ static char **describe_environment(const struct run_config *config, const char *
     char **argv = command_describe(env), *path = command_python_path(programs, here), **list = NULL;
     const char *const environment[] = {path, "OPENBLAS_NUM_THREADS=1", NULL};
     struct call call = {0};
-    bool started = call_start(&call, (const char *const *)argv, environment, env->timeout_ns, err) == RP_OK;
+    int64_t limit_ns = config->launch.hang_ns > 0 ? config->launch.hang_ns : INT64_MAX;
+    bool started = call_start(&call, (const char *const *)argv, environment, limit_ns, err) == RP_OK;
     if (started && call_await(&call)) {
         fputs(call.err, stderr);
         list = make_overrides(call.out);
@@ -141,8 +142,8 @@ static char **describe_environment(const struct run_config *config, const char *
         fputs(call.err, stderr);
         err_set(err, RP_DEADLINE_EXCEEDED,
                 "'%s' did not describe itself within %g s: its constructor, reset() or step() hangs, or needs a "
-                "longer environment.timeout",
-                env_name(env), (double)env->timeout_ns * 1e-9);
+                "longer launch.hang",
+                env_name(env), (double)limit_ns * 1e-9);
     } else if (started) {
         tell_failure(env, call.err, err);
     }

@@ -471,11 +471,11 @@ static bool queue_early(void *context)
     self->queued = slurm_requeue(self->job, &err) == RP_OK;
     char text[1024];
     if (self->queued)
-        snprintf(
-            text, sizeof text,
-            "saving takes longer than launch.slurm.warning (%.0f s): the job is queued again as it is, and goes on "
-            "from what was saved last; %s",
-            (double)self->config->launch.slurm.warning_ns * 1e-9, tables_of(self->config));
+        snprintf(text, sizeof text,
+                 "saving takes longer than signal of launch.slurm.core allows (%.0f s): the job is queued again as it "
+                 "is, and goes on "
+                 "from what was saved last; %s",
+                 (double)run_config_slurm_warning(self->config) * 1e-9, tables_of(self->config));
     else
         snprintf(text, sizeof text, "the job could not be queued again: %s", err.text);
     verb_run_say(NULL, true, text);
@@ -550,7 +550,7 @@ int launch_core(struct launch *launch)
         return launch_fail(&err);
     self->source = source ? slurm_source_hosts(source) : NULL;
     struct core core = {.folder = folder, .config = &self->config, .job = job};
-    int64_t warning_ns = self->config.launch.slurm.warning_ns, margin_ns = warning_ns / 4; /* for Slurm to answer */
+    int64_t warning_ns = run_config_slurm_warning(&self->config), margin_ns = warning_ns / 4; /* for Slurm to answer */
     const struct run_limit limit = {
         .after_ns = warning_ns - (margin_ns < MARGIN_NS ? margin_ns : MARGIN_NS), .act = queue_early, .context = &core};
     self->limit = &limit;

@@ -16,7 +16,6 @@
 #include "proto/base/log.h"
 #include "proto/base/need.h"
 
-#define DEFAULT_BATCH_ITEMS 50
 #define DEFAULT_BUFFER_ITEMS 100
 #define MIN_CODED_BYTES 64
 #define MAX_TIMEOUT_MS (INT64_MAX / NS_PER_MS / 4)
@@ -578,10 +577,10 @@ static rp_status read_config(struct adder *self, const struct adder_config *in, 
     config->table = need_text(in->table ? in->table : "");
     self->ops = kinds[in->kind];
     self->with_types = in->kind != ADDER_TRANSITION;
-    if (config->batch_items == 0)
-        config->batch_items = DEFAULT_BATCH_ITEMS;
     if (config->buffer_items == 0)
         config->buffer_items = DEFAULT_BUFFER_ITEMS;
+    if (config->batch_items == 0)
+        config->batch_items = (config->buffer_items + 3) / 4;
     if (config->chunk_length == 0)
         config->chunk_length = 1;
     if (config->buffer_items < config->batch_items)

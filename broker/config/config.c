@@ -50,8 +50,6 @@ static const struct schema_row rows[] = {
      "endpoints. Other settings are those of the whole. auto: replay-launch measures how many pay"},
     {"shard", SCHEMA_INT, ROOT(shard), "-1", -1, CONFIG_MAX_SHARDS - 1, NULL, 0,
      "with a list of shards: which of them this broker is, from 0"},
-    {"pin", SCHEMA_BOOL, ROOT(pin), "false", 0, 0, NULL, 0,
-     "bind the core thread of each shard to a core of its own, where there are enough"},
     {"io_threads", SCHEMA_INT, ROOT(io_threads), "1", 1, 16, NULL, 0, "threads that move bytes between sockets"},
     {"memory_limit", SCHEMA_BYTES, ROOT(memory_limit), "4GiB", 1024 * KIB, 9e18, NULL, 0,
      "maximum memory for experience: its data, items with their keys, sessions, and data in flight"},

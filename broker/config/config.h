@@ -84,7 +84,6 @@ struct broker_config {
     struct quota quota; /* not a key: what quota_options say, for config_quota */
     struct schema_list
         shards;    /* char *: service endpoints; empty strings: processes of one broker. One: it is alone; none: auto */
-    bool pin;      /* binds the core thread of shard i to the core i */
     int64_t shard; /* number of this broker among them; -1: it is none of them */
     bool prompt;   /* not a key: confirm items at once, for a run in one process that waits for each of its effects */
     uint64_t settings;          /* hash of what all shards must have in common; 0: it is alone */

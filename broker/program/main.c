@@ -458,9 +458,6 @@ static int serve(const struct options *options, const struct broker_config *conf
         started = broker_write_endpoints(broker, url, path, &err);
     if (started == RP_OK)
         started = join_shards(broker, url, link, &err);
-    if (started == RP_OK && config->pin && config->shard >= 0 && !shards_pin((uint32_t)config->shard))
-        log_line(LEVEL_WARN, "B0703", "the core thread cannot be bound to a core", "shard=%lld",
-                 (long long)config->shard);
     if (started == RP_OK) {
         log_start(broker, url);
         broker->resident.on = true;

@@ -17,7 +17,7 @@ hosts:
   - {name: cpu1, cores: 2, roles: [actor], programs: %s}
 """ % PROGRAMS
 RATE = 500_000  # bytes/s: actors make far more, and the learner could use them
-LOAD = (ENDLESS[0], "adder.batch_items=100", "adder.buffer_items=2000", "learners.delay=50ms",
+LOAD = (ENDLESS[0], "adder.buffer_items=2000", "learners.delay=50ms",
         'broker.tables=[{name: replay, max_size: 10000, limiter: {kind: sample_to_insert_ratio, samples_per_insert: 0.02, '
         'min_size: 200, error_buffer: 100}}]')
 PORTS = (7600, 7601, 7602)

@@ -17,7 +17,7 @@ CONFIG = """
 name: small
 environment: {name: CartPole-v1}
 agent: {algorithm: dqn, hidden: [16], batch: 16}
-adder: {table: replay, n_step: 3, batch_items: 10, buffer_items: 20}
+adder: {table: replay, n_step: 3, buffer_items: 20}
 actors: {count: 2, epsilon: 0.4}
 learners: {count: 1, save_every: 200ms}
 evaluator: {episodes: 2, every: 1000}

@@ -22,7 +22,7 @@ CONFIG = """
 name: counting
 environment: {name: 'python:counting:make', interpreter: /usr/bin/python3, options: {kind: counting}}
 agent: {algorithm: dqn, hidden: [8], batch: 16}
-adder: {table: replay, n_step: 3, batch_items: 10, buffer_items: 20}
+adder: {table: replay, n_step: 3, buffer_items: 20}
 actors: {count: 1, epsilon: 0.4}
 learners: {save_every: 200ms}
 evaluator: {episodes: 2, every: 500}
@@ -166,7 +166,7 @@ def test_a_killed_actor_is_started_again():
 
 
 def test_mistakes_are_found_before_anything_starts():
-    cases = [(option(kind="hanging") + ["environment.timeout=500ms"], "did not describe itself within 0.5 s"),
+    cases = [(option(kind="hanging") + ["launch.hang=500ms"], "did not describe itself within 0.5 s"),
              (option(kind="unusable"), "observation_space has a Text"),
              (option(kind="failing", how="raise", episode=1, step=1), "raised ValueError: the cart fell off the table"),
              (option(kind="failing", how="shape", episode=1, step=1), "shape (1,)"),
@@ -219,6 +219,9 @@ def test_one_process_is_repeatable():
 def test_a_run_is_stopped_and_resumed():
     """Ctrl-C ends it in order; resume asks the environment nothing and goes on."""
     with PythonPlace() as place:
+        noted = place.base / "python"  # notes what it is called with
+        noted.write_text('#!/bin/sh\necho "$@" >>"%s"\nexec "%s" "$@"\n' % (place.base / "called", PYTHON))
+        noted.chmod(0o755)
         launcher = place.launch("--folder", "run", *sets("stop.steps=0", "environment.delay=1ms", "actors.count=2"))
         launcher.await_alive(lambda: launcher.status().get("learner_steps", 0) > 20, "learner steps")
         actor = launcher.pid("actor-1")
@@ -228,10 +231,12 @@ def test_a_run_is_stopped_and_resumed():
         launcher.stop()
         before = launcher.read("status.json")["steps"]
         place.nobody_left()
-        again = place.start("resume", "run", *sets("stop.steps=%d" % (before + 200), "environment.timeout=1ms"))
+        again = place.start("resume", "run", *sets("stop.steps=%d" % (before + 200), "environment.interpreter=%s" % noted))
         again.given = "run"
         again.ends(0, 3 * PATIENCE)
         equal(again.read("status.json")["steps"], before + 200)
+        called = (place.base / "called").read_text()
+        check("replaybus.actor" in called and "replaybus.describe" not in called, called)
 
 
 def test_counts_are_measured():

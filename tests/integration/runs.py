@@ -79,7 +79,7 @@ def configuration(broker="", limiter=RATIO, **sections):
     """The file of a run of CartPole, whose folder is BASE: with these sections instead of its own, and more lines for the broker."""
     sections = {"folder": "BASE/run", "environment": "{name: CartPole-v1}",
                 "agent": "{algorithm: dqn, hidden: [16], batch: 16}",
-                "adder": "{table: replay, n_step: 3, batch_items: 10, buffer_items: 20}",
+                "adder": "{table: replay, n_step: 3, buffer_items: 20}",
                 "actors": "{count: 2, epsilon: 0.4}", "learners": "{save_every: 100ms}", "report": "{every: 50ms}", **sections}
     return "".join("%s: %s\n" % section for section in sections.items()) + BROKER % (broker, limiter)
 

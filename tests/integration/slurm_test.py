@@ -18,20 +18,18 @@ launch:
   engine: slurm
   backoff: 100ms
   slurm:
-    core: {partition: main, cpus-per-task: 1}
-    warning: 45s
-    actors: {partition: spare, exclude: n1}
+    core: {partition: main, cpus-per-task: 1, signal: B:USR1@45}
+    actors: {partition: spare, exclude: n1, cpus-per-task: 1}
     count: %s
-    per_task: 1
 report: {every: 250ms}
 """
 GOAL = SLURM % "2-4" + """
 name: goal
 environment: {name: CartPole-v1, delay: 1ms}
 agent: {algorithm: dqn, hidden: [64, 64], activation: tanh, batch: 64, discount: 0.99, learning_rate: 1e-3, target: 0.01,
-        huber: 0, importance_exponent: 0}
-adder: {kind: transition, table: replay, n_step: 10, batch_items: 5, buffer_items: 20}
-actors: {count: 2, random_steps: 1000, epsilon: 0.2, epsilon_steps: 10000, epsilon_alpha: 0, pull_every: 5}
+        options: {huber: 0}, importance_exponent: 0}
+adder: {kind: transition, table: replay, n_step: 10, buffer_items: 20}
+actors: {count: 2, random_steps: 1000, epsilon: 0.2, epsilon_steps: 10000, pull_every: 5}
 learners: {count: 1, publish_every: 2}
 evaluator: {every: 6000, episodes: 10}
 stop: {value: 475, steps: 100000}
@@ -46,7 +44,7 @@ LIMIT = SLURM % "1" + """
 name: limit
 environment: {name: CartPole-v1, delay: 20ms}
 agent: {algorithm: dqn, hidden: [8], batch: 8}
-adder: {table: replay, batch_items: 2, buffer_items: 10}
+adder: {table: replay, buffer_items: 10}
 actors: {count: 1}
 learners: {count: 1, save_every: 500ms}
 evaluator: {episodes: 0}
@@ -199,7 +197,7 @@ def check_before(place):
     config.write_text(LIMIT)
     place.call("check", str(config))
     place.call("check", str(config), *sets("launch.slurm.core.partition=none"), status=2)
-    place.call("check", str(config), *sets("launch.slurm.per_task=64"), status=2)
+    place.call("check", str(config), *sets("launch.slurm.actors.cpus-per-task=64"), status=2)
     for which in ("core", "actors"):
         script, _ = place.call("script", str(config), which)
         subprocess.run(["sh", "-n"], input=script, text=True, check=True)

@@ -131,7 +131,7 @@ CASE(scalars)
 /* Anybody may insert anything: numbers that are not finite cost a step, not the learner. */
 CASE(not_finite)
 {
-    open_learner(f, "Pendulum-v1", "algorithm: ddpg, huber: 1", "kind: transition, table: replay");
+    open_learner(f, "Pendulum-v1", "algorithm: ddpg, options: {huber: 1}", "kind: transition, table: replay");
     insert(f, BATCH, 0.5f, NAN);
     insert(f, BATCH, 0.5f, INFINITY);
     insert(f, BATCH, NAN, 1.0f);

@@ -14,7 +14,7 @@ static const char config_text[] =
     "name: profile\n"
     "environment: {name: CartPole-v1, delay: 20ms}\n"
     "agent: {algorithm: dqn, hidden: [8], batch: 8}\n"
-    "adder: {table: replay, batch_items: 1, buffer_items: 4}\n"
+    "adder: {table: replay, buffer_items: 4}\n"
     "actors: {count: auto, pull_every: 1}\n"
     "learners: {count: auto, delay: 10ms, prefetch: 1}\n"
     "plan: {max_actors: 4, max_learners: 2, measure: 800ms}\n"

@@ -40,7 +40,7 @@ struct pool_host {
     char name[HOST_NAME];
     struct host *host; /* NULL: home */
     bool actors, learners;
-    double cores, memory;   /* of the file; 0: those of the machine */
+    double cores, memory;   /* of the file, memory only at home; 0: those of the machine */
     bool wanted;            /* to be kept open */
     bool dropped;           /* its key was revoked: never wanted again */
     char keys[2][KEY_NAME]; /* names of its keys for actors and learners; "": none */
@@ -154,7 +154,6 @@ static rp_status add_one(struct host_pool *self, const struct host_config *confi
     one->actors = host_config_takes(config, "actor");
     one->learners = host_config_takes(config, "learner");
     one->cores = config->cores;
-    one->memory = (double)config->memory;
     connect_to(self, one, (const char *const *)carrier);
     command_free(&carrier);
     return RP_OK;
@@ -190,7 +189,7 @@ static void add_home(struct host_pool *self)
     home->actors = run_config_home_takes(config, "actor");
     home->learners = run_config_home_takes(config, "learner");
     home->cores = entry && entry->cores > 0 ? entry->cores : self->options.cores;
-    home->memory = entry && entry->memory > 0 ? (double)entry->memory : self->options.memory;
+    home->memory = self->options.memory;
 }
 
 struct host_pool *host_pool_new(const struct host_pool_options *options, rp_error *err)

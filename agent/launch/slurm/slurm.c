@@ -255,12 +255,13 @@ rp_status slurm_record_write(const char *folder, const struct slurm_record *self
 
 /* ---- options of the two jobs: lines of a script, and words of sbatch ---- */
 
-/* An empty value: the option has none. */
-static void add_options(struct words *self, const struct schema_list *list)
+/* Adds all options but one. An empty value: the option has none. */
+static void add_options(struct words *self, const struct schema_list *list, const char *but)
 {
     const rp_option *options = list->data;
     for (uint32_t i = 0; i < list->count; i++)
-        words_addf(self, "--%s%s%s", options[i].name, options[i].value[0] ? "=" : "", options[i].value);
+        if (strcmp(options[i].name, but) != 0)
+            words_addf(self, "--%s%s%s", options[i].name, options[i].value[0] ? "=" : "", options[i].value);
 }
 
 /* The signal comes to the script alone, so that it can end its processes in order. */
@@ -270,14 +271,14 @@ static void add_job(struct words *self, const struct run_config *config, bool ac
     uint32_t least = 1, most = 1;
     words_add(self, "--nodes=1");
     words_add(self, "--ntasks=1");
-    words_addf(self, "--signal=B:USR1@%" PRId64, (slurm->warning_ns + NS_PER_S - 1) / NS_PER_S);
+    words_addf(self, "--" RUN_SLURM_SIGNAL "=B:USR1@%" PRId64, run_config_slurm_warning(config) / NS_PER_S);
     words_add(self, "--requeue");
     words_add(self, "--open-mode=append");
-    add_options(self, actors ? &slurm->actors : &slurm->core);
+    add_options(self, actors ? &slurm->actors : &slurm->core, actors ? RUN_SLURM_CORES : RUN_SLURM_SIGNAL);
     if (!actors)
         return;
     run_config_slurm_actors(config, &least, &most);
-    words_addf(self, "--cpus-per-task=%" PRId64, slurm->per_task);
+    words_addf(self, "--" RUN_SLURM_CORES "=%u", run_config_slurm_each(config));
     words_addf(self, "--array=0-%u", run_config_slurm_tasks(config, most) - 1);
 }
 
@@ -416,7 +417,7 @@ static rp_status ask_node(const struct slurm_section *slurm, const char *path, c
 {
     struct words words = {0};
     words_add_list(&words, SLURM_WORDS("srun", "--nodes=1", "--ntasks=1", "--immediate=8", "--quiet"));
-    add_options(&words, &slurm->core);
+    add_options(&words, &slurm->core, RUN_SLURM_SIGNAL); /* srun has another */
     words_add(&words, "--cpus-per-task=1"); /* not as many as the job will need: nobody waits for them now */
     words_add(&words, "--mem=64M");
     words_add_list(&words, SLURM_WORDS("--", "sh", "-c", "test -e \"$1\" && echo seen || echo missing", "sh", path));

@@ -143,9 +143,9 @@ static rp_status appear(struct slurm_source *self, struct host_pool *pool, const
                         rp_error *err)
 {
     char name[HOST_NAME], id[40], cores[40];
-    int64_t each = self->options.config->launch.slurm.per_task;
+    uint32_t each = run_config_slurm_each(self->options.config);
     snprintf(id, sizeof id, "--jobid=%" PRIu64, job->id);
-    snprintf(cores, sizeof cores, "--cpus-per-task=%" PRId64, each);
+    snprintf(cores, sizeof cores, "--" RUN_SLURM_CORES "=%u", each);
     const char *const argv[] = {"srun",        id,           "--overlap",    "--nodes=1", "--ntasks=1", cores,
                                 "--mem=0",     "--mpi=none", "--unbuffered", "sh",        "-c",         become_node,
                                 self->program, NULL};

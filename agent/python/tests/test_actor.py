@@ -417,7 +417,7 @@ def fill(actor, steps):
 
 
 def full_config():
-    return run_config(table=FULL, agent={"batch": 1}, adder={"n_step": 1, "batch_items": 1, "buffer_items": 2})
+    return run_config(table=FULL, agent={"batch": 1}, adder={"n_step": 1, "buffer_items": 2})
 
 
 def interrupt_when_it_waits(actor, client):

@@ -63,7 +63,7 @@ CASE(hosts_of_the_file)
     open_world(f,
                "hosts:\n"
                "  - {name: 'cpu[09-10]', cores: 32, programs: /opt}\n"
-               "  - {command: [sh, -c], roles: [learner], memory: 1GiB, programs: /opt}\n" TABLES,
+               "  - {command: [sh, -c], roles: [learner], programs: /opt}\n" TABLES,
                NULL);
     assert_non_null(f->pool);
     static const char *const names[] = {"cpu09", "cpu10", "host2"};
@@ -77,7 +77,7 @@ CASE(hosts_of_the_file)
         assert_int_equal(host_pool_kind(f->pool, i + 1), i + 1); /* nothing is known of them yet */
     }
     assert_true(host_pool_cores(f->pool, 1) == 32 && host_pool_cores(f->pool, 3) == 0);
-    assert_true(host_pool_memory(f->pool, 3) == 1024.0 * 1024 * 1024);
+    assert_true(host_pool_memory(f->pool, HOST_POOL_HOME) == 1e9 && host_pool_memory(f->pool, 3) == 0);
     assert_false(host_pool_takes(f->pool, HOST_POOL_HOME, ROLE_ACTOR));
     assert_false(host_pool_takes(f->pool, HOST_POOL_HOME, ROLE_LEARNER));
     assert_true(host_pool_takes(f->pool, HOST_POOL_HOME, ROLE_EVALUATOR));

@@ -29,7 +29,7 @@ static void assert_actors(const char *count, uint32_t least, uint32_t most, uint
     char text[64];
     struct run_config config;
     uint32_t low = 0, high = 0;
-    snprintf(text, sizeof text, "launch.slurm.count=%s", count);
+    snprintf(text, sizeof text, "launch.slurm={count: %s}", count);
     assert_int_equal(read_config(&config, text, "actors.count=auto", NULL), 0);
     assert_true(run_config_slurm_actors(&config, &low, &high));
     assert_int_equal(low, least);
@@ -43,6 +43,7 @@ TEST(counts)
     assert_actors("4-64", 4, 64, 8);
     assert_actors("8", 8, 8, 1);
     assert_actors("1-9", 1, 9, 2);
+    assert_actors("1-9, actors: {cpus-per-task: 3}", 1, 9, 3);
     static const char *const wrong[] = {"0", "-4", "4-", "8-4", "four", "4-8-16", "1-99999", "4..8"};
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
         char text[64];
@@ -57,7 +58,13 @@ TEST(mistakes)
 {
     static const char *const wrong[][2] = {
         {"launch.slurm.count=2-4", "actors.count=8"},
-        {"launch.slurm.count=1-2000", "launch.slurm.per_task=1"},
+        {"launch.slurm.count=1-2000", "launch.slurm.actors.cpus-per-task=1"},
+        {"launch.slurm.actors.cpus-per-task=0", NULL},
+        {"launch.slurm.actors.cpus-per-task=many", NULL},
+        {"launch.slurm.actors.cpus-per-task=1025", NULL},
+        {"launch.slurm.core.signal=B:USR1", NULL},
+        {"launch.slurm.core.signal=USR1@60", NULL},
+        {"launch.slurm.core.signal=B:USR1@0", NULL},
         {"launch.slurm.core={--account: x}", NULL},
         {"launch.slurm.actors={'gres ': x}", NULL},
         {"launch.slurm.core.partition=\"main\\ntouch x\"", NULL}, /* would be a command of the script */
@@ -100,7 +107,8 @@ TEST(core_script)
 {
     struct run_config config;
     assert_int_equal(
-        read_config(&config, "launch.slurm={core: {partition: gpu, exclusive: '', time: 90, account: x}, warning: 30s}",
+        read_config(&config,
+                    "launch.slurm={core: {partition: gpu, exclusive: '', time: 90, account: x, signal: B:USR1@30}}",
                     "name=my run", NULL),
         0);
     const char *const words[] = {"/runs/it's", "a-$SLURM_JOB_ID", "$X", NULL};
@@ -278,14 +286,14 @@ TEST(jobs_are_tested, enter_fakes, leave_fakes)
     struct run_config config;
     struct schema_report *report = schema_report_new();
     assert_int_equal(read_config(&config, "launch.slurm={core: {partition: gpu, account: x}, count: 1-16}",
-                                 "launch.slurm.actors={partition: spare}", NULL),
+                                 "launch.slurm.actors={cpus-per-task: 4, partition: spare}", NULL),
                      0);
     fake("sbatch", "echo \"$*\" >>\"$FAKES/words\"");
     slurm_check(&config, report);
     assert_int_equal(schema_report_count(report), 0);
     char *words = run_folder_read(tempdir, "words");
     static const char *const wanted[] = {" --partition=gpu --account=x --wrap=true\n",
-                                         " --partition=spare --cpus-per-task=8 --array=0-1 --wrap=true\n"};
+                                         " --partition=spare --cpus-per-task=4 --array=0-3 --wrap=true\n"};
     for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; i++)
         assert_non_null(strstr(words, wanted[i]));
     free(words);
@@ -379,7 +387,8 @@ TEST(lost_task, enter_fakes, leave_fakes)
 {
     struct run_config config;
     uint32_t loud = 0;
-    assert_int_equal(read_config(&config, "launch.slurm={count: 2, per_task: 1}", "actors.count=2", NULL), 0);
+    assert_int_equal(
+        read_config(&config, "launch.slurm={count: 2, actors: {cpus-per-task: 1}}", "actors.count=2", NULL), 0);
     fake("sbatch", "echo 12");
     fake("scancel", "");
     fake("squeue", "printf x >>\"$FAKES/looks\"; echo '12_0|13|PENDING||Priority'; echo '12_1|14|PENDING||Priority'");

@@ -27,7 +27,6 @@ TEST(embedded)
     assert_true(config.agent.double_q);
     assert_true(isinf(config.stop.value));
     assert_int_equal(config.seed, 1);
-    assert_int_equal(config.adder.batch_items, 50);
     assert_int_equal(config.adder.buffer_items, 100);
     assert_string_equal(config.broker.service, "tcp://127.0.0.1:7600");
     run_config_free(&config);
@@ -39,6 +38,26 @@ TEST(discount)
     struct run_config config = runtext_read(run_default_yaml, agents);
     assert_true(config.adder.discount == 0.9);
     run_config_free(&config);
+}
+
+/* Actors explore on a ladder or on a schedule, and random actions are held for as long as noise is correlated. */
+TEST(exploration)
+{
+    static const struct {
+        const char *const overrides[3];
+        double alpha;
+        int64_t hold;
+    } cases[] = {{{"actors.epsilon_steps=0"}, 7, 1},
+                 {{"actors.epsilon_steps=1"}, 0, 1},
+                 {{"actors.epsilon_steps=0", "actors.noise_correlation=0.5"}, 7, 3},
+                 {{"actors.noise_correlation=0.95"}, 0, 39},
+                 {{"actors.noise_correlation=1"}, 0, 1000000}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct run_config config = runtext_read(run_default_yaml, cases[i].overrides);
+        assert_true(config.actors.epsilon_alpha == cases[i].alpha);
+        assert_int_equal(config.actors.random_hold, cases[i].hold);
+        run_config_free(&config);
+    }
 }
 
 /* Batches under way: what the file says, or what the limiter leaves room for. */
@@ -106,17 +125,11 @@ static const char *print(const struct run_config *config)
 
 TEST(print_reads_back)
 {
-    static const char *const overrides[] = {"environment.name=Pendulum-v1",
-                                            "environment.delay=3ms",
-                                            "environment.delay_kind=busy",
-                                            "agent.algorithm=sac",
-                                            "agent.hidden=[32, 16]",
-                                            "agent.activation=tanh",
-                                            "stop.value=-165.5",
-                                            "evaluator.every=500",
-                                            "actors.count=auto",
-                                            "folder=/tmp/with blank",
-                                            NULL};
+    static const char *const overrides[] = {"environment.name=Pendulum-v1", "environment.delay=3ms",
+                                            "agent.algorithm=sac",          "agent.hidden=[32, 16]",
+                                            "agent.activation=tanh",        "stop.value=-165.5",
+                                            "evaluator.every=500",          "actors.count=auto",
+                                            "folder=/tmp/with blank",       NULL};
     struct run_config config = runtext_read(run_default_yaml, overrides);
     const char *first = print(&config);
     struct run_config back = runtext_read(first, NULL);
@@ -198,10 +211,6 @@ TEST(parts_that_do_not_fit)
     EXPECT("override 'adder.actor_priorities=yes': adder.actor_priorities: are those of transitions: leave them out "
            "with this kind\n",
            IMPALA, "adder.kind=sequence", "adder.actor_priorities=yes");
-    EXPECT(
-        "override 'adder.buffer_items=100': adder.buffer_items: a batch of 200 items (batch_items) does not fit into "
-        "100\n",
-        "adder.batch_items=200", "adder.buffer_items=100");
 }
 
 /* What only programs of the user read is theirs: their algorithm, and its options. */

@@ -295,7 +295,7 @@ TEST(memory_of_signatures)
 TEST(all_at_once)
 {
     runtext_expect("agent: {batch: 32, importance_exponent: 0.4}\n"
-                   "adder: {batch_items: 50, buffer_items: 20}\n"
+                   "adder: {buffer_items: 0}\n"
                    "actors: {count: -2}\n"
                    "learners: {count: atuo}\n"
                    "evaluator: {evry: 10}\n"
@@ -314,7 +314,7 @@ TEST(all_at_once)
                    "      sampler: {kind: prioritized}\n"
                    "      limiter: {kind: min_size, min_size: 11}\n",
                    "run.yaml:1:41 agent.importance_exponent 'replay' 0\n"
-                   "run.yaml:2:40 adder.buffer_items 50 batch_items 20\n"
+                   "run.yaml:2:23 adder.buffer_items 1 1073741824 0\n"
                    "run.yaml:3:17 actors.count 0 4096 -2\n"
                    "run.yaml:4:19 learners.count 'atuo' 'auto'\n"
                    "run.yaml:5:13 evaluator.evry 'every'\n"
