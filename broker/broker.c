@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <malloc.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -112,7 +113,10 @@ static bool drain(struct broker *self, bool (*receive)(struct broker *), bool *i
 /* Reads an ingest message, unless the journal has reached a limit in this turn: the next turn flushes it first. */
 static bool receive_ingest(struct broker *self)
 {
-    if (self->journal_is_full || !ingest_receive(&self->sessions))
+    if (self->journal_is_full)
+        return false;
+    self->peers.ingest_used = ingest_receive(&self->sessions);
+    if (!self->peers.ingest_used)
         return false;
     self->journal_is_full = self->stream && self->stream->journal && !stream_has_room(self->stream);
     return true;
@@ -120,16 +124,24 @@ static bool receive_ingest(struct broker *self)
 
 static bool receive_request(struct broker *self)
 {
-    return service_receive(&self->service);
+    self->peers.service_used = service_receive(&self->service);
+    return self->peers.service_used;
 }
 
 static bool take_ingest(struct broker *self)
 {
     if (self->stream)
         hold_ingest(self);
-    self->sessions.ingest_idle = self->sessions.ingest_held;
+    bool reads = self->peers.ingest_used && !self->sessions.ingest_held;
+    self->sessions.ingest_idle = !reads;
     self->journal_is_full = false;
-    return !self->sessions.ingest_held && drain(self, receive_ingest, &self->sessions.ingest_idle);
+    return reads && drain(self, receive_ingest, &self->sessions.ingest_idle);
+}
+
+static bool take_requests(struct broker *self)
+{
+    bool idle;
+    return self->peers.service_used && !self->closed && drain(self, receive_request, &idle);
 }
 
 /* Runs a stage of the turn; while a trace is recorded, a stage that had work to do is a span. */
@@ -185,25 +197,43 @@ static int ms_until_due(const struct broker *self, int wait_ms)
     return wait_ms < 0 || left_ms < wait_ms ? (int)left_ms : wait_ms;
 }
 
+enum { LOOK_MONITOR, LOOK_SERVICE, LOOK_INGEST, LOOK_SOCKETS, LOOK_WAKE = LOOK_SOCKETS, LOOK_OTHERS, LOOK_MOST = 8 };
+
+/* Waits for the first n descriptors, and notes which sockets are to be read in the next turn. */
+static void look(struct broker *self, struct pollfd *fds, uint32_t n, int wait_ms)
+{
+    struct peers *peers = &self->peers;
+    fds[LOOK_MONITOR] = (struct pollfd){socket_fd(peers->monitor.socket), POLLIN, 0};
+    fds[LOOK_SERVICE] = (struct pollfd){self->closed ? -1 : socket_fd(peers->service), POLLIN, 0};
+    fds[LOOK_INGEST] = (struct pollfd){self->sessions.ingest_held ? -1 : socket_fd(peers->ingest), POLLIN, 0};
+    int found = poll(fds, n, wait_ms);
+    self->looked = true;
+    if (found <= 0)
+        return;
+    peers->service_used |= fds[LOOK_SERVICE].revents != 0;
+    peers->ingest_used |= fds[LOOK_INGEST].revents != 0;
+    if (fds[LOOK_MONITOR].revents) /* in every turn: an I/O thread waits while the monitor's queue is full */
+        monitor_run(peers);
+}
+
 static void sleep_until_due(struct broker *self, int wait_ms)
 {
-    zmq_pollitem_t items[7] = {{NULL, self->wake_fd, ZMQ_POLLIN, 0}, {self->peers.monitor.socket, 0, ZMQ_POLLIN, 0}};
-    int n = self->peers.monitor.socket ? 2 : 1;
-    if (self->peers.service && !self->closed)
-        items[n++] = (zmq_pollitem_t){self->peers.service, 0, ZMQ_POLLIN, 0};
-    if (self->peers.ingest && !self->sessions.ingest_held)
-        items[n++] = (zmq_pollitem_t){self->peers.ingest, 0, ZMQ_POLLIN, 0};
-    if (self->peers.identities.on)
-        items[n++] = (zmq_pollitem_t){self->peers.identities.zap, 0, ZMQ_POLLIN, 0};
-    if (self->stream)
-        items[n++] = (zmq_pollitem_t){disk_writer_socket(self->stream->disk_writer), 0, ZMQ_POLLIN, 0};
-    if (self->spill)
-        items[n++] = (zmq_pollitem_t){spill_socket(self->spill), 0, ZMQ_POLLIN, 0};
-    zmq_poll(items, n, ms_until_due(self, wait_ms));
-    if (items[0].revents)
+    struct peers *peers = &self->peers;
+    void *const others[] = {peers->identities.on ? peers->identities.zap : NULL,
+                            self->stream ? disk_writer_socket(self->stream->disk_writer) : NULL,
+                            self->spill ? spill_socket(self->spill) : NULL};
+    struct pollfd fds[LOOK_MOST] = {[LOOK_WAKE] = {self->wake_fd, POLLIN, 0}};
+    uint32_t n = LOOK_OTHERS;
+    /* Credit notices were sent after the requests were read. */
+    peers->service_used = peers->service_used && !self->closed && socket_has(peers->service, ZMQ_POLLIN);
+    bool ready = peers->service_used;
+    for (uint32_t i = 0; i < sizeof others / sizeof others[0]; i++) {
+        ready |= socket_has(others[i], ZMQ_POLLIN);
+        fds[n++] = (struct pollfd){socket_fd(others[i]), POLLIN, 0};
+    }
+    look(self, fds, n, ready ? 0 : ms_until_due(self, wait_ms));
+    if (fds[LOOK_WAKE].revents)
         wake_clear(self);
-    if (self->peers.monitor.socket && items[1].revents)
-        monitor_run(&self->peers);
     if (self->stream)
         take_news(self);
 }
@@ -211,18 +241,19 @@ static void sleep_until_due(struct broker *self, int wait_ms)
 void broker_turn(struct broker *self, int wait_ms)
 {
     struct loop *loop = &self->loop;
+    struct pollfd fds[LOOK_SOCKETS];
+    if (self->peers.channels)
+        self->peers.service_used = self->peers.ingest_used = true; /* to read them costs nothing */
+    else if (!self->looked)
+        look(self, fds, LOOK_SOCKETS, 0);
+    self->looked = false;
     loop->now_ns = clock_now(&loop->clock);
     if (self->stream)
         take_news(self);
-    bool busy = false;
-    if (self->peers.identities.on) {
-        monitor_run(&self->peers); /* an I/O thread waits while the monitor's queue is full */
-        busy = zap_run(&self->peers);
-    }
+    bool busy = self->peers.identities.on && zap_run(&self->peers);
     busy |= take_ingest(self);
-    bool idle = false;
     self->peers.commit.gathers = true;
-    busy |= !self->closed && drain(self, receive_request, &idle);
+    busy |= take_requests(self);
     busy |= timers_run(&loop->timers, loop->now_ns, TIMERS_PER_TURN);
     busy |= !self->closed && pump_run(&self->tables);
     commit_release(&self->peers);

@@ -54,6 +54,7 @@ struct broker {
     int64_t held_ns;      /* since when sessions.ingest_held is set */
     bool held_logged;     /* the log says that ingest is held */
     bool journal_is_full; /* in this turn: no further message is read */
+    bool looked;          /* the sockets were looked at since the last turn */
     bool closed;          /* requests stay unread: nothing may change or be confirmed after the last checkpoint */
     int wake_fd;          /* eventfd: wakes the loop from other threads */
     /* set by other threads and signal handlers */

@@ -21,7 +21,7 @@ bool envelope_add(struct envelope *self, const void *frame, size_t size)
 }
 
 /* Automatic routing ids are a zero byte and a 32-bit number; longer ones are hashed. */
-static uint64_t envelope_route(const struct envelope *self)
+uint64_t envelope_route(const struct envelope *self)
 {
     uint64_t hash = 0;
     for (uint32_t i = 0; i < self->bytes[0]; i++)
@@ -293,6 +293,7 @@ bool peer_send_now(struct peers *peers, const struct envelope *to, zmq_msg_t *he
     uint64_t bytes = zmq_msg_size(header);
     for (uint32_t i = 0; i < n; i++)
         bytes += zmq_msg_size(&payload[i]);
+    peers->service_used = true; /* sending processes the socket's commands, and a request may be among them */
     bool sent = send_envelope(port, to) && port_send(port, header, n > 0);
     for (uint32_t i = 0; i < n && sent; i++)
         sent = port_send(port, &payload[i], i + 1 < n);

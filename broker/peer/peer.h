@@ -27,6 +27,12 @@ struct envelope {
 
 /* False: the envelope is full. */
 bool envelope_add(struct envelope *self, const void *frame, size_t size);
+/* Returns a number of the connection's route. libzmq makes up the routes of clients that name none: no two connections have the same. */
+uint64_t envelope_route(const struct envelope *self);
+static inline bool envelope_is_unique(const struct envelope *self)
+{
+    return self->bytes[0] == 5 && self->bytes[1] == 0;
+}
 
 /* Unread reply bytes of one route. Shared with the frames in flight: the last of them frees it. */
 struct peer {

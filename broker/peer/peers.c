@@ -193,9 +193,10 @@ static struct inflow_bounds socket_bounds(const struct peers *peers, void *socke
 }
 
 /* bound: ENDPOINT_BYTES for the endpoint as libzmq names it. */
-static rp_status socket_bind(const struct peers *peers, void *socket, const char *endpoint, char *bound, rp_error *err)
+static rp_status socket_bind(struct peers *peers, void *socket, const char *endpoint, char *bound, rp_error *err)
 {
     size_t size = ENDPOINT_BYTES;
+    peers->service_used = peers->ingest_used = true;
     int ipv6 = endpoint_is_ipv6(endpoint); /* which includes IPv4 */
     zmq_setsockopt(socket, ZMQ_IPV6, &ipv6, sizeof ipv6);
     int lock;
@@ -269,7 +270,9 @@ rp_status sockets_open(struct peers *peers, void *context, rp_error *err)
     }
     RP_TRY(zap_open(peers, err));
     RP_TRY(bind_all(peers, err));
-    return monitor_open(&peers->monitor, peers->context, peers->service, err);
+    RP_TRY(monitor_open(&peers->monitor, peers->context, peers->service, err));
+    monitor_run(peers); /* from now on its descriptor tells of events */
+    return RP_OK;
 }
 
 /* Gives up all endpoints and takes the present key for later connections. Connections end. An endpoint is free only when an I/O
@@ -278,6 +281,7 @@ static rp_status sockets_unbind(struct peers *peers, rp_error *err)
 {
     struct socket_row rows[SOCKETS];
     socket_rows(peers, rows);
+    peers->service_used = peers->ingest_used = true;
     for (uint32_t i = 0; i < SOCKETS; i++) {
         char endpoint[ENDPOINT_BYTES];
         size_t size = sizeof endpoint;

@@ -39,6 +39,8 @@ struct peers {
     void *context;
     bool own_context;
     void *service, *ingest, *events;
+    /* The socket may hold messages: it was bound, its descriptor was readable, or it was used since it was read until it was empty. */
+    bool service_used, ingest_used;
     uint32_t unbound;   /* bit i: socket i of these three is to be bound again */
     int64_t unbound_ns; /* since when, or when that was logged */
     char service_endpoint[ENDPOINT_BYTES], ingest_endpoint[ENDPOINT_BYTES],

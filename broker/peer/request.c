@@ -214,7 +214,7 @@ bool request_repeat(struct peers *peers, struct request *request)
 /* Handshakes that break off without a reason are no news: clients probe an endpoint before they use it. */
 #define HANDSHAKE_FAILED ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL
 
-/* Values of monitor.connections; a running number of the connection from FIRST_CONNECTION on. */
+/* Values of monitor_connection.number; a running number of the connection from FIRST_CONNECTION on. */
 enum { NEVER_SEEN, HAS_ENDED, FIRST_CONNECTION };
 
 static const char lost[] = "the connection was lost: ask again";
@@ -266,7 +266,7 @@ void monitor_fini(struct monitor *self)
 /* Returns the number of the connection that has the descriptor, higher for later connections, or NEVER_SEEN or HAS_ENDED. */
 static uint64_t monitor_connection(const struct monitor *self, int descriptor)
 {
-    return descriptor >= 0 && (uint32_t)descriptor < self->n_connections ? self->connections[descriptor] : 0;
+    return descriptor >= 0 && (uint32_t)descriptor < self->n_connections ? self->connections[descriptor].number : 0;
 }
 
 bool connection_has_ended(const struct peers *peers, int descriptor, uint64_t *number)
@@ -286,7 +286,8 @@ static void set_open(struct monitor *self, int descriptor, bool open)
         memset(self->connections + self->n_connections, 0, (n - self->n_connections) * sizeof *self->connections);
         self->n_connections = n;
     }
-    self->connections[at] = open ? FIRST_CONNECTION + self->n_accepted++ : HAS_ENDED;
+    self->connections[at] =
+        (struct monitor_connection){.number = open ? FIRST_CONNECTION + self->n_accepted++ : HAS_ENDED};
 }
 
 /* A client that could not even state its key: the ZAP handler never hears of it. value: in the place of a descriptor, an error. */
@@ -335,6 +336,20 @@ void monitor_run(struct peers *peers)
     }
 }
 
+/* The descriptor of a closed connection is soon used again: the waits of the old connection must end before a wait of the new one takes
+ * the descriptor. A request by a route that was seen with the descriptor came by the connection that the monitor knows. */
+static void monitor_expect(struct peers *peers, const struct request *request)
+{
+    struct monitor *self = &peers->monitor;
+    uint64_t route = envelope_is_unique(&request->from) ? envelope_route(&request->from) : 0;
+    bool known = monitor_connection(self, request->descriptor) >= FIRST_CONNECTION;
+    if (known && route && self->connections[request->descriptor].route == route)
+        return;
+    monitor_run(peers);
+    if (monitor_connection(self, request->descriptor) >= FIRST_CONNECTION)
+        self->connections[request->descriptor].route = route;
+}
+
 void monitor_sweep(struct peers *peers)
 {
     monitor_run(peers);
@@ -381,9 +396,7 @@ rp_status wait_begin(struct peers *peers, struct wait *self, const struct wait_o
 {
     struct loop *loop = peers->loop;
     struct waits *waits = &peers->waits;
-    /* The descriptor of a closed connection is soon used again: the waits of the old connection must end before a wait of
-     * the new one takes the descriptor. */
-    monitor_run(peers);
+    monitor_expect(peers, request);
     *self = (struct wait){
         .peers = peers,
         .ops = ops,

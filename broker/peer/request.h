@@ -157,9 +157,14 @@ void waits_cancel_all(struct waits *waits, rp_status status, const char *text);
  * libzmq reports which descriptor was closed, and for each message from which descriptor it came. A new connection may have
  * the same descriptor by the time the report is read. So the wait is not dropped but answered: if the client is gone the
  * answer fails, and if the descriptor belongs to a new client, that client asks again. */
+struct monitor_connection {
+    uint64_t number; /* a running one, or see request.c */
+    uint64_t route;  /* of its requests; 0: not known yet */
+};
+
 struct monitor {
-    void *socket;          /* reports connections to the service socket that begin and end; NULL: a local broker */
-    uint64_t *connections; /* by descriptor: a running number, or see request.c */
+    void *socket; /* reports connections to the service socket that begin and end; NULL: a local broker */
+    struct monitor_connection *connections; /* by descriptor */
     uint32_t n_connections;
     uint64_t n_accepted; /* connections since the start */
 };

@@ -119,3 +119,17 @@ bool port_receive(struct port from, zmq_msg_t *frame, bool *more)
     *more = zmq_msg_more(frame);
     return true;
 }
+
+int socket_fd(void *socket)
+{
+    int fd = -1;
+    size_t size = sizeof fd;
+    return socket && zmq_getsockopt(socket, ZMQ_FD, &fd, &size) == 0 ? fd : -1;
+}
+
+bool socket_has(void *socket, int wanted)
+{
+    int events = 0;
+    size_t size = sizeof events;
+    return socket && zmq_getsockopt(socket, ZMQ_EVENTS, &events, &size) == 0 && (events & wanted);
+}

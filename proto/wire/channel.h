@@ -45,4 +45,13 @@ bool port_send(struct port to, zmq_msg_t *frame, bool more);
 bool port_send_bytes(struct port to, const void *data, size_t size, bool more);
 bool port_receive(struct port from, zmq_msg_t *frame, bool *more);
 
+/* How a thread waits for sockets. zmq_poll asks each socket for its events, up to twice in a wait, and each question is two system
+ * calls. poll can wait for the sockets' descriptors instead. A descriptor is readable while its socket has commands that no call has
+ * processed; so a socket that was read until it was empty, and was not used since then, need not be asked. */
+
+/* Returns the descriptor of a socket; -1, which poll ignores: there is no socket. */
+int socket_fd(void *socket);
+/* Asks a socket, which may be NULL. */
+bool socket_has(void *socket, int wanted);
+
 #endif

@@ -1066,28 +1066,11 @@ static void finish(struct conn *self)
     link_close(self);
 }
 
-/* What the I/O thread waits for. zmq_poll asks each socket for its events, up to twice in a wait, and each question is two system
- * calls. This waits for the sockets' descriptors instead. A descriptor is readable while its socket has commands that no call has
- * processed; so a socket that was read until it was empty, and was not used since then, need not be asked. */
+/* What the I/O thread waits for: see socket_fd. */
 
 #define MOST_MS 60000
 
 enum { POLL_PIPE, POLL_DEALER, POLL_MONITOR, POLL_PARTS };
-
-/* Returns the descriptor of a socket; -1, which poll ignores: there is no socket. */
-static int socket_fd(void *socket)
-{
-    int fd = -1;
-    size_t size = sizeof fd;
-    return socket && zmq_getsockopt(socket, ZMQ_FD, &fd, &size) == 0 ? fd : -1;
-}
-
-static bool socket_has(void *socket, int wanted)
-{
-    int events = 0;
-    size_t size = sizeof events;
-    return socket && zmq_getsockopt(socket, ZMQ_EVENTS, &events, &size) == 0 && (events & wanted);
-}
 
 static bool poll_reserve(struct conn *self)
 {
