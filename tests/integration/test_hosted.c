@@ -39,7 +39,6 @@ static void turn(void *ctx, int wait_ms)
 static void setup(struct fixture *f)
 {
     char problems[2048];
-    log_set_level(LEVEL_OFF);
     if (!embed_read_config(yaml, &f->config, problems, sizeof problems))
         fail_msg("%s", problems);
     f->broker = must(broker_new_local(&f->config, clock_system(), &f->channels, &err));

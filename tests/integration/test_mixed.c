@@ -311,10 +311,3 @@ CASE(a_call_that_its_caller_ends)
         assert_int_equal(seen[i], 1);
     rp_sampler_destroy(&sampler);
 }
-
-int main(void)
-{
-    if (getenv("ONLY"))
-        cmocka_set_test_filter(getenv("ONLY"));
-    return test_run(NULL, NULL);
-}

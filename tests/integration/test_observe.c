@@ -1,7 +1,6 @@
 /* An observer of a real broker: counters, who waits and what for, and what is told while the broker is away. */
 #include "agent/launch/process/observe.h"
 
-#include "proto/base/log.h"
 #include "replay/collective.h"
 #include "replay/replay.h"
 #include "tests/support/process.h"
@@ -24,7 +23,6 @@ struct fixture {
 
 static void set_up(struct fixture *f)
 {
-    log_set_level(LEVEL_OFF);
     broker_process_start(&f->broker, tables, "");
     rp_client_options options = {.struct_size = sizeof options, .name = "actor-3", .backoff_max_ms = 200};
     f->client = rp_client_connect(f->broker.service, &options, 5000, &err);

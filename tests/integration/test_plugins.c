@@ -89,7 +89,6 @@ static void refused(const char *tables, const char *more, const char *part)
     snprintf(yaml, sizeof yaml, "service: inproc://a\ningest: inproc://b\nevents: inproc://c\n%stables:\n%s", more,
              tables);
     struct broker_config config;
-    log_set_level(LEVEL_OFF);
     assert_true(embed_read_config(yaml, &config, problems, sizeof problems));
     assert_null(broker_new(&config, clock_system(), NULL, &err));
     if (!facts_within(err.text, part))

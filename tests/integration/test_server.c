@@ -449,9 +449,3 @@ TEST(connection_without_descriptors, tempdir_enter, tempdir_leave)
 {
     assert_int_equal(run_apart(serve_without_descriptors, 0), 0);
 }
-
-int main(void)
-{
-    rp_log_set(NULL, NULL, RP_LOG_OFF);
-    return test_run(NULL, NULL);
-}

@@ -667,10 +667,3 @@ CASE(a_caller_that_waits_gets_more_batches_ahead)
     assert_in_range(ahead, 1, LEAST);
     rp_sampler_destroy(&sampler);
 }
-
-int main(void)
-{
-    if (getenv("ONLY"))
-        cmocka_set_test_filter(getenv("ONLY"));
-    return test_run(NULL, NULL);
-}

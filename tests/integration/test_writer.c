@@ -41,7 +41,6 @@ struct fixture {
 static void set_up(struct fixture *f)
 {
     rp_client_options options = {.struct_size = sizeof options, .backoff_max_ms = 200};
-    log_set_level(LEVEL_OFF);
     broker_process_start(&f->broker, tables, sessions);
     f->client = must(rp_client_connect(f->broker.service, &options, 5000, &err));
 }

@@ -1,3 +1,6 @@
+#include <czmq.h>
+
+#include "proto/base/log.h"
 #include "tests/support/test.h"
 
 _Thread_local rp_error err;
@@ -30,6 +33,10 @@ static bool is_in(const struct test *test, const char *file)
 
 int test_run_file(const char *file, CMFixtureFunction set_up, CMFixtureFunction tear_down)
 {
+    zsys_handler_set(NULL);
+    log_set_level(getenv("RP_TEST_LOG") ? LEVEL_DEBUG : LEVEL_OFF);
+    if (getenv("ONLY"))
+        cmocka_set_test_filter(getenv("ONLY"));
     struct CMUnitTest *tests = calloc(n_tests, sizeof *tests);
     size_t n = 0;
     for (struct test *test = first; tests && test; test = test->next)

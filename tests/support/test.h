@@ -32,7 +32,7 @@ struct test {
 /* Adds a test before those that stand further down in its file. */
 void test_add(struct test *test);
 
-/* Runs the tests of a file, or of all if file is NULL. Returns the number of those that failed; 1 if there are none. */
+/* Runs the tests of a file, or of all if file is NULL; in the environment, ONLY is the name of one, and RP_TEST_LOG shows the log. Returns the number of those that failed; 1 if there are none. */
 int test_run_file(const char *file, CMFixtureFunction set_up, CMFixtureFunction tear_down);
 
 /* PRINTED(print(x, printing)): what the call has written to the stream `printing`. Seven further ones leave it as it is. */

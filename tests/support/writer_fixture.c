@@ -1,10 +1,7 @@
 #include "tests/support/writer_fixture.h"
 
-#include "proto/base/log.h"
-
 void writer_fixture_start(struct writer_fixture *self)
 {
-    log_set_level(LEVEL_OFF);
     fakepeer_start(&self->peer);
     self->client = must(rp_client_connect(self->peer.endpoint, NULL, 5000, &err));
 }

@@ -104,6 +104,7 @@ TEST(log)
     int fd = mkstemp(path);
     assert_true(fd >= 0 && !log_is_json());
     log_set_json(true);
+    log_set_level(LEVEL_INFO);
     assert_int_equal(log_open(path, NULL), RP_OK);
     memset(large, 'y', sizeof large);
     large[sizeof large - 1] = '\0';

@@ -66,9 +66,3 @@ TEST(a_broker_that_cannot_start_says_why)
     assert_int_not_equal(err.status, RP_OK);
     assert_non_null(strstr(err.text, "256.0.0.1"));
 }
-
-int main(void)
-{
-    rp_log_set(NULL, NULL, RP_LOG_OFF);
-    return test_run(NULL, NULL);
-}

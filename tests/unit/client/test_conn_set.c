@@ -3,7 +3,6 @@
 
 #include "agent/client/conn/client.h"
 #include "proto/base/clock.h"
-#include "proto/base/log.h"
 #include "tests/support/fakepeer.h"
 #include "tests/support/process.h"
 
@@ -18,7 +17,6 @@ struct fixture {
 
 static void set_up(struct fixture *f)
 {
-    log_set_level(LEVEL_OFF);
     f->start_ns = conn_now();
     fakeshards_start(&f->shards, SETTINGS);
 }

@@ -7,7 +7,6 @@
 #include "agent/client/conn/client.h"
 #include "agent/client/conn/conn.c"
 #include "proto/base/clock.h"
-#include "proto/base/log.h"
 #include "replay/log.h"
 #include "tests/support/fakepeer.h"
 #include "tests/support/process.h"
@@ -21,7 +20,6 @@ struct fixture {
 
 static void set_up(struct fixture *f)
 {
-    log_set_level(LEVEL_OFF);
     fakepeer_start(&f->peer);
     f->client = must(rp_client_connect(f->peer.endpoint, NULL, WAIT, &err));
     f->conn = client_conn(f->client);

@@ -1,7 +1,6 @@
 /* A sampler over shards whose brokers answer what no real broker would: it waits, and does not ask without end. */
 
 #include "proto/base/clock.h"
-#include "proto/base/log.h"
 #include "replay.pb-c.h"
 #include "replay/client.h"
 #include "replay/sampler.h"
@@ -41,7 +40,6 @@ struct fixture {
 
 static void set_up(struct fixture *f)
 {
-    log_set_level(LEVEL_OFF);
     replay__permit_reply__init(&f->permit);
     fakeshards_start(&f->shards, 77);
     f->client = must(rp_client_connect(f->shards.peers[0].endpoint, NULL, WAIT, &err));

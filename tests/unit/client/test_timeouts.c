@@ -1,8 +1,6 @@
 /* Every public call that takes a time-out: any number is allowed, the call ends in time, and rp_wait_set ends it before. */
 
-
 #include "proto/base/clock.h"
-#include "proto/base/log.h"
 #include "replay/collective.h"
 #include "replay/replay.h"
 #include "replay/server.h"
@@ -64,7 +62,6 @@ static rp_sampler *sampler(struct fixture *f, uint32_t on_demand)
 static void set_up(struct fixture *f)
 {
     rp_updater_options limits = {.struct_size = sizeof limits, .batch = 1, .in_flight = 1};
-    log_set_level(LEVEL_OFF);
     fakepeer_start(&f->peer);
     f->peer.heartbeat_ms = 60000;
     f->peer.expiry_ms = 600000;

@@ -3,7 +3,6 @@
 
 #include "agent/client/conn/client.h"
 #include "proto/base/clock.h"
-#include "proto/base/log.h"
 #include "replay/writer.h"
 #include "tests/support/fakepeer.h"
 
@@ -21,7 +20,6 @@ static const rp_column column = {.name = "number", .dtype = RP_DTYPE_INT32};
 
 static void set_up(struct fixture *f)
 {
-    log_set_level(LEVEL_OFF);
     fakeshards_start(&f->shards, 1);
     for (uint32_t i = 0; i < SHARDS; i++)
         fakepeer_set(&f->shards.peers[i], &f->shards.peers[i].hold, true);

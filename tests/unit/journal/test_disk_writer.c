@@ -10,7 +10,6 @@
 
 #include "broker/journal/disk_writer.h"
 #include "proto/base/clock.h"
-#include "proto/base/log.h"
 #include "tests/support/tempdir.h"
 
 /* In front of the library's: slow or failing if need be, how many there were, and how large the file was that was synced
@@ -475,11 +474,4 @@ TEST(what_a_process_before_has_left_is_synced_first)
     name_error = 0;
     assert_true(desk_await(&next, is_durable, last, 60000));
     desk_close(&next);
-}
-
-int main(void)
-{
-    zsys_handler_set(NULL);
-    log_set_level(getenv("RP_TEST_LOG") ? LEVEL_DEBUG : LEVEL_OFF);
-    return test_run(NULL, NULL);
 }

@@ -11,7 +11,6 @@
 #include "broker/peer/peers.h"
 #include "broker/table/table.h"
 #include "proto/base/crc32c.h"
-#include "proto/base/log.h"
 #include "tests/support/naive.h"
 #include "tests/support/tempdir.h"
 
@@ -392,11 +391,4 @@ TEST(a_disk_that_can_not_be_written_fills_the_stream)
     desk_settle(&desk);
     assert_false(stream_is_full(desk.stream, NULL, 0));
     desk_close(&desk, true);
-}
-
-int main(void)
-{
-    zsys_handler_set(NULL);
-    log_set_level(getenv("RP_TEST_LOG") ? LEVEL_DEBUG : LEVEL_OFF);
-    return test_run(NULL, NULL);
 }

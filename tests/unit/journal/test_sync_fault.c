@@ -271,10 +271,3 @@ TEST(a_later_item_does_not_rely_on_it)
     for (uint32_t i = 0; i < 4; i++)
         a_later_item(modes[i]);
 }
-
-int main(void)
-{
-    zsys_handler_set(NULL);
-    log_set_level(getenv("RP_TEST_LOG") ? LEVEL_DEBUG : LEVEL_OFF);
-    return test_run(NULL, NULL);
-}

@@ -96,8 +96,3 @@ TEST(one_serves, set_up, tempdir_leave)
     home_unlock(&two);
     home_unlock(&other);
 }
-
-int main(void)
-{
-    return test_run(NULL, NULL);
-}

@@ -13,27 +13,23 @@ struct world {
     struct host_writer writer;
 };
 
-static int set_up(void **state)
+static void set_up(struct world *w)
 {
-    struct world *w = calloc(1, sizeof *w);
     assert_int_equal(pipe2(w->ends, O_CLOEXEC | O_NONBLOCK), 0);
     host_reader_init(&w->reader, w->ends[0], &w->noise);
     host_writer_init(&w->writer, w->ends[1]);
-    *state = w;
-    return 0;
 }
 
-static int tear_down(void **state)
+static void tear_down(struct world *w)
 {
-    struct world *w = *state;
     host_reader_fini(&w->reader);
     host_writer_fini(&w->writer);
     close(w->ends[0]);
     if (w->ends[1] >= 0)
         close(w->ends[1]);
-    free(w);
-    return 0;
 }
+
+FIXTURE(struct world, set_up, tear_down)
 
 /* Writes raw bytes and reads all lines; returns how many there were. */
 static int feed(struct world *w, const void *bytes, size_t size)
@@ -124,7 +120,7 @@ static void put_noise(struct world *w, struct rng *rng)
         assert_int_equal(write(w->ends[1], noise, size), size);
 }
 
-TEST_WITH(struct world, w, random_lines, set_up, tear_down)
+CASE(random_lines)
 {
     struct rng rng;
     uint64_t seed = 20240611;
@@ -140,12 +136,12 @@ TEST_WITH(struct world, w, random_lines, set_up, tear_down)
             text[i] = (char)(1 + rng_below(&rng, 255));
         text[length] = '\0';
         if (rng_below(&rng, 2) == 0)
-            put_noise(w, &rng);
+            put_noise(f, &rng);
         struct json_object *line = host_line_new("output");
         host_line_add_number(line, "id", round);
         host_line_add_text(line, "text", text);
-        assert_true(host_writer_put_data(&w->writer, line, bytes, size));
-        struct host_message message = await_line(w);
+        assert_true(host_writer_put_data(&f->writer, line, bytes, size));
+        struct host_message message = await_line(f);
         line = message.line;
         assert_string_equal(host_line_text(line, "type"), "output");
         assert_int_equal(host_line_number(line, "id", 0, 1000), round);
@@ -156,33 +152,33 @@ TEST_WITH(struct world, w, random_lines, set_up, tear_down)
         json_object_put(line);
     }
     char out[2000];
-    assert_true(utf8_valid(host_noise_text(&w->noise, out, sizeof out), strlen(out)));
+    assert_true(utf8_valid(host_noise_text(&f->noise, out, sizeof out), strlen(out)));
 }
 
 /* ---- whatever else arrives does no harm ---- */
 
-TEST_WITH(struct world, w, hostile_lines, set_up, tear_down)
+CASE(hostile_lines)
 {
-    assert_int_equal(feed_text(w, "@rp {}\n"), 1);
-    assert_int_equal(feed_text(w, "@rp {\"a\":1}\r\n"), 1);
-    assert_int_equal(feed_text(w, "login: @rp {\"a\":1}\n"), 1);
+    assert_int_equal(feed_text(f, "@rp {}\n"), 1);
+    assert_int_equal(feed_text(f, "@rp {\"a\":1}\r\n"), 1);
+    assert_int_equal(feed_text(f, "login: @rp {\"a\":1}\n"), 1);
     static const char bad[] =
         "\n@rp\n@rp \n@rp {\n@rp }\n@rp []\n@rp null\n@rp {} {}\n@rp {}x\n@rp {a:1}\n@RP {}\n@rp {\"a\"}\n"
         "@rp {\"a\":}\n@rp {\"a\":\"\n@rp {\"a\":\"\\ud800\n@rp {\"a\":tru}\n@rp {\"a\":01}x\n";
-    assert_int_equal(feed_text(w, bad), 0);
+    assert_int_equal(feed_text(f, bad), 0);
     char deep[4096];
     int used = snprintf(deep, sizeof deep, "@rp {\"a\":");
     memset(deep + used, '[', 4000);
     deep[used + 4000] = '\n';
-    assert_int_equal(feed(w, deep, (size_t)used + 4001), 0);
-    assert_int_equal(feed(w, "@rp {\"a\":\"\0\"}\n", 15), 0);
-    assert_int_equal(feed_text(w, "@rp {}\n"), 1);
-    for (uint32_t i = 0; i < w->noise.n; i++)
-        assert_true(utf8_valid(w->noise.lines[i], strlen(w->noise.lines[i])));
+    assert_int_equal(feed(f, deep, (size_t)used + 4001), 0);
+    assert_int_equal(feed(f, "@rp {\"a\":\"\0\"}\n", 15), 0);
+    assert_int_equal(feed_text(f, "@rp {}\n"), 1);
+    for (uint32_t i = 0; i < f->noise.n; i++)
+        assert_true(utf8_valid(f->noise.lines[i], strlen(f->noise.lines[i])));
 }
 
 /* A line that is too long is left out whole; the longest one that is allowed gets through. */
-TEST_WITH(struct world, w, long_lines, set_up, tear_down)
+CASE(long_lines)
 {
     static char line[4 * HOST_LINE_MOST];
     static const size_t sizes[] = {HOST_LINE_MOST - 1, HOST_LINE_MOST, HOST_LINE_MOST + 1, 2 * HOST_LINE_MOST,
@@ -191,23 +187,23 @@ TEST_WITH(struct world, w, long_lines, set_up, tear_down)
         memset(line, 'x', sizeof line);
         memcpy(line, "@rp {\"a\":\"", 10);
         memcpy(line + sizes[i] - 3, "\"}\n", 3);
-        assert_int_equal(feed(w, line, sizes[i]), sizes[i] <= HOST_LINE_MOST);
-        assert_int_equal(feed_text(w, "@rp {}\n"), 1);
+        assert_int_equal(feed(f, line, sizes[i]), sizes[i] <= HOST_LINE_MOST);
+        assert_int_equal(feed_text(f, "@rp {}\n"), 1);
     }
     /* The middle of a long line is not taken for a line of ours. */
     memset(line, 'x', sizeof line);
     memcpy(line + 2 * HOST_LINE_MOST, "@rp {}", 6);
     line[3 * HOST_LINE_MOST] = '\n';
-    assert_int_equal(feed(w, line, 3 * HOST_LINE_MOST + 1), 0);
+    assert_int_equal(feed(f, line, 3 * HOST_LINE_MOST + 1), 0);
     struct json_object *object = host_line_new("x");
     memset(line, 'y', HOST_LINE_MOST);
     line[HOST_LINE_MOST] = '\0';
     host_line_add_text(object, "text", line);
-    assert_false(host_writer_put(&w->writer, object));
-    assert_false(w->writer.broken);
+    assert_false(host_writer_put(&f->writer, object));
+    assert_false(f->writer.broken);
 }
 
-TEST_WITH(struct world, w, random_bytes, set_up, tear_down)
+CASE(random_bytes)
 {
     struct rng rng = rng_of(77);
     static const char pieces[] = "@rp {}[]\":,\\u0\n\n";
@@ -215,80 +211,80 @@ TEST_WITH(struct world, w, random_bytes, set_up, tear_down)
         char bytes[2048];
         for (size_t i = 0; i < sizeof bytes; i++)
             bytes[i] = rng_below(&rng, 3) ? pieces[rng_below(&rng, sizeof pieces - 1)] : (char)rng_next(&rng);
-        feed(w, bytes, sizeof bytes);
+        feed(f, bytes, sizeof bytes);
     }
-    assert_int_equal(feed_text(w, "\n@rp {}\n"), 1);
+    assert_int_equal(feed_text(f, "\n@rp {}\n"), 1);
 }
 
 /* Bytes that follow a line are no lines, whatever they are; a number that nobody of ours writes is not believed. */
-TEST_WITH(struct world, w, bytes, set_up, tear_down)
+CASE(bytes)
 {
     struct host_message message;
-    assert_int_equal(feed_text(w, "@rp {\"bytes\":7}\n@rp {}\n@rp {}\n"), 2);
-    assert_int_equal(feed_text(w, "@rp {\"bytes\":4}\nabc"), 0);
-    assert_int_equal(write(w->ends[1], "d@rp {}\n", 8), 8);
-    host_reader_fill(&w->reader);
-    assert_true(host_reader_next(&w->reader, &message));
+    assert_int_equal(feed_text(f, "@rp {\"bytes\":7}\n@rp {}\n@rp {}\n"), 2);
+    assert_int_equal(feed_text(f, "@rp {\"bytes\":4}\nabc"), 0);
+    assert_int_equal(write(f->ends[1], "d@rp {}\n", 8), 8);
+    host_reader_fill(&f->reader);
+    assert_true(host_reader_next(&f->reader, &message));
     assert_int_equal(message.size, 4);
     assert_memory_equal(message.bytes, "abcd", 4);
     json_object_put(message.line);
-    assert_true(host_reader_next(&w->reader, &message));
+    assert_true(host_reader_next(&f->reader, &message));
     assert_true(message.size == 0 && !message.bytes);
     json_object_put(message.line);
     static const char *const bad[] = {"-1", "1e3", "\"4\"", "null", "[4]"};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         char line[64];
         snprintf(line, sizeof line, "@rp {\"bytes\":%s}\n@rp {}\n", bad[i]);
-        assert_int_equal(feed_text(w, line), 2); /* none follow */
+        assert_int_equal(feed_text(f, line), 2); /* none follow */
     }
-    assert_int_equal(feed_text(w, "@rp {\"bytes\":32769}\n@rp {}\n"), 1);
-    assert_int_equal(feed_text(w, "@rp {\"bytes\":99999999999999999999}\n@rp {}\n"), 1);
-    assert_int_equal(feed_text(w, "@rp {\"bytes\":10}\nend"), 0);
-    close(w->ends[1]);
-    w->ends[1] = -1;
-    host_reader_fill(&w->reader);
-    assert_false(host_reader_next(&w->reader, &message));
+    assert_int_equal(feed_text(f, "@rp {\"bytes\":32769}\n@rp {}\n"), 1);
+    assert_int_equal(feed_text(f, "@rp {\"bytes\":99999999999999999999}\n@rp {}\n"), 1);
+    assert_int_equal(feed_text(f, "@rp {\"bytes\":10}\nend"), 0);
+    close(f->ends[1]);
+    f->ends[1] = -1;
+    host_reader_fill(&f->reader);
+    assert_false(host_reader_next(&f->reader, &message));
 }
 
 /* The last line may end with the stream; then nothing more comes. */
-TEST_WITH(struct world, w, end, set_up, tear_down)
+CASE(end)
 {
-    assert_int_equal(feed_text(w, "@rp {\"a\":1}"), 0);
-    close(w->ends[1]);
-    w->ends[1] = -1;
-    assert_int_equal(host_reader_fill(&w->reader), 0);
-    assert_true(w->reader.ended);
+    assert_int_equal(feed_text(f, "@rp {\"a\":1}"), 0);
+    close(f->ends[1]);
+    f->ends[1] = -1;
+    assert_int_equal(host_reader_fill(&f->reader), 0);
+    assert_true(f->reader.ended);
     struct host_message message;
-    assert_true(host_reader_next(&w->reader, &message));
+    assert_true(host_reader_next(&f->reader, &message));
     json_object_put(message.line);
-    assert_false(host_reader_next(&w->reader, &message));
+    assert_false(host_reader_next(&f->reader, &message));
 }
 
-TEST_WITH(struct world, w, noise, set_up, tear_down)
+CASE(noise)
 {
     char out[1000];
-    feed_text(w, "one\ntwo\n\n   \nthree \x1b[31m\nfour\n");
-    assert_int_equal(w->noise.n, HOST_NOISE_LINES);
-    assert_string_equal(host_noise_text(&w->noise, out, sizeof out), "two; three [31m; four");
+    feed_text(f, "one\ntwo\n\n   \nthree \x1b[31m\nfour\n");
+    assert_int_equal(f->noise.n, HOST_NOISE_LINES);
+    assert_string_equal(host_noise_text(&f->noise, out, sizeof out), "two; three [31m; four");
 }
 
 /* A reader that does not read holds the writer back; one that never reads breaks the connection, and memory is bounded. */
-TEST_WITH(struct world, w, bounds, set_up, tear_down)
+CASE(bounds)
 {
     static uint8_t bytes[HOST_DATA_MOST];
     int put = 0;
-    for (; host_writer_room(&w->writer); put++) {
+    for (; host_writer_room(&f->writer); put++) {
         struct json_object *line = host_line_new("output");
-        assert_true(host_writer_put_data(&w->writer, line, bytes, sizeof bytes));
-        host_writer_flush(&w->writer);
+        assert_true(host_writer_put_data(&f->writer, line, bytes, sizeof bytes));
+        host_writer_flush(&f->writer);
     }
     assert_true(put < 16);
-    assert_false(w->writer.broken);
-    for (; !w->writer.broken && put < 10000; put++) {
+    assert_false(f->writer.broken);
+    for (; !f->writer.broken && put < 10000; put++) {
         struct json_object *line = host_line_new("output");
-        host_writer_put_data(&w->writer, line, bytes, sizeof bytes);
+        host_writer_put_data(&f->writer, line, bytes, sizeof bytes);
     }
-    assert_true(w->writer.broken);
-    assert_true(w->writer.queue.size - w->writer.sent <= HOST_QUEUE_HARD);
-    assert_false(host_writer_room(&w->writer));
+    assert_true(f->writer.broken);
+    assert_true(f->writer.queue.size - f->writer.sent <= HOST_QUEUE_HARD);
+    assert_false(host_writer_room(&f->writer));
 }

@@ -1,7 +1,6 @@
 /* Memory beyond what is counted: when the log says so. */
 
 #include "broker/loop/resident.h"
-#include "proto/base/log.h"
 #include "tests/support/test.h"
 
 #define MIB (UINT64_C(1) << 20)
@@ -37,10 +36,4 @@ TEST(the_process)
     struct resident off = {0};
     resident_check(&off, 0, 0);
     assert_int_equal(off.start, 0);
-}
-
-int main(void)
-{
-    log_set_level(LEVEL_OFF);
-    return test_run(NULL, NULL);
 }

@@ -203,9 +203,3 @@ TEST(nothing_is_told_that_the_last_checkpoint_does_not_have)
         room_close(&room);
     }
 }
-
-int main(void)
-{
-    zsys_handler_set(NULL);
-    return test_run(NULL, NULL);
-}

@@ -47,12 +47,9 @@ static void replace_list(const struct scene *self, const char *roles, mode_t mod
     assert_int_equal(rename(path, self->list), 0);
 }
 
-static int setup(void **state)
+static void set_up(struct scene *self)
 {
-    struct scene *self = calloc(1, sizeof *self);
-    assert_non_null(self);
-    log_set_level(LEVEL_OFF);
-    assert_int_equal(tempdir_enter(state), 0);
+    assert_int_equal(tempdir_enter(NULL), 0);
     snprintf(self->list, sizeof self->list, "%s/%s", tempdir, ALLOW_FILE);
     for (uint32_t i = 0; i < 2; i++)
         assert_int_equal(key_make(&self->keys[i], "a", NULL), RP_OK);
@@ -63,18 +60,16 @@ static int setup(void **state)
     self->loop.clock = (struct clock){slow_now, &self->slow};
     peers_init(&self->peers, &self->loop, &self->config, NULL);
     ok(identities_open(&self->peers, &err));
-    *state = self;
-    return 0;
 }
 
-static int teardown(void **state)
+static void tear_down(struct scene *self)
 {
-    struct scene *self = *state;
     identities_close(&self->peers.identities);
     commit_fini(&self->peers.commit);
-    free(self);
-    return tempdir_leave(state);
+    tempdir_leave(NULL);
 }
+
+FIXTURE(struct scene, set_up, tear_down)
 
 static uint32_t roles_now(struct scene *self)
 {
@@ -100,65 +95,65 @@ static void check_unchanged(struct scene *self, uint32_t roles, int64_t within_m
         assert_int_equal(found, roles);
 }
 
-TEST_WITH(struct scene, self, a_file_that_is_replaced_counts_at_once, setup, teardown)
+CASE(a_file_that_is_replaced_counts_at_once)
 {
-    assert_int_equal(look(self), KEY_ACTOR);
-    replace_list(self, "learner", 0600);
-    assert_int_equal(look(self), KEY_LEARNER);
-    unlink(self->list);
-    assert_int_equal(look(self), 0);
-    replace_list(self, "admin+observer", 0600);
-    assert_int_equal(look(self), KEY_ADMIN | KEY_OBSERVER);
-    replace_list(self, "boss", 0600);
-    assert_int_equal(look(self), 0);
-    assert_null(identity_find(&self->peers.identities, self->keys[1].public_key));
+    assert_int_equal(look(f), KEY_ACTOR);
+    replace_list(f, "learner", 0600);
+    assert_int_equal(look(f), KEY_LEARNER);
+    unlink(f->list);
+    assert_int_equal(look(f), 0);
+    replace_list(f, "admin+observer", 0600);
+    assert_int_equal(look(f), KEY_ADMIN | KEY_OBSERVER);
+    replace_list(f, "boss", 0600);
+    assert_int_equal(look(f), 0);
+    assert_null(identity_find(&f->peers.identities, f->keys[1].public_key));
 }
 
-TEST_WITH(struct scene, self, a_file_that_is_written_in_its_place_counts_after_a_pause, setup, teardown)
+CASE(a_file_that_is_written_in_its_place_counts_after_a_pause)
 {
-    FILE *file = fopen(self->list, "w"); /* empty */
+    FILE *file = fopen(f->list, "w"); /* empty */
     assert_non_null(file);
-    check_unchanged(self, KEY_ACTOR, 250);
+    check_unchanged(f, KEY_ACTOR, 250);
     fclose(file);
-    write_list(self, self->list, "learner", 0600);
-    check_unchanged(self, KEY_ACTOR, 15);
+    write_list(f, f->list, "learner", 0600);
+    check_unchanged(f, KEY_ACTOR, 15);
     usleep(30000);
-    assert_int_equal(look(self), KEY_LEARNER);
-    chmod(self->list, 0606);
+    assert_int_equal(look(f), KEY_LEARNER);
+    chmod(f->list, 0606);
     usleep(30000);
-    assert_int_equal(look(self), 0);
-    chmod(self->list, 0600);
+    assert_int_equal(look(f), 0);
+    chmod(f->list, 0600);
     usleep(30000);
-    assert_int_equal(look(self), KEY_LEARNER);
-    assert_int_equal(truncate(self->list, 0), 0);
+    assert_int_equal(look(f), KEY_LEARNER);
+    assert_int_equal(truncate(f->list, 0), 0);
     usleep(30000);
-    check_unchanged(self, KEY_LEARNER, 250); /* an editor may be about to write */
+    check_unchanged(f, KEY_LEARNER, 250); /* an editor may be about to write */
     usleep(300000);
-    assert_int_equal(look(self), 0);
+    assert_int_equal(look(f), 0);
 }
 
 /* Each look takes 10 ms: the next is at least 200 ms away, however often somebody asks. */
-TEST_WITH(struct scene, self, a_slow_disk_is_looked_at_less_often, setup, teardown)
+CASE(a_slow_disk_is_looked_at_less_often)
 {
-    self->slow.step_ns = 10 * NS_PER_MS;
-    look(self);
-    replace_list(self, "observer", 0600);
-    assert_int_equal(look(self), KEY_OBSERVER); /* a single long look means nothing */
-    self->slow.step_ns = 0;
-    replace_list(self, "learner", 0600);
+    f->slow.step_ns = 10 * NS_PER_MS;
+    look(f);
+    replace_list(f, "observer", 0600);
+    assert_int_equal(look(f), KEY_OBSERVER); /* a single long look means nothing */
+    f->slow.step_ns = 0;
+    replace_list(f, "learner", 0600);
     for (uint32_t i = 0; i < 10; i++) {
-        assert_int_equal(look(self), KEY_OBSERVER);
-        self->slow.now_ns += 15 * NS_PER_MS;
+        assert_int_equal(look(f), KEY_OBSERVER);
+        f->slow.now_ns += 15 * NS_PER_MS;
     }
-    self->slow.now_ns += 60 * NS_PER_MS;
-    assert_int_equal(look(self), KEY_LEARNER);
+    f->slow.now_ns += 60 * NS_PER_MS;
+    assert_int_equal(look(f), KEY_LEARNER);
 }
 
 /* Nobody can choose a client id that the broker takes for that of another key. */
-TEST_WITH(struct scene, self, clients_of_two_keys_have_different_numbers, setup, teardown)
+CASE(clients_of_two_keys_have_different_numbers)
 {
-    struct identity *a = identity_by_key(&self->peers.identities, self->keys[0].public_key);
-    struct identity *b = identity_by_key(&self->peers.identities, self->keys[1].public_key);
+    struct identity *a = identity_by_key(&f->peers.identities, f->keys[0].public_key);
+    struct identity *b = identity_by_key(&f->peers.identities, f->keys[1].public_key);
     uint64_t mixed, salts[2];
     memcpy(&salts[0], a->public_key, 8);
     memcpy(&salts[1], b->public_key, 8);
@@ -167,6 +162,6 @@ TEST_WITH(struct scene, self, clients_of_two_keys_have_different_numbers, setup,
         assert_int_equal(identity_client(a, client), identity_client(a, client));
         assert_int_not_equal(identity_client(a, client), identity_client(b, client));
         assert_int_not_equal(identity_client(a, client), identity_client(b, mixed));
-        assert_int_equal(identity_client(&self->peers.identities.anyone, client), client);
+        assert_int_equal(identity_client(&f->peers.identities.anyone, client), client);
     }
 }

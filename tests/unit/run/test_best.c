@@ -3,7 +3,6 @@
 
 #include <sys/stat.h>
 
-#include "proto/base/log.h"
 #include "tests/support/naive.h"
 #include "tests/support/tempdir.h"
 
@@ -165,10 +164,4 @@ TEST(from_a_state, tempdir_enter, tempdir_leave)
     damage(from, 90);
     assert_int_equal(best_write_from(to, from, &best, &err), RP_DATA_LOSS);
     check_file(to, &best, 8);
-}
-
-int main(void)
-{
-    log_set_level(LEVEL_OFF);
-    return test_run(NULL, NULL);
 }

@@ -5,7 +5,6 @@
 #include <sys/stat.h>
 
 #include "agent/env/picture.h"
-#include "proto/base/log.h"
 #include "tests/support/naive.h"
 #include "tests/support/tempdir.h"
 
@@ -272,10 +271,4 @@ TEST(damage, tempdir_enter, tempdir_leave)
     play(self, "Catch", 100);
     recording_save(self, "Catch", &(struct best){.environment_steps = 2}); /* logged */
     recording_destroy(&self);
-}
-
-int main(void)
-{
-    log_set_level(LEVEL_OFF);
-    return test_run(NULL, NULL);
 }

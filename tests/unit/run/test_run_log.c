@@ -334,6 +334,7 @@ static int count(const char *path, const char *what)
 TEST(unwritable, tempdir_enter, tear_down)
 {
     file_put(tempdir_at("run"), "");
+    log_set_level(LEVEL_INFO);
     assert_int_equal(log_open(tempdir_at("log"), NULL), RP_OK);
     struct run_log *log = open_log(tempdir_at("run"));
     write_sample(log, 0, 4);

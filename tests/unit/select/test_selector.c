@@ -352,6 +352,7 @@ TEST(priorities_too_small_for_a_weight_are_told_of)
     char path[] = "/tmp/replay-selector-XXXXXX", text[4096] = "";
     int file = mkstemp(path);
     assert_true(file >= 0);
+    log_set_level(LEVEL_INFO);
     assert_int_equal(log_open(path, NULL), RP_OK);
     void *self = make_exponent("1", 100, 3);
     static const double priorities[] = {1e-300, 1e-60, 1e-39, 0.0};

@@ -152,10 +152,3 @@ TEST(every_size_with_storage_alone)
 {
     every_size_with(STORAGE);
 }
-
-int main(void)
-{
-    zsys_handler_set(NULL);
-    log_set_level(getenv("RP_TEST_LOG") ? LEVEL_DEBUG : LEVEL_OFF);
-    return test_run(NULL, NULL);
-}

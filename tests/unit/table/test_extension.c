@@ -166,7 +166,6 @@ TEST(bad_options_are_config_errors)
         "{kind: insert_on_sample}",
         "{kind: nonsense}",
     };
-    log_set_level(LEVEL_OFF);
     for (uint32_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         char yaml[600], problems[1000];
         snprintf(

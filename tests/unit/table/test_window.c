@@ -84,8 +84,3 @@ TEST(without_a_window_nothing_is_stale)
     assert_int_equal(window_stale(&window), UINT32_MAX);
     window_fini(&window);
 }
-
-int main(void)
-{
-    return test_run(NULL, NULL);
-}
