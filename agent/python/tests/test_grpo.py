@@ -184,6 +184,7 @@ def test_a_deadline_while_prompts_are_written():
         taken = []
         while len(taken) < 3 * BOUND:
             workers.nothing()
+            workers.until(lambda: workers.size() >= 3)  # a busy machine may write none before the deadline
             taken += workers.take(3)
         assert taken == list(range(len(taken)))
         workers.server.stop()
