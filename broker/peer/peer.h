@@ -27,8 +27,9 @@ struct envelope {
 
 /* False: the envelope is full. */
 bool envelope_add(struct envelope *self, const void *frame, size_t size);
-/* Returns a number of the connection's route. libzmq makes up the routes of clients that name none: no two connections have the same. */
+/* Returns a number for the route of the connection. */
 uint64_t envelope_route(const struct envelope *self);
+/* True if libzmq has made up the route, because the client names none: no other connection has the same. */
 static inline bool envelope_is_unique(const struct envelope *self)
 {
     return self->bytes[0] == 5 && self->bytes[1] == 0;
