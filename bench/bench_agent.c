@@ -88,6 +88,7 @@ static void live(void *ctx)
                   .n_step = apex ? 3 : 1,
                   .discount = 0.99,
                   .actor_priorities = apex,
+                  .batch_items = 50,
                   .buffer_items = self->part == PART_WIDE ? 2000 : 100},
         .actors = {.count = 1, .epsilon = 0.1, .pull_every = 400},
     };

@@ -106,7 +106,7 @@ static const struct schema_row own_rows[] = {
      "transition: take first priorities from the actor's own values (Ape-X)"},
     {"adder.chunk_length", SCHEMA_INT, ROOT(adder.chunk_length), "1", 1, 65536, NULL, 0,
      "number of steps that are stored together"},
-    {"adder.buffer_items", SCHEMA_INT, ROOT(adder.buffer_items), "100", 1, 1 << 30, NULL, 0,
+    {"adder.buffer_items", SCHEMA_INT, ROOT(adder.buffer_items), "200", 1, 1 << 30, NULL, 0,
      "maximum number of items that are created and not yet confirmed; a quarter of them is sent together"},
 
     {"actors.count", SCHEMA_INT, ROOT(actors.count), "1", 0, MAX_COUNT, automatic, 0,

@@ -16,7 +16,7 @@
 #include "proto/base/log.h"
 #include "proto/base/need.h"
 
-#define DEFAULT_BUFFER_ITEMS 100
+#define DEFAULT_BUFFER_ITEMS 200
 #define MIN_CODED_BYTES 64
 #define MAX_TIMEOUT_MS (INT64_MAX / NS_PER_MS / 4)
 /* How often, in steps, an adder looks for items that the broker refused within an episode. */

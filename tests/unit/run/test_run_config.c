@@ -27,7 +27,7 @@ TEST(embedded)
     assert_true(config.agent.double_q);
     assert_true(isinf(config.stop.value));
     assert_int_equal(config.seed, 1);
-    assert_int_equal(config.adder.buffer_items, 100);
+    assert_int_equal(config.adder.buffer_items, 200);
     assert_string_equal(config.broker.service, "tcp://127.0.0.1:7600");
     run_config_free(&config);
 }
