@@ -333,7 +333,7 @@ void pump_explain_insert(const struct table *table, char *text, size_t size)
 static void add_rejections(struct arena *arena, const struct session *session, Replay__Credit *out)
 {
     uint32_t n = session->rejection_count < REJECTIONS_PER_MESSAGE ? session->rejection_count : REJECTIONS_PER_MESSAGE;
-    Replay__Rejection *list = pb_messages(arena, &replay__rejection__descriptor, n, &out->rejections);
+    Replay__Rejection *list = n ? pb_messages(arena, &replay__rejection__descriptor, n, &out->rejections) : NULL;
     out->n_rejections = n;
     out->first_rejection = session->confirmed_rejections;
     for (uint32_t i = 0; i < n; i++) {

@@ -8,9 +8,12 @@ int64_t clock_of(clockid_t which)
     return (int64_t)t.tv_sec * NS_PER_S + t.tv_nsec;
 }
 
+/* By itself, because everything reads this clock all the time. */
 int64_t clock_ns(void)
 {
-    return clock_of(CLOCK_MONOTONIC);
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * NS_PER_S + t.tv_nsec;
 }
 
 double clock_unix_s(void)
