@@ -115,8 +115,10 @@ static bool receive_ingest(struct broker *self)
 {
     if (self->journal_is_full)
         return false;
-    self->peers.ingest_used = ingest_receive(&self->sessions);
-    if (!self->peers.ingest_used)
+    errno = 0;
+    bool received = ingest_receive(&self->sessions);
+    self->peers.ingest_used = received || errno == EINTR;
+    if (!received)
         return false;
     self->journal_is_full = self->stream && self->stream->journal && !stream_has_room(self->stream);
     return true;
@@ -124,8 +126,10 @@ static bool receive_ingest(struct broker *self)
 
 static bool receive_request(struct broker *self)
 {
-    self->peers.service_used = service_receive(&self->service);
-    return self->peers.service_used;
+    errno = 0;
+    bool received = service_receive(&self->service);
+    self->peers.service_used = received || errno == EINTR;
+    return received;
 }
 
 static bool take_ingest(struct broker *self)
@@ -226,7 +230,7 @@ static void sleep_until_due(struct broker *self, int wait_ms)
     uint32_t n = LOOK_OTHERS;
     /* Credit notices were sent after the requests were read. */
     peers->service_used = peers->service_used && !self->closed && socket_has(peers->service, ZMQ_POLLIN);
-    bool ready = peers->service_used;
+    bool ready = peers->service_used || (peers->ingest_used && !self->sessions.ingest_held);
     for (uint32_t i = 0; i < sizeof others / sizeof others[0]; i++) {
         ready |= socket_has(others[i], ZMQ_POLLIN);
         fds[n++] = (struct pollfd){socket_fd(others[i]), POLLIN, 0};

@@ -9,15 +9,6 @@
 #include "proto/base/error.h"
 #include "proto/keys/allow.h"
 
-#define PATH_BYTES 4096u
-
-static rp_status path_in(const char *folder, const char *name, char out[PATH_BYTES], rp_error *err)
-{
-    if ((size_t)snprintf(out, PATH_BYTES, "%s/%s", folder, name) < PATH_BYTES)
-        return RP_OK;
-    return err_set(err, RP_INVALID_ARGUMENT, "the path of the folder is too long");
-}
-
 /* Prints a key: {"name": ..., "public": ...} or two words. */
 static void print_key(const struct ctl *ctl, const char *name, const uint8_t *public_key, const char *roles)
 {
@@ -103,10 +94,10 @@ static int key_show(struct ctl *ctl)
 {
     struct key key;
     struct stat info;
-    char path[PATH_BYTES];
+    char path[KEY_PATH];
     const char *file = ctl->argv[1];
     if (stat(file, &info) == 0 && S_ISDIR(info.st_mode)) {
-        if (path_in(file, ALLOW_BROKER_KEY, path, &ctl->err) != RP_OK)
+        if (key_path(file, ALLOW_BROKER_KEY, path, &ctl->err) != RP_OK)
             return ctl_fail(ctl);
         file = path;
     }
@@ -210,15 +201,15 @@ static rp_status make_next(const char *present, const char *next, struct key *ke
 /* First makes the next key, which a running broker announces; then, with "finish", gives it the place of the old one. */
 static int key_rotate(struct ctl *ctl)
 {
-    char present[PATH_BYTES], next[PATH_BYTES];
+    char present[KEY_PATH], next[KEY_PATH];
     struct key key;
     const char *folder = ctl->argv[1];
     bool finish = ctl->argc == 3 && strcmp(ctl->argv[2], "finish") == 0;
     if (ctl->argc == 3 && !finish)
         return ctl_usage("key rotate DIR, and later key rotate DIR finish");
-    rp_status status = path_in(folder, ALLOW_BROKER_KEY, present, &ctl->err);
+    rp_status status = key_path(folder, ALLOW_BROKER_KEY, present, &ctl->err);
     if (status == RP_OK)
-        status = path_in(folder, ALLOW_NEXT_KEY, next, &ctl->err);
+        status = key_path(folder, ALLOW_NEXT_KEY, next, &ctl->err);
     if (status == RP_OK && finish) {
         status = key_read(next, &key, &ctl->err);
         if (status == RP_OK && rename(next, present) != 0)

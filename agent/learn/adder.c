@@ -17,6 +17,7 @@
 #include "proto/base/need.h"
 
 #define DEFAULT_BUFFER_ITEMS 200
+#define MOST_BATCH_ITEMS 4096 /* as a writer allows */
 #define MIN_CODED_BYTES 64
 #define MAX_TIMEOUT_MS (INT64_MAX / NS_PER_MS / 4)
 /* How often, in steps, an adder looks for items that the broker refused within an episode. */
@@ -580,7 +581,8 @@ static rp_status read_config(struct adder *self, const struct adder_config *in, 
     if (config->buffer_items == 0)
         config->buffer_items = DEFAULT_BUFFER_ITEMS;
     if (config->batch_items == 0)
-        config->batch_items = (config->buffer_items + 3) / 4;
+        config->batch_items =
+            config->buffer_items < 4 * MOST_BATCH_ITEMS ? (config->buffer_items + 3) / 4 : MOST_BATCH_ITEMS;
     if (config->chunk_length == 0)
         config->chunk_length = 1;
     if (config->buffer_items < config->batch_items)

@@ -53,7 +53,7 @@ struct adder_config {
     double discount;                 /* transition: g */
     bool actor_priorities;           /* transition: from the actor's own values; otherwise ADDER_PRIORITY */
     int64_t chunk_length;            /* rows stored together; 0: 1 */
-    int64_t batch_items;             /* sent together; 0: a quarter of buffer_items */
+    int64_t batch_items;             /* sent together; 0: a quarter of buffer_items, 4096 at most */
     int64_t buffer_items; /* created but not confirmed; 0: 200. Bounds the speed: about one round trip per buffer */
 };
 

@@ -1,5 +1,6 @@
 #include "proto/wire/channel.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -131,5 +132,7 @@ bool socket_has(void *socket, int wanted)
 {
     int events = 0;
     size_t size = sizeof events;
-    return socket && zmq_getsockopt(socket, ZMQ_EVENTS, &events, &size) == 0 && (events & wanted);
+    if (!socket)
+        return false;
+    return zmq_getsockopt(socket, ZMQ_EVENTS, &events, &size) == 0 ? events & wanted : errno == EINTR;
 }

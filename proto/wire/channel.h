@@ -51,7 +51,7 @@ bool port_receive(struct port from, zmq_msg_t *frame, bool *more);
 
 /* Returns the descriptor of a socket; -1, which poll ignores: there is no socket. */
 int socket_fd(void *socket);
-/* Asks a socket, which may be NULL. */
+/* Asks a socket, which may be NULL. True also if a signal came between: ask again. */
 bool socket_has(void *socket, int wanted);
 
 #endif

@@ -75,6 +75,14 @@ static void refused(struct fixture *f, const struct adder_config *config, rp_sta
         fail_msg("%s instead of %s: %s", rp_status_name((rp_status)err.status), text, err.text);
 }
 
+CASE(a_large_buffer_goes_in_several_batches)
+{
+    struct adder_config config = transitions("full");
+    config.batch_items = 0;
+    config.buffer_items = 20000; /* a quarter is more than a writer sends together */
+    make(f, &config);
+}
+
 /* Step number t of an episode of `length`: the observation is t, the one after it t + 1. */
 static rp_status add(struct adder *adder, uint32_t t, uint32_t length, int64_t timeout_ms, rp_error *error)
 {

@@ -56,7 +56,7 @@ static void set_config(struct fixture *f, const char *const *overrides)
 
 static void set_up(struct fixture *f)
 {
-    tempdir_enter(NULL);
+    assert_int_equal(tempdir_enter(NULL), 0);
     snprintf(f->path, sizeof f->path, "%s/config.yaml", tempdir);
     setenv("XDG_CACHE_HOME", tempdir, 1);
     f->options = (struct profile_options){.home.config = &f->config,
@@ -73,7 +73,7 @@ static void set_up(struct fixture *f)
 static void tear_down(struct fixture *f)
 {
     run_config_free(&f->config);
-    tempdir_leave(NULL);
+    assert_int_equal(tempdir_leave(NULL), 0);
 }
 
 FIXTURE(struct fixture, set_up, tear_down)

@@ -37,7 +37,7 @@ struct change_shard {
 /* A request without an answer. */
 struct change_request {
     struct change_shard *shard;
-    uint32_t n; /* keys */
+    uint32_t weight; /* keys, or more: see transmit */
 };
 
 struct rp_updater {
@@ -161,8 +161,10 @@ static rp_status transmit(struct change_shard *shard, rp_error *err)
         pb_put_varint(&body, 3, self->op);
         pb_put_varint(&body, 4, self->ms);
     }
+    /* Acknowledgements of a few keys count as a batch: a client may have few requests without an answer, whatever their size. */
+    uint32_t weight = shard->n < self->batch && self->least < self->batch ? self->batch : shard->n;
     if (!body.failed && request) {
-        *request = (struct change_request){shard, shard->n};
+        *request = (struct change_request){shard, weight};
         struct conn_message message = {
             .field = self->field, .bytes = body.data, .size = body.size, .timeout_ms = conn_left_ms(self->expire_ns)};
         id = conn_try_send(shard->conn, &message, on_change, request);
@@ -173,8 +175,8 @@ static rp_status transmit(struct change_shard *shard, rp_error *err)
     if (!id)
         return err_set(err, RP_NO_MEMORY, "no memory to send %u keys", shard->n);
     __atomic_add_fetch(&self->refs, 1, __ATOMIC_RELAXED); /* its answer waits for the lock */
-    shard->open += shard->n;
-    self->open += shard->n;
+    shard->open += weight;
+    self->open += weight;
     shard->n = 0;
     return RP_OK;
 }
@@ -304,8 +306,8 @@ static void on_change(void *ctx, struct conn_reply *reply)
     conn_reply_destroy(&reply);
     free(ctx);
     pthread_mutex_lock(&self->lock);
-    self->open -= request.n;
-    shard->open -= request.n;
+    self->open -= request.weight;
+    shard->open -= request.weight;
     self->change.applied += change.applied;
     self->change.missing += change.missing;
     self->change.refused += change.refused;

@@ -351,7 +351,8 @@ class Updater(_core.Updater, Flushing):
     """Sends new priorities of one table in batches, without waiting for the answers. ``Client.updater`` makes one.
 
     With ``ack``, ``add(batch.key)`` acknowledges items under lease as ``batch.ack`` does, and leaves at once. The next ``add``, ``flush`` or
-    ``close`` raises what went wrong; ``flush().missing`` counts items whose lease had ended. Without ``close``, the last items may return.
+    ``close`` raises what went wrong, and that ``add`` takes nothing; ``flush().missing`` counts items whose lease had ended. Without
+    ``close``, the last items may return.
     """
 
     def __init__(self, client: "_core.Client", table: str, *_: Any, **__: Any) -> None:

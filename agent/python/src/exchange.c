@@ -384,5 +384,5 @@ static PyMethodDef reduce_methods[] = {
 
 HANDLE_TYPE("Publisher", "Stores versions of a slot in the background.", publisher);
 HANDLE_TYPE("Subscriber", "Receives versions of a slot in the background.", subscriber);
-HANDLE_TYPE("Updater", "Collects new priorities of one table.", updater);
+HANDLE_TYPE("Updater", "Collects new priorities or acknowledgements of one table.", updater);
 HANDLE_TYPE("Reduce", "A member of a group that sums vectors.", reduce);

@@ -41,6 +41,10 @@ static struct change *change_new(const char *yaml, rp_server *server)
     if (self)
         *self =
             (struct change){.job = {.run = change_run, .drop = change_drop}, .yaml = core_copy(yaml), .server = server};
+    if (self && yaml && !self->yaml) {
+        free(self);
+        return NULL;
+    }
     return self;
 }
 

@@ -1,5 +1,6 @@
 """Leases: what a worker has taken and not acknowledged returns, whoever dies."""
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -172,7 +173,7 @@ def test_acknowledgements_that_were_not_sent_return_with_their_worker(tmp_path):
         fill(client, 0, 6)
         program = ("import replaybus, sys, time\n"
                    f"client = replaybus.Client({server.endpoint!r})\n"
-                   "sampler, acks = client.sampler('jobs', 3, ack=True, lease=2.0), client.updater('jobs', ack=True)\n"
+                   "sampler, acks = client.sampler('jobs', 3, ack=True, lease=10.0), client.updater('jobs', ack=True)\n"
                    "for _ in range(2):\n"
                    "    batch = sampler.next(30)\n    print(len(batch), flush=True)\n    sys.stdin.readline()\n"
                    "    acks.add(batch.key)\n    print('added', flush=True)\n"
@@ -190,7 +191,7 @@ def test_acknowledgements_that_were_not_sent_return_with_their_worker(tmp_path):
             worker.kill()
         server = replaybus.Server([queue()], journal=tmp_path, port=port)
         with client.sampler("jobs", 3, ack=True) as sampler:
-            batch = sampler.next(30)
+            batch = sampler.next(60)
             assert numbers(batch) == [3, 4, 5] and batch.times_sampled.tolist() == [2, 2, 2]
             assert batch.ack().applied == 3
         assert facts(client)["size"] == 0
@@ -275,7 +276,7 @@ def test_every_item_is_acknowledged_once_or_is_there(tmp_path):
                     if n % 40 == 20:
                         worker = chance.randrange(len(workers))
                         workers[worker].kill()
-                        workers[worker].wait()
+                        assert workers[worker].wait() == -signal.SIGKILL  # none of its own checks had ended it
                         workers[worker] = ledger.start(server.endpoint)
                     if n % 200 == 100:
                         server.process.kill()
@@ -285,7 +286,7 @@ def test_every_item_is_acknowledged_once_or_is_there(tmp_path):
             until(lambda: facts(client)["size"] == 0, 120)
             for worker in workers:
                 worker.kill()
-                worker.wait()
+                assert worker.wait() == -signal.SIGKILL
             done, tries = ledger.read()
             assert len(done) == len(set(done))
             assert set(done) <= set(keys) and set(keys) - set(done) <= tries

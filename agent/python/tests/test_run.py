@@ -125,7 +125,7 @@ def stall(server, seconds):
 
 def test_a_broker_that_stalls_loses_no_count(tmp_path):
     """It stands still for longer than a look at a counter may take: in a claim of steps, and at the end of a learner."""
-    publisher = mock.Mock(flush=lambda timeout: stall(server, 1.5) if run.steps else None)
+    publisher = mock.Mock(spec=["put", "flush", "save"], flush=lambda timeout: stall(server, 1.5) if run.steps else None)
     with replaybus.Server([replaybus.Table("uniform")]) as server, server.client() as client:
         with replaybus.run.Actor(endpoint=server.endpoint, table="uniform") as actor:
             actor.client.connect()
@@ -165,7 +165,7 @@ def test_a_full_disk_keeps_nobody_from_the_last_parameters(clean, tmp_path):
     def put(step):
         clean.params["policy"] = weights.encode({"steps": np.array([step], "uint64")})
 
-    full = mock.Mock(put=put, save=mock.Mock(side_effect=OSError(28, "No space left on device")))
+    full = mock.Mock(spec=["put", "flush", "save"], put=put, save=mock.Mock(side_effect=OSError(28, "No space left on device")))
     with pytest.raises(OSError):
         with replaybus.run.Learner(endpoint=clean.endpoint, table="uniform", folder=tmp_path) as run:
             run.publishes(full, every=100)
@@ -176,7 +176,7 @@ def test_a_full_disk_keeps_nobody_from_the_last_parameters(clean, tmp_path):
 
 @pytest.mark.parametrize("sooner", [0, 600], ids=["the learner is first", "actors are first"])
 def test_a_restarted_broker_gets_counts_and_parameters_again(tmp_path, sooner):
-    publisher, tables = mock.Mock(), [replaybus.Table("uniform")]
+    publisher, tables = mock.Mock(spec=["put", "flush", "save"]), [replaybus.Table("uniform")]
     server = replaybus.Server(tables)
     port = int(server.endpoint.rpartition(":")[2])
     with server.client() as client:

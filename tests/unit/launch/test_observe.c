@@ -16,14 +16,14 @@ struct fixture {
 
 static void set_up(struct fixture *f)
 {
-    tempdir_enter(NULL);
+    assert_int_equal(tempdir_enter(NULL), 0);
     observe_files_init(&f->files, tempdir, 2 * NS_PER_S);
 }
 
 static void tear_down(struct fixture *f)
 {
     observe_files_fini(&f->files);
-    tempdir_leave(NULL);
+    assert_int_equal(tempdir_leave(NULL), 0);
 }
 
 FIXTURE(struct fixture, set_up, tear_down)

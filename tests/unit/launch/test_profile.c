@@ -24,7 +24,7 @@ static void read_config(struct fixture *f, const char *const *overrides)
 
 static void set_up(struct fixture *f)
 {
-    tempdir_enter(NULL);
+    assert_int_equal(tempdir_enter(NULL), 0);
     setenv("XDG_CACHE_HOME", tempdir, 1);
     f->options = (struct profile_options){.home.config = &f->config,
                                           .home.programs = tempdir,
@@ -37,7 +37,7 @@ static void set_up(struct fixture *f)
 static void tear_down(struct fixture *f)
 {
     run_config_free(&f->config);
-    tempdir_leave(NULL);
+    assert_int_equal(tempdir_leave(NULL), 0);
 }
 
 FIXTURE(struct fixture, set_up, tear_down)

@@ -66,7 +66,7 @@ static void tear_down(struct scene *self)
 {
     identities_close(&self->peers.identities);
     commit_fini(&self->peers.commit);
-    tempdir_leave(NULL);
+    assert_int_equal(tempdir_leave(NULL), 0);
 }
 
 FIXTURE(struct scene, set_up, tear_down)

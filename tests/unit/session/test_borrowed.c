@@ -245,6 +245,8 @@ static void *change(void *ctx)
         for (volatile uint32_t k = 0; k < i % 1000; k++)
             ;
         at[i % self->bytes] = good;
+        for (volatile uint32_t k = 0; i % 64 == 0 && k < 200000; k++)
+            ; /* now and then it lets some chunks be */
     }
     return NULL;
 }
