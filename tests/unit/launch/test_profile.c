@@ -239,6 +239,7 @@ CASE(damage_is_a_miss)
     put(cache_path("k"), text);
     assert_true(profile_load("k", &read));
     plan_input_free(&read);
+    free(text);
 }
 
 CASE(measurements_that_cannot_be)
