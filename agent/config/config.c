@@ -82,9 +82,8 @@ static const struct schema_row own_rows[] = {
     {"agent.options", SCHEMA_OPTIONS, ROOT(agent_options), NULL, 0, 32, NULL, 0,
      "options of the algorithm. dqn, ddpg, td3, sac: huber (TD errors beyond this value count linearly; 0: all "
      "squared; -1: the algorithm's default). dqn: double (true: the online network chooses the action that the target "
-     "network "
-     "evaluates), dueling (false; true: separate streams for the value and the advantages). td3: policy_delay (2 "
-     "learner steps per policy step). sac: alpha (the temperature; 0: learned), target_entropy (of a learned "
+     "network evaluates), dueling (false; true: separate streams for the value and the advantages). td3: policy_delay "
+     "(2 learner steps per policy step). sac: alpha (the temperature; 0: learned), target_entropy (of a learned "
      "temperature; 0: minus the size of an action). impala: entropy_cost, value_cost (weights in the loss; -1: none). "
      "Your own programs: whatever they read"},
 
