@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "broker/program/metrics_text.h"
@@ -53,6 +54,10 @@ static void print_token(FILE *file, const void *token)
 static rp_status token_read(const char *path, char token[TOKEN_TEXT], rp_error *err)
 {
     char *text;
+    struct stat facts;
+    if (lstat(path, &facts) == 0 && (!S_ISREG(facts.st_mode) || facts.st_uid != geteuid()))
+        return err_set(err, RP_PERMISSION_DENIED,
+                       "the token %s is no plain file of this user: remove it, and the broker makes a new one", path);
     RP_TRY(key_file_read(path, true, TOKEN_FILE_BYTES, &text, err));
     size_t size = strcspn(text, "\r\n");
     bool good = size == TOKEN_TEXT - 1 && strspn(text, "0123456789abcdef") == size;
