@@ -56,6 +56,21 @@ def line(x1, y1, x2, y2, colour, extra=""):
     return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="{colour}"{extra}/>'
 
 
+def frame(box, title, at, first, levels, marks):
+    """Axes and title: a line at each level, and the numbers of the marks from `first` on where there is room for them."""
+    left, top, width, height = box
+    out, taken = [text(left, top - 8, title, "start", 13)], -math.inf
+    for y in levels:
+        place = at(first, y)[1]
+        out += [line(left, place, left + width, place, "#ddd"), text(left - 5, place + 4, short(y), "end")]
+    for x in marks:
+        place = at(x, levels[0])[0]
+        if place - taken >= 28:
+            out += [line(place, top + height, place, top + height + 4, "#888"), text(place, top + height + 16, short(x))]
+            taken = place
+    return out + [f'<path d="M{left},{top}V{top + height}H{left + width}" fill="none" stroke="#888"/>']
+
+
 def panel(box, title, groups, steps, bar=None):
     """box: (left, top, width, height) of the axes; groups: [(colour, [curve, ...])]; bar: a return, drawn dashed."""
     left, top, width, height = box
@@ -68,14 +83,7 @@ def panel(box, title, groups, steps, bar=None):
     def at(x, y):
         return left + width * x / steps, top + height * (high - y) / (high - low)
 
-    out = [text(left, top - 8, title, "start", 13)]
-    for y in levels:
-        out.append(line(left, at(0, y)[1], left + width, at(0, y)[1], "#ddd"))
-        out.append(text(left - 5, at(0, y)[1] + 4, f"{y:g}", "end"))
-    for x in ticks(0, steps, max(3, width // 80)):
-        if x <= steps:
-            out.append(line(at(x, low)[0], top + height, at(x, low)[0], top + height + 4, "#888"))
-            out.append(text(at(x, low)[0], top + height + 16, short(x)))
+    out = frame(box, title, at, 0, levels, [x for x in ticks(0, steps, max(3, width // 80)) if x <= steps])
     for colour, group in columns:
         edge = [at(x, max(column)) for x, column in zip(grid, group)]
         edge += [at(x, min(column)) for x, column in zip(grid, group)][::-1]
@@ -84,7 +92,6 @@ def panel(box, title, groups, steps, bar=None):
         out.append(f'<polyline points="{path(mean)}" fill="none" stroke="{colour}" stroke-width="2"/>')
     if bar is not None:
         out.append(line(left, at(0, bar)[1], left + width, at(0, bar)[1], "#444", ' stroke-dasharray="5 4"'))
-    out.append(f'<path d="M{left},{top}V{top + height}H{left + width}" fill="none" stroke="#888"/>')
     return out
 
 
@@ -106,24 +113,14 @@ def chart(box, title, lines, log=""):
                   for scale, value, low, high in ((scale_x, x, xs[0], xs[-1]), (scale_y, y, levels[0], levels[-1]))]
         return left + width * shares[0], top + height * (1 - shares[1])
 
-    out = [text(left, top - 8, title, "start", 13)]
-    for y in levels:
-        out += [line(left, at(xs[0], y)[1], left + width, at(xs[0], y)[1], "#ddd"),
-                text(left - 5, at(xs[0], y)[1] + 4, short(y), "end")]
-    taken = -math.inf
     marks = [f * 10.0 ** i for i in range(19) for f in (1, 2, 5)] if "x" in log else ticks(xs[0], xs[-1], width // 60)
-    for x in xs if all(x == int(x) for x in xs) else [x for x in marks if xs[0] <= x <= xs[-1]]:
-        place = at(x, levels[0])[0]
-        if place - taken >= 28:
-            out.append(text(place, top + height + 16, short(x)))
-            taken = place
+    out = frame(box, title, at, xs[0], levels, xs if all(x == int(x) for x in xs) else [x for x in marks if xs[0] <= x <= xs[-1]])
     for colour, dashed, points in lines:
         places = [at(x, y) for x, y in points]
         if dashed is not None:
             out.append(f'<polyline points="{path(places)}" fill="none" stroke="{colour}" stroke-width="2"'
                        + (' stroke-dasharray="5 4"/>' if dashed else "/>"))
         out += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.5" fill="{colour}"/>' for x, y in places if not dashed]
-    out.append(f'<path d="M{left},{top}V{top + height}H{left + width}" fill="none" stroke="#888"/>')
     return out
 
 

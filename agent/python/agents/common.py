@@ -13,6 +13,7 @@ from torch import nn
 
 import replaybus.run
 import replaybus.torch
+from replaybus.sequences import LAST
 
 CONFIGS = Path(__file__).resolve().parents[3] / "configs" / "agents"
 DEMONSTRATIONS = "demonstrations"  # the table, and the counter of episodes that were written to it
@@ -183,6 +184,15 @@ def follow(targets, modules, share):
             torch._foreach_add_(list(target.parameters()), list(module.parameters()), alpha=share)
             for to, of in zip(target.buffers(), module.buffers()):
                 to.copy_(of)
+
+
+def returns(items, values, discount, n):
+    """What the action of each row of sequences was worth over up to n steps, within its episode and its sequence. values: of the observations."""
+    going, out = items["step_type"][:, :-1] < LAST, values
+    for _ in range(n):
+        following = items["reward"][:, :-1] + discount * items["discount"][:, :-1] * out[:, 1:]
+        out = torch.cat([torch.where(going, following, values[:, :-1]), values[:, -1:]], 1)
+    return out
 
 
 def linear(first, last, share):

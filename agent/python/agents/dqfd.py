@@ -17,8 +17,8 @@ import torch
 
 import replaybus.run
 import replaybus.torch
-from common import (DEMONSTRATIONS, activation, evaluate, fill_once, flat, follow, linear, main, mlp, play_expert, sequence_adder,
-                    sources)
+from common import (DEMONSTRATIONS, activation, evaluate, fill_once, flat, follow, linear, main, mlp, play_expert, returns,
+                    sequence_adder, sources)
 from offline import descend
 from replaybus import data, sequences
 
@@ -94,24 +94,13 @@ def batches(run, settings):
             yield batch, torch.zeros(len(batch), dtype=torch.bool) if batch.source is None else batch.source == 1
 
 
-def returns(reward, discount, step_type, value, n):
-    """What each row's action was worth over 1 step, and over up to n steps within the sequence. value: of each row's observation."""
-    ended, result = step_type >= sequences.LAST, []
-    target = value
-    for _ in range(n):
-        backed_up = reward[:, :-1] + discount[:, :-1] * target[:, 1:]
-        target = torch.where(ended, value, torch.cat([backed_up, value[:, -1:]], 1))
-        result.append(target)
-    return result[0], result[-1]
-
-
 def losses(q, target, items, taught, settings, discount):
     """The loss of each row, the error of its 1-step return, and which rows count."""
     observation = items["observation"].flatten(2).float()
     values, action = q(observation), items["action"].long().unsqueeze(-1)
     with torch.no_grad():
         value = target(observation).gather(-1, values.argmax(-1, keepdim=True)).squeeze(-1)
-        one, many = returns(items["reward"], discount * items["discount"], items["step_type"], value, settings.n_step)
+        one, many = (returns(items, value, discount, n) for n in (1, settings.n_step))
     chosen = values.gather(-1, action).squeeze(-1)
     margin = torch.full_like(values, settings.margin).scatter(-1, action, 0)
     imitation = ((values + margin).max(-1).values - chosen) * taught.unsqueeze(1)

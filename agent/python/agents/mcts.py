@@ -16,7 +16,7 @@ from torch import nn
 import replaybus
 import replaybus.run
 import replaybus.torch
-from common import activation, flat, last_observations, main, mlp, returns_of
+from common import activation, flat, last_observations, linear, main, mlp, returns_of
 
 SETTINGS = dict(batch=128, simulations=16, horizon=32, trace=0.95, scale=1.0, explore=1.25, noise=0.25, greedy_after=0.5)
 
@@ -164,12 +164,14 @@ def learner():
         torch.manual_seed(run.seeds(1)[0] % 2**63)
         with run.environments(1) as env:
             network = Network(env, config)
-        adam = torch.optim.Adam(network.parameters(), config["agent.learning_rate"] or 1e-3)
+        rate, limit = config["agent.learning_rate"] or 1e-3, config["stop.steps"]
+        adam = torch.optim.Adam(network.parameters(), rate)
         run.publishes(replaybus.torch.States(run.client, network=network).keep(adam=adam), every=20)
         for batch in run.batches(replaybus.torch.Sampler(run.client, run.table, settings.batch, squeeze=True)):
             rows = batch.data["observation"].flatten(1).float()
             policy_loss = -(batch.data["visits"] * torch.log_softmax(network.policy(rows), 1)).sum(1).mean()
             value_loss = (network.value(rows).squeeze(1) - batch.data["value"]).square().mean()
+            adam.param_groups[0]["lr"] = linear(rate, 0, run.environment_steps / limit) if limit else rate
             adam.zero_grad()
             (policy_loss + value_loss).backward()
             adam.step()

@@ -20,7 +20,7 @@ from torch import nn
 
 import replaybus.run
 import replaybus.torch
-from common import DEMONSTRATIONS, fill_once, follow, linear, main, play_expert, sequence_adder, sources
+from common import DEMONSTRATIONS, fill_once, follow, linear, main, play_expert, returns, sequence_adder, sources
 from replaybus.sequences import FIRST, priorities, trained
 
 SETTINGS = dict(batch=32, n_step=5, target_every=100, target_share=1.0, epsilon=0.4, epsilon_alpha=7.0, beta=0.4, rescale=True, anneal=0,
@@ -128,15 +128,6 @@ def unsquash(x, rescale):
     return x.sign() * ((((1 + 4e-3 * (x.abs() + 1 + 1e-3)).sqrt() - 1) / 2e-3).square() - 1) if rescale else x
 
 
-def targets(data, values, settings, discount):
-    """Returns over n steps, and fewer where the sequence or the episode ends, from the values of the observations."""
-    steps, out = data["step_type"][:, :-1] < 2, values
-    for _ in range(settings.n_step):
-        following = data["reward"][:, :-1] + discount * data["discount"][:, :-1] * out[:, 1:]
-        out = torch.cat([torch.where(steps, following, values[:, :-1]), values[:, -1:]], 1)
-    return out
-
-
 def values_of(network, data, burn_in):
     """The values of all steps. The burn-in makes the state and no more: nothing is learned through it, unless it begins an episode."""
     first, rest = data["observation"].tensor_split([burn_in], 1)
@@ -154,7 +145,8 @@ def loss_of(network, target, data, weight, settings, config):
     with torch.no_grad():
         of_target, _ = target(data["observation"], data["state"])
         values = of_target.gather(2, q.argmax(2, keepdim=True)).squeeze(2)
-        wanted = squash(targets(data, unsquash(values, settings.rescale), settings, config["agent.discount"] or 0.99), settings.rescale)
+        values = returns(data, unsquash(values, settings.rescale), config["agent.discount"] or 0.99, settings.n_step)
+        wanted = squash(values, settings.rescale)
         mask = trained(data["step_type"], burn_in)
         mask[:, -1] = False  # what follows the last row is not known
     errors = (q.gather(2, data["action"].long()[:, :, None]).squeeze(2) - wanted) * mask
