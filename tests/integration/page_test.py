@@ -6,7 +6,6 @@ import os
 import pathlib
 import pty
 import signal
-import struct
 import subprocess
 import sys
 import time
@@ -14,7 +13,7 @@ import time
 from browser import Browser, available, fetch
 from launches import CONFIG, ENDLESS, PATIENCE, Place, check, equal, eventually, program, sets
 from harness import PORTS, Broker, children, free_ports, json_lines
-from keyrings import COLUMNS, FIELDS, KeyBroker
+from keyrings import COLUMNS, KeyBroker, send
 from actor import Actor
 from generated import pb
 from learner import Learner
@@ -369,7 +368,9 @@ def test_a_run_that_ends():
     """Whoever looks when a run ends sees its result and its report, and no alarm; and goes on to see it without the launcher."""
     with Place(CONFIG) as place, Browser() as browser:
         launcher = place.running(*sets("stop.steps=20000", "environment.delay=1ms"))
+        place.call("ask", "pause")  # a browser may need longer than the run
         look(browser, page_of(launcher))
+        place.call("ask", "go")
         launcher.ends(seconds=3 * PATIENCE)
         browser.wait("the end", "return document.querySelector('#link').textContent === 'finished'")
         check(browser.text("#verdict").startswith("done, return "), browser.text("#verdict"))
@@ -377,6 +378,20 @@ def test_a_run_that_ends():
         go(browser, "report")
         browser.wait("the report", "return document.querySelectorAll('main figure.chart canvas').length >= 8")
         browser.screenshot(str(SHOTS / "ended.png"))
+        # A view that is opened at the end asks a second time: its question may come after the launcher has left.
+        kept = browser.run("""return import('./report.js').then(async ({loadReport}) => {
+            const fetched = window.fetch, page = {}, store = {over: true, state: {run: null}};
+            let asked = 0;
+            window.fetch = async () => {
+                if (!asked++) return new Response('{"summary": "once"}');
+                await new Promise((done) => setTimeout(done, 100));
+                throw new TypeError("refused");
+            };
+            await Promise.all([loadReport(page, store), loadReport(page, store)]);
+            window.fetch = fetched;
+            return page.report && page.report.summary;
+        })""")
+        equal(kept, "once", "the report after a second question that failed")
 
 
 def test_a_run_that_ends_in_the_background():
@@ -491,12 +506,7 @@ tables:
 def write_until_blocked(endpoint):
     """Inserts more items than the limiter of RATIO lets in without samples; returns the writer."""
     actor = Actor(Service(endpoint), COLUMNS, "writer-7")
-    layout = actor.layout("replay", FIELDS)
-    for _ in range(40):
-        chunk = actor.chunk([struct.pack("<4f", 1, 2, 3, 4)], 1)
-        actor.item(layout, chunk, 0, 1)
-        actor.oldest_chunk = chunk
-    check(actor.send(PATIENCE), "not sent")
+    check(send(actor, "replay", 40, PATIENCE), "not sent")
     return actor
 
 

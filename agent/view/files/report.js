@@ -9,7 +9,7 @@ export async function loadReport(page, store) {
   if (!ANSWERS && !store.over) { page.report = page.curves = null; return; } // it would be that of an earlier leg
   if (page.report) return;
   page.curves = store.state?.run ? await ask("api/run").catch(() => page.curves) : null;
-  page.report = await ask("api/report").catch(() => null); // the last question: then the launcher of a run that ended may go
+  page.report = await ask("api/report").catch(() => page.report || null); // the last question: then the launcher of a run that ended may go
 }
 
 export function report(store, page) {
@@ -122,6 +122,5 @@ function hosts(list) {
 }
 
 function events(data) {
-  return data.events?.length ? wide("Events", data.lost_events ? h("p", {class: "soft"}, `${data.lost_events} earlier ones are in logs/launch.log.`) : null,
-    grid([{name: "after", of: (one) => duration(one.elapsed_s), n: true}, {name: "what", of: (one) => one.event}], data.events, "Events")) : null;
+  return data.events?.length ? wide("Events", grid([{name: "after", of: (one) => duration(one.elapsed_s), n: true}, {name: "what", of: (one) => one.event}], data.events, "Events")) : null;
 }
